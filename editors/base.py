@@ -5,7 +5,9 @@ An image is always a NumPy array of shape (H, W, 3), dtype uint8, RGB. Nothing h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,15 +33,20 @@ class EditRequest:
 
 @dataclass(frozen=True)
 class EditResult:
-    """What came of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`."""
+    """What came of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`.
+
+    `note` is something a reader should know although the edit succeeded, e.g. that the instruction was
+    longer than the text encoder reads; empty as a rule.
+    """
 
     id: str
     image: np.ndarray | None
     error: str | None = None
+    note: str = ""
 
 
 class EditorError(ValueError):
-    """A mistake the user can mend (unknown editor, unusable checkpoint); the message is one clear sentence."""
+    """A mistake the user can mend (unknown editor, bad checkpoint); the message is one clear sentence."""
 
 
 class Editor(Protocol):
@@ -47,10 +54,39 @@ class Editor(Protocol):
 
     `describe()` returns a JSON-serialisable dictionary with everything that decides the result: class,
     checkpoint and revision, steps, guidance scales, resize rule, effective scheduler configuration, dtype.
+
+    `fingerprint` is a SHA-256 hex string over the same facts, but with the content of the weights in place of
+    the checkpoint's name, so a moved folder keeps it and a changed file does not. Device and batch size are
+    not part of it.
+
+    `edit()` never raises for a single bad request: that request's result carries the error, the others
+    succeed. It does raise when no request could succeed (device lost, out of memory).
     """
 
     name: str
 
+    @property
+    def fingerprint(self) -> str: ...
+
     def describe(self) -> dict[str, Any]: ...
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]: ...
+
+
+def find_fault(request: EditRequest) -> str | None:
+    """One sentence saying why no editor can carry out `request`, or None when it is in order."""
+    image = request.image
+    if not isinstance(image, np.ndarray):
+        return f"the image is a {type(image).__name__}, not a NumPy array of shape (H, W, 3) and dtype uint8"
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        return f"the image has shape {image.shape} and dtype {image.dtype}; expected (H, W, 3) and uint8, RGB"
+    if not isinstance(request.instruction, str) or not request.instruction.strip():
+        return f"the instruction is {request.instruction!r}; expected a sentence"
+    if not isinstance(request.seed, int | np.integer) or not 0 <= request.seed < 2**63:
+        return f"the seed is {request.seed!r}; expected an integer from 0 to 2**63 - 1"
+    return None
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """SHA-256 hex string of a JSON-serialisable mapping; the order of its keys does not matter."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

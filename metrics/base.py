@@ -5,7 +5,8 @@ Images are NumPy arrays (H, W, 3), uint8, RGB. Nothing here reads or writes a fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -67,3 +68,71 @@ class FeatureStore(Protocol):
     def get(self, space: str, key: str) -> np.ndarray | None: ...
 
     def put(self, space: str, key: str, value: np.ndarray) -> None: ...
+
+
+class RecordStore(Protocol):
+    """A cache of small JSON objects (what a judge said), handed in; keys as in `FeatureStore`."""
+
+    def get(self, space: str, key: str) -> dict[str, Any] | None: ...
+
+    def put(self, space: str, key: str, value: dict[str, Any]) -> None: ...
+
+
+class MemoryRecords:
+    """A `RecordStore` that lives as long as the object."""
+
+    def __init__(self) -> None:
+        self._data: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def get(self, space: str, key: str) -> dict[str, Any] | None:
+        return self._data.get((space, key))
+
+    def put(self, space: str, key: str, value: dict[str, Any]) -> None:
+        self._data[space, key] = value
+
+
+class MemoryFeatures:
+    """A `FeatureStore` that lives as long as the object."""
+
+    def __init__(self) -> None:
+        self._data: dict[tuple[str, str], np.ndarray] = {}
+
+    def get(self, space: str, key: str) -> np.ndarray | None:
+        return self._data.get((space, key))
+
+    def put(self, space: str, key: str, value: np.ndarray) -> None:
+        self._data[space, key] = np.array(value, dtype=np.float32)
+
+
+#: What a model or an image library raises on input that it cannot digest. Caught around single calls, so that
+#: one bad image becomes one unscored sample; a mistake in our own code (TypeError, AttributeError, ...) is
+#: not caught.
+MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError)
+
+
+def reason(error: BaseException) -> str:
+    """One line for an unscored sample: the kind of error and its first line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def check_image(image: Any) -> np.ndarray:
+    """Return `image` if it is (H, W, 3) uint8 with H, W >= 1; raise MetricError otherwise."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        got = (
+            f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+        )
+        raise MetricError(f"An image must be a uint8 array of shape (height, width, 3), not {got}.")
+    if image.size == 0:
+        raise MetricError(f"An image must have at least one pixel, not shape {image.shape}.")
+    return image
+
+
+def choose(what: str, value: str, allowed: Iterable[str]) -> str:
+    """Return `value` if it is allowed; else raise MetricError naming the near match and what is allowed."""
+    names = list(allowed)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    raise MetricError(f"Unknown {what} '{value}'.{hint} Allowed: {', '.join(names)}.")

@@ -1,0 +1,50 @@
+# Everything runs in an environment of its own, $(VENV), which is made from nothing on first use.
+PYTHON ?= python3
+VENV ?= .venv
+# More options for the command at hand, e.g. make eval ARGS="--limit 20", make test ARGS="-k grid -x".
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help eval test test-slow test-gpu check format bench clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@echo
+	@echo "  PYTHON=python3.12 chooses the interpreter, VENV=DIR the environment, ARGS=\"...\" adds options."
+
+# PIP_USER=0: a user-wide "user = true" in pip's configuration would make installing into an environment fail.
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	PIP_USER=0 $(BIN)/python -m pip install --disable-pip-version-check --no-input 'pip>=22' -e '.[dev]'
+	@touch $@
+
+eval: $(STAMP) ## the main job: two editors on the embedded miniature world, with the paper's table
+	$(BIN)/nein-eval --editor ip2p,magicbrush $(ARGS)
+
+test: $(STAMP) ## the test suite: offline, on the CPU, minutes
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-slow: $(STAMP) ## the tests that take minutes each
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(ARGS)
+
+test-gpu: $(STAMP) ## the tests that need a CUDA device
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m gpu $(ARGS)
+
+check: $(STAMP) ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## put the code into the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## the benchmarks, one after the other
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+clean: ## remove caches and builds; keeps the environment and results
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -print | xargs rm -rf

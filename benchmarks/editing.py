@@ -1,0 +1,214 @@
+"""Editing speed: this project's batched loop beside diffusers' pipeline called once per image.
+
+    python benchmarks/editing.py                              nano model, CPU, a minute
+    python benchmarks/editing.py --full-size --device cuda    size of Stable Diffusion 1.5, random weights
+    python benchmarks/editing.py --checkpoint owner/name --device cuda --dtype bfloat16
+
+Both sides get the same weights, pictures, instructions, seeds, steps and guidance; each is warmed up once.
+In float32 the pictures are compared as well; in other dtypes diffusers draws its step noise in that dtype, so
+the pictures differ by design.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+import numpy as np
+import torch
+from diffusers import (
+    AutoencoderKL,
+    EulerAncestralDiscreteScheduler,
+    StableDiffusionInstructPix2PixPipeline,
+    UNet2DConditionModel,
+)
+from PIL import Image
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from editors import EditRequest, get_editor
+from editors.checkpoint import quiet
+from editors.instruct_pix2pix import DTYPES
+from nein.models import resolve
+
+OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")
+
+
+def main() -> None:
+    options = parse()
+    with tempfile.TemporaryDirectory() as folder:
+        if options.full_size:
+            checkpoint: str = str(build_full_size(Path(folder) / "sd15", DTYPES[options.dtype]))
+        else:
+            checkpoint, _ = resolve(options.checkpoint)
+        compare(checkpoint, options)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--checkpoint", default="nano:ip2p", help="folder, hub id or nano:NAME")
+    parser.add_argument(
+        "--full-size", action="store_true", help="random weights of Stable Diffusion 1.5's size"
+    )
+    parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--resolution", type=int, help="default: that of the checkpoint")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --full-size bfloat16")
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    options = parser.parse_args()
+    options.dtype = options.dtype or ("bfloat16" if options.full_size else "float32")
+    torch.set_num_threads(options.threads)
+    return options
+
+
+def compare(checkpoint: str, options: argparse.Namespace) -> None:
+    editor = get_editor(
+        "ip2p",
+        checkpoint=checkpoint,
+        device=options.device,
+        dtype=options.dtype,
+        batch_size=options.batch_size,
+        steps=options.steps,
+        resolution=options.resolution,
+        channels_last=options.channels_last,
+    )
+    settings = editor.describe()
+    side = settings["resolution"]
+    rng = np.random.default_rng(0)
+    requests = [
+        EditRequest(
+            id=str(i),
+            image=rng.integers(0, 256, (side, side, 3), dtype=np.uint8),
+            instruction=f"The image has no {OBJECTS[i % len(OBJECTS)]}.",
+            seed=i,
+        )
+        for i in range(options.images)
+    ]
+    print(
+        f"{options.images} pictures of {side} x {side}, {options.steps} steps, {options.dtype}, "
+        f"{describe_device(options.device)}, batch size {options.batch_size}"
+    )
+
+    def batched(part: list[EditRequest]) -> list[Any]:
+        return [result.image for result in editor.edit(part)]
+
+    ours, our_time = timed(batched, requests, options.batch_size, options)
+    stock = load_stock(checkpoint, options)
+
+    def one_by_one(part: list[EditRequest]) -> list[np.ndarray]:
+        pictures = []
+        for request in part:
+            output = stock(
+                prompt=request.instruction,
+                image=Image.fromarray(request.image),
+                num_inference_steps=settings["steps"],
+                guidance_scale=settings["guidance_scale"],
+                image_guidance_scale=settings["image_guidance_scale"],
+                generator=torch.Generator().manual_seed(request.seed),
+            )
+            pictures.append(np.asarray(output.images[0]))
+        return pictures
+
+    theirs, their_time = timed(one_by_one, requests, 1, options)
+    print(f"diffusers, one at a time  {options.images / their_time:8.2f} images/s")
+    print(f"editors, batched          {options.images / our_time:8.2f} images/s")
+    print(f"ratio                     {their_time / our_time:8.2f}")
+    if options.dtype == "float32":
+        difference = np.abs(np.stack(ours).astype(int) - np.stack(theirs).astype(int))
+        print(f"largest difference        {difference.max():8d} of 255 (mean {difference.mean():.4f})")
+
+
+def timed(
+    work: Callable[[list[EditRequest]], list[Any]],
+    requests: list[EditRequest],
+    warm_up: int,
+    options: argparse.Namespace,
+) -> tuple[list[Any], float]:
+    """The results for all requests and the seconds they took, after a warm-up with the first few."""
+
+    def synchronize() -> None:
+        if options.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    work(requests[:warm_up])
+    synchronize()
+    start = time.perf_counter()
+    results = work(requests)
+    synchronize()
+    return results, time.perf_counter() - start
+
+
+def load_stock(checkpoint: str, options: argparse.Namespace) -> Any:
+    """diffusers' pipeline with the schedule of the paper, as one would use it from its documentation."""
+    with quiet():
+        pipeline: Any = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+            checkpoint, safety_checker=None, requires_safety_checker=False
+        )
+        pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(
+            pipeline.scheduler.config, timestep_spacing="linspace"
+        )
+        pipeline.to(options.device, DTYPES[options.dtype])
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def build_full_size(folder: Path, dtype: torch.dtype) -> Path:
+    """Save a pipeline of InstructPix2Pix's size (Stable Diffusion 1.5, 8 input channels), random weights."""
+    folder.mkdir(parents=True)
+    letters = [chr(code) for code in range(33, 127)]
+    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = CLIPTokenizer.from_pretrained(folder, model_max_length=77)
+    blocks = (320, 640, 1280, 1280)
+    vae_blocks = (128, 256, 512, 512)
+    with quiet():
+        pipeline: Any = StableDiffusionInstructPix2PixPipeline(
+            vae=AutoencoderKL(
+                block_out_channels=vae_blocks,
+                down_block_types=("DownEncoderBlock2D",) * 4,
+                up_block_types=("UpDecoderBlock2D",) * 4,
+                layers_per_block=2,
+                sample_size=512,
+            ),
+            text_encoder=CLIPTextModel(
+                CLIPTextConfig(hidden_size=768, intermediate_size=3072, num_attention_heads=12)
+            ),
+            tokenizer=tokenizer,
+            unet=UNet2DConditionModel(
+                sample_size=64,
+                in_channels=8,
+                block_out_channels=blocks,
+                cross_attention_dim=768,
+                attention_head_dim=8,
+            ),
+            scheduler=EulerAncestralDiscreteScheduler(
+                beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"
+            ),
+            safety_checker=None,
+            feature_extractor=None,
+            requires_safety_checker=False,
+        )
+        pipeline.to(dtype=dtype)
+        pipeline.save_pretrained(folder)
+    return folder
+
+
+def describe_device(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"CPU with {torch.get_num_threads()} threads"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Image metrics: the naive protocol beside ours, on the same pictures, weights and threads.
+
+    python -m benchmarks.image_metrics [--limit 160] [--threads 1] [--tiny]
+
+Naive: one pair at a time; every metric opens both files and encodes both pictures again. Ours: one decode and
+one encode per picture and network, edits in batches, a target once for all samples that share it; then the
+same with the targets' features cached from an earlier editor. Values must agree to 1e-4.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+import metrics
+from benchmarks.common import Pair, arguments, blocks, decode, line, model_folders, pairs, setup, timed
+from metrics.base import MemoryFeatures
+from metrics.fid import frechet_distance
+from metrics.similarity import ImageItem, ImageMetrics
+from nein.images import pixel_hash
+
+NAMES = ("l1", "l2", "clip_i", "dino", "fid", "lpips")
+KINDS = {"clip": "clip", "dino": "dino", "fid": "fid", "lpips": "lpips"}
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def same_size(pair: Pair) -> tuple[np.ndarray, np.ndarray]:
+    """Both pictures as floats in [0, 1], the edited one stretched to the target's size."""
+    with Image.open(pair.edited) as edited, Image.open(pair.target) as target:
+        fitted = edited.convert("RGB").resize(target.size)
+        return np.asarray(fitted) / 255.0, np.asarray(target.convert("RGB")) / 255.0
+
+
+def naive(work: list[Pair], encoders: dict[str, Any]) -> dict[str, Any]:
+    """Every metric by itself, one pair at a time, as evaluation scripts of this field do it."""
+    module = encoders["lpips"].module
+
+    def one(kind: str, path: Path) -> np.ndarray:
+        return encoders[kind].encode([decode(path)])[0]
+
+    def lpips_of(pair: Pair) -> float:
+        tensors = [
+            torch.from_numpy(x).permute(2, 0, 1)[None].to(torch.float32) * 2 - 1 for x in same_size(pair)
+        ]
+        with torch.inference_mode():
+            return float(module(*tensors))
+
+    per_pair: dict[str, Callable[[Pair], float]] = {
+        "l1": lambda p: float(np.abs(np.subtract(*same_size(p))).mean()),
+        "l2": lambda p: float((np.subtract(*same_size(p)) ** 2).mean()),
+        "clip_i": lambda p: cosine(one("clip", p.edited), one("clip", p.target)),
+        "dino": lambda p: cosine(one("dino", p.edited), one("dino", p.target)),
+        "lpips": lpips_of,
+    }
+    result: dict[str, Any] = {name: [function(p) for p in work] for name, function in per_pair.items()}
+    features = [np.stack([one("fid", getattr(p, side)) for p in work]) for side in ("edited", "target")]
+    result["fid"] = frechet_distance(*features)
+    return result
+
+
+def ours(
+    work: list[Pair], encoders: dict[str, Any], store: MemoryFeatures, batch_size: int
+) -> dict[str, Any]:
+    """The same metrics together, in blocks."""
+    metric = ImageMetrics(NAMES, encoders=encoders, store=store, batch_size=batch_size, workers=1)
+    result: dict[str, Any] = {name: [] for name in NAMES}
+    edited, target = [], []
+    for block in blocks(work, batch_size):
+        items = []
+        for pair in block:
+            reference = decode(pair.target)
+            items.append(
+                ImageItem(pair.id, decode(pair.edited), reference, pair.caption, pixel_hash(reference))
+            )
+        scores = metric.score(items)
+        for name, row in scores.scores.items():
+            result[name] += [score.value for score in row]
+        edited.append(scores.fid_edited)
+        target.append(scores.fid_target)
+    result["fid"] = frechet_distance(np.concatenate(edited), np.concatenate(target))
+    return result
+
+
+def main() -> None:
+    options = arguments(__doc__, limit=160).parse_args()
+    setup(options.threads)
+    with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
+        work = pairs(options.limit, Path(root))
+        encoders = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
+        naive(work[:2], encoders)  # both sides warm
+        ours(work[:2], encoders, MemoryFeatures(), options.batch_size)
+        store = MemoryFeatures()
+        expected, naive_seconds = timed(lambda: naive(work, encoders))
+        first, seconds = timed(lambda: ours(work, encoders, store, options.batch_size))
+        second, cached_seconds = timed(lambda: ours(work, encoders, store, options.batch_size))
+    for name in NAMES:
+        for found in (first, second):
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-4, err_msg=name)
+    targets = len({p.target for p in work})
+    print(f"{len(work)} samples, {targets} targets, {options.threads} thread(s), metrics: {', '.join(NAMES)}")
+    print(line("naive: one pair and one metric at a time", naive_seconds, len(work)))
+    print(line("ours, first editor (no target cached)", seconds, len(work), naive_seconds))
+    print(line("ours, next editor (targets cached)", cached_seconds, len(work), naive_seconds))
+    print("values equal to 1e-4: yes")
+
+
+if __name__ == "__main__":
+    main()

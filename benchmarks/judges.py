@@ -1,0 +1,128 @@
+"""Judges: the naive protocol beside ours, on the same pictures, weights and threads.
+
+    python -m benchmarks.judges [--limit 40] [--threads 1] [--tiny]
+
+Naive, as in NeIn's released scripts: one `generate` per question and one pipeline call per picture and label,
+files opened for each, unedited samples asked about again for every editor. Ours: a picture is looked at once
+for all its questions and labels, in batches; then the same for a second editor, with the samples' answers
+remembered. Every decision must be equal.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+import metrics
+from benchmarks.common import Pair, arguments, blocks, decode, line, model_folders, pairs, setup, timed
+from metrics.base import MemoryRecords
+from metrics.judges.templates import template
+from metrics.objects import caption_objects, spacy_model
+from metrics.presence import Presence, PresenceItem
+from nein.images import pixel_hash
+
+NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
+KINDS = {"vqa": "llava", "ovd": "owlv2"}
+
+
+def naive(work: list[Pair], judge: Any, library: Any) -> dict[str, list[float | None]]:
+    """Every question and every label by itself; NeIn's own reading of the answers."""
+    ask = template(judge.template).ask_presence
+
+    def generate(path: Path, word: str) -> str:
+        with Image.open(path) as image:
+            inputs = judge.processor(images=image.convert("RGB"), text=ask(word), return_tensors="pt")
+        with torch.inference_mode():
+            output = judge.model.generate(**inputs, max_new_tokens=judge.max_new_tokens, do_sample=False)
+        new = output[0, inputs["input_ids"].shape[1] :]
+        return judge.processor.tokenizer.decode(new, skip_special_tokens=True).strip()
+
+    def detect(path: Path, label: str) -> list[float]:
+        with Image.open(path) as image, torch.inference_mode():
+            return [box["score"] for box in library(image.convert("RGB"), candidate_labels=[label])]
+
+    result: dict[str, list[float | None]] = {name: [] for name in NAMES}
+    for pair in work:
+        roots = caption_objects([pair.caption])[0]
+        result["removal_vqa"].append(float(generate(pair.edited, pair.object) == "No"))
+        kept = [word for word in roots if generate(pair.sample, word).lower() == "yes"]
+        still = [word for word in kept if generate(pair.edited, word).lower() == "yes"]
+        result["retention_vqa"].append(len(still) / len(kept) if kept else None)
+        scores = detect(pair.edited, pair.object)
+        result["removal_ovd"].append(float(not scores))
+        result["auc_removal"].append(1 - max(scores, default=0.0))
+        kept = [word for word in dict.fromkeys(roots) if detect(pair.sample, word)]
+        still = [word for word in kept if detect(pair.edited, word)]
+        result["retention_ovd"].append(len(still) / len(kept) if kept else None)
+    return result
+
+
+def ours(work: list[Pair], presence: Presence, batch_size: int) -> dict[str, list[float | None]]:
+    """The same five scores together, in blocks."""
+    result: dict[str, list[float | None]] = {name: [] for name in NAMES}
+    for block in blocks(work, batch_size):
+        items = []
+        for pair in block:
+            sample = decode(pair.sample)
+            items.append(
+                PresenceItem(
+                    pair.id, decode(pair.edited), sample, pair.object, pair.caption, pixel_hash(sample)
+                )
+            )
+        for name, row in presence.score(items).items():
+            result[name] += [score.value for score in row]
+    return result
+
+
+def agree(found: dict[str, list[float | None]], expected: dict[str, list[float | None]]) -> None:
+    """Stop unless every decision is equal (AUC-Removal holds a score: equal to 1e-4)."""
+    for name in NAMES:
+        for i, (a, b) in enumerate(zip(found[name], expected[name], strict=True)):
+            tolerance = 1e-4 if name == "auc_removal" else 1e-12
+            if (a is None) != (b is None) or (a is not None and b is not None and abs(a - b) > tolerance):
+                raise SystemExit(f"sample {i}: {name} is {a} here and {b} the naive way")
+
+
+def main() -> None:
+    options = arguments(__doc__, limit=40).parse_args()
+    setup(options.threads)
+    with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
+        from transformers import AutoImageProcessor, AutoTokenizer, pipeline
+
+        work = pairs(options.limit, Path(root))
+        judge = metrics.load_judge("vqa", folders["vqa"], batch_size=options.batch_size)
+        detector = metrics.load_judge("ovd", folders["ovd"], batch_size=options.batch_size)
+        library = pipeline(
+            "zero-shot-object-detection",
+            model=detector.model,
+            tokenizer=AutoTokenizer.from_pretrained(folders["ovd"]),
+            image_processor=AutoImageProcessor.from_pretrained(folders["ovd"]),
+            device="cpu",
+        )
+
+        def presence(store: MemoryRecords) -> Presence:
+            return Presence(NAMES, vqa=judge, detector=detector, store=store)
+
+        spacy_model()
+        naive(work[:1], judge, library)  # both sides warm
+        ours(work[:1], presence(MemoryRecords()), options.batch_size)
+        store = MemoryRecords()
+        expected, naive_seconds = timed(lambda: naive(work, judge, library))
+        first, seconds = timed(lambda: ours(work, presence(store), options.batch_size))
+        second, again_seconds = timed(lambda: ours(work, presence(store), options.batch_size))
+    agree(first, expected)
+    agree(second, expected)
+    scored = {name: sum(value is not None for value in expected[name]) for name in NAMES}
+    print(f"{len(work)} samples, {options.threads} thread(s), scored: {scored}")
+    print(line("naive: one question or label at a time", naive_seconds, len(work)))
+    print(line("ours, first editor", seconds, len(work), naive_seconds))
+    print(line("ours, next editor (samples remembered)", again_seconds, len(work), naive_seconds))
+    print("every decision equal: yes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Named rules that bring a picture to the size an editor works at.
+
+A rule's name is part of an editor's description, because it decides what the model sees and what a metric
+compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from editors.base import EditorError
+
+
+def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
+    """(width, height) that rule "r64" gives a picture of `width` x `height` pixels.
+
+    The long side is brought near `resolution`, then both sides to multiples of 64. Source: edit_cli.py of
+    github.com/timothybrooks/instruct-pix2pix @ 0dffd1e.
+
+    The order of the floating-point operations is the original's and must stay: where a product lands just
+    below a multiple of 64 the floor takes 64 pixels away (a square of side 98, 103 or 107 becomes 448, not
+    512, at resolution 512), and published outputs have those sizes.
+    """
+    factor = resolution / max(width, height)
+    factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
+    return int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
+
+
+def r64(image: np.ndarray, resolution: int) -> np.ndarray:
+    """Centre-crop to the aspect ratio of `r64_size` and resize with Lanczos. Source as there."""
+    size = r64_size(image.shape[1], image.shape[0], resolution)
+    return np.array(ImageOps.fit(Image.fromarray(image), size, method=Image.Resampling.LANCZOS))
+
+
+def squash(image: np.ndarray, resolution: int) -> np.ndarray:
+    """Stretch to resolution x resolution with bicubic, whatever the aspect ratio.
+
+    Source: README of github.com/UCSC-VLAA/HQ-Edit @ 3730500 (`resize((512, 512))`, PIL's default filter).
+    """
+    return np.array(Image.fromarray(image).resize((resolution, resolution), Image.Resampling.BICUBIC))
+
+
+def none(image: np.ndarray, resolution: int) -> np.ndarray:
+    """Leave the picture as it is; the model then needs sides it can halve often enough."""
+    del resolution
+    return image
+
+
+RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash": squash, "none": none}
+
+
+def get_rule(name: str) -> Callable[[np.ndarray, int], np.ndarray]:
+    """The rule called `name`: (H, W, 3) uint8 and a resolution in pixels to (H', W', 3) uint8."""
+    if name not in RULES:
+        raise EditorError(f"unknown resize rule {name!r}; choose one of: {', '.join(RULES)}")
+    return RULES[name]

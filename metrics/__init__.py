@@ -1,0 +1,162 @@
+"""Metrics and judges: images and strings in, numbers out. Importing this package imports no model library.
+
+    INFO                          what each metric is, by name, in the order of the paper's Table 3
+    load_encoder("clip", ...)     networks behind the image metrics: clip, dino, lpips, fid
+    load_judge("vqa", ...)        models that answer about a picture: vqa, ovd, itm
+    metrics.similarity            L1, L2, CLIP-I, CLIP-T, DINO, LPIPS and the features for FID, together
+    metrics.presence              Removal, Retention and AUC-Removal over any judge
+    metrics.fid                   the Frechet distance and its interval
+
+A metric never opens a file of ours: caches are handed in (`FeatureStore`, `RecordStore`).
+"""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+from typing import Any
+
+from metrics.base import FeatureStore, Image, MetricError, MetricInfo, RecordStore, Score, choose
+
+NEIN_TABLE_3 = "NeIn (CVPRW 2025), Table 3"
+_MAGICBRUSH = "MagicBrush (arXiv:2306.10012), image_eval.py"
+
+_ROWS = (
+    MetricInfo("l1", "L1", False, (0.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
+    MetricInfo("l2", "L2", False, (0.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
+    MetricInfo("clip_i", "CLIP-I", True, (-1.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
+    MetricInfo("dino", "DINO", True, (-1.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
+    MetricInfo("fid", "FID", False, (0.0, math.inf), 1.0, "corpus", "Clean-FID (arXiv:2104.11222)"),
+    MetricInfo("lpips", "LPIPS", False, (0.0, math.inf), 1.0, "mean", "LPIPS (arXiv:1801.03924), eq. 1"),
+    MetricInfo(
+        "removal_vqa", "Removal (VQA)", True, (0.0, 1.0), 100.0, "proportion", f"{NEIN_TABLE_3}; section 4"
+    ),
+    MetricInfo(
+        "retention_vqa", "Retention (VQA)", True, (0.0, 1.0), 100.0, "mean", f"{NEIN_TABLE_3}; section 4"
+    ),
+    MetricInfo(
+        "removal_ovd", "Removal (OVD)", True, (0.0, 1.0), 100.0, "proportion", f"{NEIN_TABLE_3}; section 4"
+    ),
+    MetricInfo("auc_removal", "AUC-Removal", True, (0.0, 1.0), 100.0, "mean", f"{NEIN_TABLE_3}; section 4"),
+    MetricInfo(
+        "retention_ovd", "Retention (OVD)", True, (0.0, 1.0), 100.0, "mean", f"{NEIN_TABLE_3}; section 4"
+    ),
+    MetricInfo("clip_t", "CLIP-T", True, (-1.0, 1.0), 100.0, "mean", _MAGICBRUSH),
+)
+
+#: Every metric by name, in the order of the paper's Table 3; CLIP-T, which the paper does not report, is
+#: last.
+INFO: dict[str, MetricInfo] = {row.name: row for row in _ROWS}
+
+IMAGE_METRICS = ("l1", "l2", "clip_i", "dino", "fid", "lpips", "clip_t")
+PRESENCE_METRICS = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
+
+#: Which encoder or judge a metric asks; metrics not listed need only pixels.
+NEEDS: dict[str, str] = {
+    "clip_i": "clip",
+    "clip_t": "clip",
+    "dino": "dino",
+    "fid": "fid",
+    "lpips": "lpips",
+    "removal_vqa": "vqa",
+    "retention_vqa": "vqa",
+    "removal_ovd": "ovd",
+    "auc_removal": "ovd",
+    "retention_ovd": "ovd",
+}
+
+ENCODERS: dict[str, str] = {
+    "clip": "metrics.encoders.clip:load",
+    "dino": "metrics.encoders.dino:load",
+    "lpips": "metrics.encoders.lpips_net:load",
+    "fid": "metrics.encoders.fid_net:load",
+}
+
+JUDGES: dict[str, str] = {
+    "vqa": "metrics.judges.llava:load",
+    "ovd": "metrics.judges.owlv2:load",
+    "itm": "metrics.judges.blip:load",
+}
+
+
+def load_encoder(
+    kind: str,
+    path_or_id: str,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **options: Any,
+) -> Any:
+    """Load the network behind an image metric.
+
+    kind        "clip", "dino", "lpips" or "fid".
+    path_or_id  A local folder in the transformers layout (safetensors), or a hub id `owner/name`, with or
+                without `@revision`. For "lpips" also one of the library's own networks "alex", "vgg",
+                "squeeze"; for "fid" also "inception", the network of clean-fid.
+    dtype       "float32", "float16" or "bfloat16".
+
+    The result has `encode(images) -> (N, D) float32` ("lpips": `distances`), `fingerprint` and `describe()`.
+    Raises MetricError, one sentence, for an unknown kind or an unusable checkpoint.
+    """
+    return _load("encoder", ENCODERS, kind, path_or_id, revision, device, dtype, options)
+
+
+def load_judge(
+    kind: str,
+    path_or_id: str,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **options: Any,
+) -> Any:
+    """Load a model that answers about a picture.
+
+    kind        "vqa" (LLaVA-NeXT: `ask`), "ovd" (OWLv2: `detect`) or "itm" (BLIP: `match`).
+    path_or_id  As for `load_encoder`. "scripted:ANSWER" (vqa) and "scripted:SCORE" (ovd, itm) give a judge
+                that always says the same, for rehearsals; nothing chooses it by itself.
+    options     vqa: `template`, `quantization`, `batch_size`, `max_cache_tokens`; ovd: `pad`, `backend`,
+                `batch_size`; itm: `batch_size`.
+
+    The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
+    """
+    table = JUDGES
+    if path_or_id.startswith("scripted:"):
+        table = dict.fromkeys(JUDGES, "metrics.judges.scripted:load")
+        options = {**options, "kind": kind}
+    return _load("judge", table, kind, path_or_id, revision, device, dtype, options)
+
+
+def _load(
+    what: str,
+    table: dict[str, str],
+    kind: str,
+    path_or_id: str,
+    revision: str | None,
+    device: str,
+    dtype: str,
+    options: dict[str, Any],
+) -> Any:
+    choose(f"kind of {what}", kind, table)
+    load = pkgutil.resolve_name(table[kind])
+    return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+
+
+__all__ = [
+    "ENCODERS",
+    "IMAGE_METRICS",
+    "INFO",
+    "JUDGES",
+    "NEEDS",
+    "PRESENCE_METRICS",
+    "FeatureStore",
+    "Image",
+    "MetricError",
+    "MetricInfo",
+    "RecordStore",
+    "Score",
+    "choose",
+    "load_encoder",
+    "load_judge",
+]

@@ -1,0 +1,116 @@
+"""CLIP features of pictures and sentences, for CLIP-I and CLIP-T."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.loading import Source, exact, fingerprint, from_pretrained, load_model, source_fields
+from metrics.preprocess import ResizeCrop, map_images
+
+
+class ClipEncoder:
+    """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
+
+    The checkpoint's own image processor is used only for its numbers (size, mean, standard deviation): its
+    crop can sit one pixel off the published one where an odd number of columns is left over.
+
+    batch_size  Pictures or sentences per forward pass.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, preprocess: ResizeCrop, source: Source, batch_size: int = 32
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.preprocess = preprocess
+        self.source = source
+        self.batch_size = batch_size
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a feature, JSON-serialisable."""
+        return {
+            "kind": "clip",
+            "class": type(self.model).__name__,
+            **source_fields(self.source),
+            "preprocess": self.preprocess.name,
+            "text": f"truncated at {self._text_limit} tokens",
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+        }
+
+    @property
+    def _text_limit(self) -> int:
+        return int(self.model.config.text_config.max_position_embeddings)
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """Projected image features, not normalised: (H, W, 3) uint8 pictures -> (N, D) float32."""
+        crops = map_images(self.preprocess, images)
+        parts = []
+        with exact():
+            for start in range(0, len(crops), self.batch_size):
+                pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size])).to(
+                    self.model.device
+                )
+                x = self.preprocess.normalise(pixels).to(self.model.dtype)
+                parts.append(pooled(self.model.get_image_features(pixel_values=x)))
+        return stack(parts, self.model.config.projection_dim)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Projected text features, not normalised: (N, D) float32. Texts are cut at the model's limit."""
+        parts = []
+        with exact():
+            for start in range(0, len(texts), self.batch_size):
+                tokens = self.tokenizer(
+                    list(texts[start : start + self.batch_size]),
+                    padding=True,
+                    truncation=True,
+                    max_length=self._text_limit,
+                    return_tensors="pt",
+                ).to(self.model.device)
+                features = self.model.get_text_features(
+                    input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
+                )
+                parts.append(pooled(features))
+        return stack(parts, self.model.config.projection_dim)
+
+
+def pooled(features: Any) -> torch.Tensor:
+    """The feature tensor: transformers 5 wraps it in an object whose `pooler_output` is the projection."""
+    return features if isinstance(features, torch.Tensor) else features.pooler_output
+
+
+def stack(parts: Sequence[torch.Tensor], width: int) -> np.ndarray:
+    """Concatenate batches on the CPU as float32; (0, width) when there are none."""
+    if not parts:
+        return np.zeros((0, width), dtype=np.float32)
+    return torch.cat(list(parts)).to("cpu", torch.float32).numpy()
+
+
+def published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
+    """(size, mean, std) from a checkpoint's image processor, whichever way it spells the size."""
+    size = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
+    side = (
+        size if isinstance(size, int) else (size["height"] if "height" in size else size.get("shortest_edge"))
+    )
+    return int(side or fallback), tuple(processor.image_mean), tuple(processor.image_std)
+
+
+def load(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> ClipEncoder:
+    """Load a CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub."""
+    from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+    model, source = load_model(
+        CLIPModel, path_or_id, model_type="clip", revision=revision, device=device, dtype=dtype
+    )
+    commit = source.revision
+    processor = from_pretrained(AutoImageProcessor, source.reference, revision=commit)
+    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=commit)
+    size, mean, std = published_numbers(processor, model.config.vision_config.image_size)
+    return ClipEncoder(model, tokenizer, ResizeCrop(size, size, mean, std), source, batch_size)

@@ -1,0 +1,147 @@
+"""Features for FID: the Inception network of clean-fid, or a small ViT that stands in for it offline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError
+from metrics.encoders.clip import published_numbers, stack
+from metrics.encoders.dino import load_vit
+from metrics.loading import Source, exact, file_sha256, fingerprint, source_fields
+from metrics.preprocess import CleanResize, map_images
+
+INCEPTION_FILE = "inception-2015-12-05.pt"
+#: The file is TorchScript, that is a program, and clean-fid downloads and runs it unchecked. The digest is
+#: the one k-diffusion checks against for the same address (crowsonkb/k-diffusion, k_diffusion/evaluation.py).
+INCEPTION_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e958f4"
+
+
+class InceptionEncoder:
+    """Clean-FID's Inception (2048 features) on its `clean` resize to 299x299.
+
+    Source: https://github.com/GaParmar/clean-fid, mode="clean", model_name="inception_v3".
+    """
+
+    def __init__(self, model: Any, source: Source, device: str, batch_size: int = 32) -> None:
+        self.model = model
+        self.preprocess = CleanResize(299)
+        self.source = source
+        self.device = device
+        self.batch_size = batch_size
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a feature, JSON-serialisable."""
+        return {
+            "kind": "fid",
+            "class": "cleanfid.InceptionV3W",
+            **source_fields(self.source),
+            "preprocess": self.preprocess.name,
+            "feature": "pool3, 2048",
+            "dtype": "float32",
+            "device": self.device,
+        }
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 pictures -> (N, 2048) float32."""
+        resized = map_images(self.preprocess, images)
+        parts = []
+        with exact():
+            for start in range(0, len(resized), self.batch_size):
+                x = torch.from_numpy(np.stack(resized[start : start + self.batch_size])).to(self.device)
+                parts.append(self.model(x.permute(0, 3, 1, 2).contiguous()))
+        return stack(parts, 2048)
+
+
+class ViTFidEncoder:
+    """A ViT's class token on clean-fid's resize to the ViT's own size: what stands in for Inception in nano.
+
+    Distances in this space are Frechet distances like any other, but not comparable with published FID
+    values.
+    """
+
+    def __init__(
+        self, model: Any, mean: Sequence[float], std: Sequence[float], source: Source, batch_size: int = 32
+    ) -> None:
+        self.model = model
+        self.mean = tuple(mean)
+        self.std = tuple(std)
+        self.preprocess = CleanResize(int(model.config.image_size))
+        self.source = source
+        self.batch_size = batch_size
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a feature, JSON-serialisable."""
+        return {
+            "kind": "fid",
+            "class": type(self.model).__name__,
+            **source_fields(self.source),
+            "preprocess": f"{self.preprocess.name}/mean-{self.mean}/std-{self.std}",
+            "feature": "class token of last_hidden_state",
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+        }
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 pictures -> (N, D) float32."""
+        resized = map_images(self.preprocess, images)
+        mean = torch.tensor(self.mean, device=self.model.device).view(1, 3, 1, 1)
+        std = torch.tensor(self.std, device=self.model.device).view(1, 3, 1, 1)
+        parts = []
+        with exact():
+            for start in range(0, len(resized), self.batch_size):
+                x = torch.from_numpy(np.stack(resized[start : start + self.batch_size])).to(self.model.device)
+                x = ((x.permute(0, 3, 1, 2) / 255 - mean) / std).to(self.model.dtype).contiguous()
+                parts.append(self.model(pixel_values=x).last_hidden_state[:, 0])
+        return stack(parts, self.model.config.hidden_size)
+
+
+def load_inception(path: Path | None, device: str, batch_size: int) -> InceptionEncoder:
+    """Load clean-fid's network from `path`, or from torch's cache of weights, filling that first if need be.
+
+    Raises MetricError when the file is not the published one; it is not run then.
+    """
+    from cleanfid.downloads_helper import inception_url
+    from cleanfid.inception_torchscript import InceptionV3W
+
+    if path is None:
+        path = Path(torch.hub.get_dir(), "checkpoints", INCEPTION_FILE)
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                torch.hub.download_url_to_file(inception_url, str(path), hash_prefix=INCEPTION_SHA256)
+            except (OSError, RuntimeError) as error:
+                raise MetricError(
+                    f"The Inception network of FID could not be fetched from {inception_url} ({error}); "
+                    f"put the file at '{path}', or leave out the metric 'fid'."
+                ) from error
+    digest = file_sha256(path)
+    if digest != INCEPTION_SHA256:
+        raise MetricError(
+            f"'{path}' is not the published Inception network (SHA-256 {digest[:12]}..., expected "
+            f"{INCEPTION_SHA256[:12]}...); delete it and run again."
+        )
+    if path.name != INCEPTION_FILE:
+        raise MetricError(f"clean-fid looks for a file named {INCEPTION_FILE}; rename '{path}'.")
+    model = InceptionV3W(str(path.parent), download=False, resize_inside=False).to(device).eval()
+    return InceptionEncoder(model, Source("inception", "2015-12-05", digest), device, batch_size)
+
+
+def load(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> InceptionEncoder | ViTFidEncoder:
+    """ "inception" (or the path of its file) for clean-fid's network; a folder or hub id for a ViT."""
+    path = Path(path_or_id)
+    if path_or_id == "inception" or path.is_file():
+        if dtype != "float32":
+            raise MetricError(f"The Inception network runs in float32 only, not '{dtype}'.")
+        return load_inception(path if path.is_file() else None, device, batch_size)
+    model, source, processor = load_vit(path_or_id, revision=revision, device=device, dtype=dtype)
+    _, mean, std = published_numbers(processor, 224)
+    return ViTFidEncoder(model, mean, std, source, batch_size)

@@ -1,0 +1,175 @@
+"""LPIPS through the `lpips` package, with every picture passed through the trunk once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError, choose
+from metrics.loading import DTYPES, Source, check_folder, exact, fingerprint, folder_digest, source_fields
+
+NETS = ("alex", "vgg", "squeeze")
+_KEYS = {"net", "lpips", "version"}
+
+
+class LpipsNetwork:
+    """An `lpips.LPIPS` module, taken apart at its own seams: trunk, normalisation, linear layers.
+
+    `distances` equals `module(a, b)` on pictures in [-1, 1]. It is written in two steps because up to five
+    samples share a target: the trunk then sees the target once, not five times.
+
+    Source: Zhang et al., arXiv:1801.03924, eq. 1; https://github.com/richzhang/PerceptualSimilarity.
+    """
+
+    def __init__(self, module: Any, source: Source, batch_size: int = 16) -> None:
+        self.module = module
+        self.source = source
+        self.batch_size = batch_size
+        self.fingerprint = fingerprint(self.describe())
+
+    @property
+    def _parameter(self) -> torch.Tensor:
+        return next(self.module.parameters())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a distance, JSON-serialisable."""
+        return {
+            "kind": "lpips",
+            "class": "lpips.LPIPS",
+            "net": self.module.pnet_type,
+            "linear_layers": bool(self.module.lpips),
+            "version": self.module.version,
+            **source_fields(self.source),
+            "preprocess": "pixels / 127.5 - 1, at the target's size",
+            "dtype": str(self._parameter.dtype).removeprefix("torch."),
+            "device": str(self._parameter.device),
+        }
+
+    def distances(
+        self, images: Sequence[np.ndarray], targets: Sequence[np.ndarray], target_of: Sequence[int]
+    ) -> np.ndarray:
+        """Distance of `images[i]` to `targets[target_of[i]]`: (N,) float64, >= 0.
+
+        Every picture is (H, W, 3) uint8 and has the size of its target.
+        """
+        result = np.full(len(images), np.nan)
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for row, owner in enumerate(target_of):
+            shape = targets[owner].shape
+            if images[row].shape != shape:
+                raise MetricError(f"LPIPS needs equal sizes, not {images[row].shape} and {shape}.")
+            groups.setdefault(shape, []).append(row)
+        with exact():
+            for rows in groups.values():
+                for chunk in _by_target(rows, target_of, self.batch_size):
+                    owners = sorted({target_of[row] for row in chunk})
+                    place = torch.tensor(
+                        [owners.index(target_of[row]) for row in chunk], device=self._parameter.device
+                    )
+                    reference = self._features([targets[owner] for owner in owners])
+                    edited = self._features([images[row] for row in chunk])
+                    result[chunk] = self._compare(edited, [layer[place] for layer in reference])
+        return result
+
+    def _features(self, images: Sequence[np.ndarray]) -> list[torch.Tensor]:
+        import lpips
+
+        pixels = torch.from_numpy(np.stack(list(images))).to(self._parameter.device)
+        x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(127.5).sub(1).to(self._parameter.dtype)
+        # Version 0.0 of LPIPS had no input scaling; the module keeps that behaviour under its version number.
+        scaled = self.module.scaling_layer(x) if self.module.version == "0.1" else x
+        return [lpips.normalize_tensor(layer) for layer in self.module.net(scaled)]
+
+    def _compare(self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> np.ndarray:
+        total = torch.zeros(len(first[0]), dtype=torch.float64, device=first[0].device)
+        for level, (a, b) in enumerate(zip(first, second, strict=True)):
+            squared = (a - b).square_()
+            weighted = self.module.lins[level](squared) if self.module.lpips else squared.sum(1, keepdim=True)
+            total += weighted.mean((1, 2, 3)).double()
+        return total.cpu().numpy()
+
+
+def _by_target(rows: Sequence[int], target_of: Sequence[int], size: int) -> list[list[int]]:
+    """Chunks of at most `size` rows; samples of one target are kept together."""
+    ordered = sorted(rows, key=lambda row: (target_of[row], row))
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+
+
+def build(net: str, *, linear: bool, version: str, pretrained: bool) -> Any:
+    """An `lpips.LPIPS` in evaluation mode; `pretrained` takes trunk and linear layers from their packages."""
+    import lpips
+
+    # Weights are drawn before they are loaded; nobody else's random numbers should change by that.
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        # lpips 0.1.4 still calls torchvision with the argument it had before 0.13.
+        warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
+        module = lpips.LPIPS(
+            net=net,
+            lpips=linear,
+            version=version,
+            pretrained=pretrained,
+            pnet_rand=not pretrained,
+            verbose=False,
+        )
+    return module.eval().requires_grad_(False)
+
+
+def load(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16
+) -> LpipsNetwork:
+    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder.
+
+    A folder holds `config.json` with exactly {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"} and
+    `model.safetensors` with the module's whole state dictionary.
+    """
+    choose("dtype", dtype, DTYPES)
+    if path_or_id in NETS:
+        try:
+            module = build(path_or_id, linear=True, version="0.1", pretrained=True)
+        except (OSError, RuntimeError) as error:
+            raise MetricError(
+                f"The weights of LPIPS '{path_or_id}' could not be fetched ({error}); "
+                "give a local folder or leave out the metric 'lpips'."
+            ) from error
+        source = Source(path_or_id, "0.1", _state_digest(module))
+        return LpipsNetwork(module.to(device, DTYPES[dtype]), source, batch_size)
+    check_folder(path_or_id)
+    folder = Path(path_or_id)
+    if not folder.is_dir():
+        raise MetricError(f"LPIPS '{path_or_id}': give one of {', '.join(NETS)} or a local folder.")
+    module = _from_folder(folder)
+    source = Source(path_or_id, None, folder_digest(folder))
+    return LpipsNetwork(module.to(device, DTYPES[dtype]), source, batch_size)
+
+
+def _from_folder(folder: Path) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or set(config) != _KEYS:
+        raise MetricError(f"'{folder / 'config.json'}' must hold exactly the keys {sorted(_KEYS)}.")
+    choose("LPIPS network", config["net"], NETS)
+    choose("LPIPS version", config["version"], ("0.1", "0.0"))
+    module = build(config["net"], linear=bool(config["lpips"]), version=config["version"], pretrained=False)
+    try:
+        state = load_file(folder / "model.safetensors")
+        module.load_state_dict({k: v.float() for k, v in state.items()})
+    except (OSError, SafetensorError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise MetricError(f"Cannot load LPIPS from '{folder}': {first}") from error
+    return module
+
+
+def _state_digest(module: Any) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,192 @@
+"""The Frechet distance between two sets of features, and an interval for it.
+
+Both sets are modelled as Gaussians; with means m and covariances S (Heusel et al., arXiv:1706.08500, eq. 6)
+
+    d = |m_a - m_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2).
+
+The last trace is computed as the sum of the singular values of F_a F_b^T, where S = F^T F. It is the same
+number as the trace of the matrix square root that clean-fid takes, but exists (and is real) for singular
+covariances too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.stats
+
+from metrics.base import MetricError
+
+
+class FidInterval(NamedTuple):
+    """value: the distance on all rows; low, high: the interval, or None where it cannot be had (one source
+    image); standard_error: of the jackknife; groups: how many were left out in turn."""
+
+    value: float
+    low: float | None
+    high: float | None
+    standard_error: float | None
+    groups: int
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Count, sum (D,) and sum of outer products (D, D) of rows already shifted near zero; float64."""
+
+    n: int
+    total: np.ndarray
+    outer: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> _Moments:
+        return cls(len(rows), rows.sum(0), rows.T @ rows)
+
+    def __sub__(self, other: _Moments) -> _Moments:
+        return _Moments(self.n - other.n, self.total - other.total, self.outer - other.outer)
+
+    def mean(self) -> np.ndarray:
+        return self.total / self.n
+
+    def covariance(self) -> np.ndarray:
+        mean = self.mean()
+        return (self.outer - self.n * np.outer(mean, mean)) / (self.n - 1)
+
+
+def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
+    """Frechet distance between the rows of (N, D) and (M, D) arrays; >= 0 up to rounding, in squared feature
+    units.
+
+    Statistics are float64 with the n - 1 denominator, as clean-fid's (`numpy.cov`). Raises MetricError for
+    fewer than two rows, for values that are not finite and for unequal widths.
+    """
+    a, b = _check(features_a, "edited"), _check(features_b, "target")
+    if a.shape[1] != b.shape[1]:
+        raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
+    if min(len(a), len(b)) <= a.shape[1]:
+        return _from_rows(a, b)
+    shift = b.mean(0)
+    return _from_moments(_Moments.of(a - shift), _Moments.of(b - shift))
+
+
+def jackknife_interval(
+    edited: np.ndarray,
+    target: np.ndarray,
+    clusters: Sequence[str],
+    *,
+    target_clusters: Sequence[str] | None = None,
+    groups: int = 20,
+    level: float = 0.95,
+) -> FidInterval:
+    """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
+
+    edited, target   (N, D) and (M, D) features.
+    clusters         Name of the source image of every row of `edited`.
+    target_clusters  The same for `target`; None when the rows correspond. Give it when `target` holds every
+                     source image once.
+    groups           The source images are split into that many groups (fewer if there are fewer images), by
+                     the SHA-256 of their names: the split depends neither on order nor on chance.
+
+    A group leaves both sets at once, so the interval covers the choice of source images. Standard error:
+    sqrt((G - 1) / G * sum (d_g - mean d)^2); interval: value -/+ t(G - 1) times that, cut at 0. It does not
+    remove the bias that FID has in small sets.
+
+    Cost: G + 1 distances. With D = 2048 one takes 1.8 s on two cores (measured), the interval for N = 24,182
+    about a minute with the sums of products; with D = 64, hundredths of a second.
+
+    Source: Kott, "The delete-a-group jackknife", Journal of Official Statistics 17 (2001).
+    """
+    target_clusters = clusters if target_clusters is None else target_clusters
+    if len(clusters) != len(edited) or len(target_clusters) != len(target):
+        raise MetricError(
+            f"One source image per row is needed: {len(edited)} and {len(target)} rows, "
+            f"{len(clusters)} and {len(target_clusters)} names."
+        )
+    value = frechet_distance(edited, target)
+    member = _assign(set(clusters) | set(target_clusters), groups)
+    count = max(member.values()) + 1
+    if count < 2:
+        return FidInterval(value, None, None, None, count)
+    a, b = _check(edited, "edited"), _check(target, "target")
+    group_a = np.array([member[name] for name in clusters])
+    group_b = np.array([member[name] for name in target_clusters])
+    replicates = _leave_one_out(a, b, group_a, group_b, count)
+    if replicates is None:
+        return FidInterval(value, None, None, None, count)
+    error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
+    reach = float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * error
+    return FidInterval(value, max(0.0, value - reach), value + reach, error, count)
+
+
+def _leave_one_out(
+    a: np.ndarray, b: np.ndarray, group_a: np.ndarray, group_b: np.ndarray, count: int
+) -> np.ndarray | None:
+    """(count,) distances, each without one group; None where a group's absence leaves fewer than two rows."""
+    if min(min((group_a != g).sum(), (group_b != g).sum()) for g in range(count)) < 2:
+        return None
+    if min(len(a), len(b)) <= a.shape[1]:
+        return np.array([_from_rows(a[group_a != g], b[group_b != g]) for g in range(count)])
+    shift = b.mean(0)
+    a, b = a - shift, b - shift
+    all_a, all_b = _Moments.of(a), _Moments.of(b)
+    return np.array(
+        [
+            _from_moments(all_a - _Moments.of(a[group_a == g]), all_b - _Moments.of(b[group_b == g]))
+            for g in range(count)
+        ]
+    )
+
+
+def _assign(names: set[str], groups: int) -> dict[str, int]:
+    ordered = sorted(names, key=lambda name: hashlib.sha256(str(name).encode()).digest())
+    count = max(1, min(groups, len(ordered)))
+    return {name: index % count for index, name in enumerate(ordered)}
+
+
+def _check(features: np.ndarray, what: str) -> np.ndarray:
+    array = np.asarray(features, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] < 1:
+        raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({what}).")
+    if len(array) < 2:
+        raise MetricError(f"FID needs at least 2 {what} images, not {len(array)}.")
+    if not np.isfinite(array).all():
+        bad = int((~np.isfinite(array).all(1)).sum())
+        raise MetricError(
+            f"{bad} of {len(array)} {what} feature rows are not finite; leave those samples out."
+        )
+    return array
+
+
+def _from_rows(a: np.ndarray, b: np.ndarray) -> float:
+    """Few rows: S = F^T F with F the centred rows, so no D x D matrix is needed."""
+    mean_a, mean_b = a.mean(0), b.mean(0)
+    f_a = (a - mean_a) / np.sqrt(len(a) - 1)
+    f_b = (b - mean_b) / np.sqrt(len(b) - 1)
+    cross = scipy.linalg.svdvals(f_a @ f_b.T).sum()
+    return _distance(mean_a - mean_b, (f_a**2).sum() + (f_b**2).sum(), cross)
+
+
+def _from_moments(a: _Moments, b: _Moments) -> float:
+    s_a, s_b = a.covariance(), b.covariance()
+    f_a = _factor(s_a)
+    inner = f_a @ s_b @ f_a.T
+    eigenvalues = scipy.linalg.eigh((inner + inner.T) / 2, eigvals_only=True, check_finite=False)
+    cross = np.sqrt(np.clip(eigenvalues, 0, None)).sum()
+    return _distance(a.mean() - b.mean(), np.trace(s_a) + np.trace(s_b), cross)
+
+
+def _factor(covariance: np.ndarray) -> np.ndarray:
+    """F with covariance = F^T F: Cholesky, or by eigenvalues where the matrix is singular."""
+    try:
+        return scipy.linalg.cholesky(covariance, lower=False, check_finite=False)
+    except scipy.linalg.LinAlgError:
+        values, vectors = scipy.linalg.eigh(covariance)
+        return np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
+
+
+def _distance(difference: np.ndarray, traces: float, cross: float) -> float:
+    return float(difference @ difference + traces - 2 * cross)

@@ -1,0 +1,96 @@
+"""What a judge says, and the protocols it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from metrics.base import MetricError, check_image
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a VQA judge.
+
+    text         Decoded, special tokens dropped, stripped of white space.
+    token_count  Tokens produced, the end-of-sequence token not counted.
+    p_yes, p_no  Probability that the answer begins with "yes" or with "no" (any case), from the first step;
+                 they need not add up to 1. None where the judge gives none.
+    """
+
+    text: str
+    token_count: int
+    p_yes: float | None = None
+    p_no: float | None = None
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What a detector says about one label.
+
+    score  Highest score over all boxes, in [0, 1].
+    count  Number of boxes with a score above the detector's threshold.
+    box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
+    """
+
+    score: float
+    count: int
+    box: tuple[float, float, float, float]
+
+
+class VqaJudge(Protocol):
+    """Answers questions about pictures; `template` names the wording in `metrics.judges.templates`."""
+
+    fingerprint: str
+    template: str
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+        """`questions[i]` are full prompts about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
+        ...
+
+
+class Detector(Protocol):
+    """Finds objects by name."""
+
+    fingerprint: str
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def detect(
+        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
+    ) -> list[dict[str, Detection]]:
+        """One dictionary per picture, keyed by label, in the order of the labels (a repeated label once)."""
+        ...
+
+
+class Matcher(Protocol):
+    """Says how well sentences fit pictures."""
+
+    fingerprint: str
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def match(
+        self,
+        images: Sequence[np.ndarray],
+        texts: Sequence[Sequence[str]],
+        head: Literal["itc", "itm"] = "itm",
+    ) -> list[np.ndarray]:
+        """One float64 array per picture, one value per text."""
+        ...
+
+
+def check_batch(images: Sequence[np.ndarray], strings: Sequence[Sequence[str]], what: str) -> None:
+    """Raise MetricError unless there is one list of strings per picture and every picture is one."""
+    if len(images) != len(strings):
+        raise MetricError(f"{len(images)} pictures but {len(strings)} lists of {what} were given.")
+    for image in images:
+        check_image(image)
+    for row in strings:
+        if isinstance(row, str) or not all(isinstance(s, str) for s in row):
+            raise MetricError(f"Give a list of {what} for every picture, not {row!r}.")

@@ -1,0 +1,374 @@
+"""LLaVA-NeXT as a VQA judge. A picture is looked at once, however many questions are asked about it.
+
+Asking one question at a time runs the vision tower and some three thousand image tokens through the language
+model for every question, though all prompts about a picture begin the same. Here the common beginning is run
+once, its keys and values are repeated for all questions, and only the few tokens that differ are run per
+question. Answers equal those of `generate` called for every question alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError, choose
+from metrics.judges.base import Answer, check_batch
+from metrics.judges.templates import TEMPLATES
+from metrics.loading import (
+    Source,
+    exact,
+    fingerprint,
+    from_pretrained,
+    library,
+    load_model,
+    source_fields,
+)
+
+YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
+NO = ("no", "No", "NO", " no", " No", " NO")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One pass over one picture: the shared beginning and what follows it for every question."""
+
+    image: int
+    prefix: tuple[int, ...]
+    questions: tuple[int, ...]
+    suffixes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    values: torch.Tensor
+    size: torch.Tensor
+    tokens: int
+
+
+class LlavaNextJudge:
+    """Greedy answers of at most `max_new_tokens` tokens from a `LlavaNextForConditionalGeneration`.
+
+    batch_size        Pictures whose beginnings are run together.
+    max_cache_tokens  Upper bound on questions x tokens kept at once (Mistral-7B in half precision needs 128
+                      KiB per token, so 65,536 are 8 GiB); more questions are answered in several goes.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        source: Source,
+        *,
+        template: str = "llava-mistral",
+        quantization: str = "none",
+        max_new_tokens: int = 10,
+        batch_size: int = 8,
+        max_cache_tokens: int = 65536,
+    ) -> None:
+        self.model = model
+        self.processor = processor
+        self.source = source
+        self.template = choose("prompt template", template, TEMPLATES)
+        self.quantization = quantization
+        self.max_new_tokens = max_new_tokens
+        self.batch_size = batch_size
+        self.max_cache_tokens = max_cache_tokens
+        tokenizer = processor.tokenizer
+        self._image_id = int(model.config.image_token_id)
+        self._image_word = tokenizer.convert_ids_to_tokens(self._image_id)
+        eos = model.generation_config.eos_token_id
+        eos = tokenizer.eos_token_id if eos is None else eos
+        self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
+        yes, no = _first_tokens(tokenizer, YES), _first_tokens(tokenizer, NO)
+        self._yes, self._no = sorted(yes - no), sorted(no - yes)
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides an answer but the prompt, JSON-serialisable."""
+        images = self.processor.image_processor
+        return {
+            "kind": "vqa",
+            "class": type(self.model).__name__,
+            **source_fields(self.source),
+            "library": library(),
+            "preprocess": type(images).__name__,
+            "template": self.template,
+            "decoding": f"greedy, at most {self.max_new_tokens} tokens",
+            "quantization": self.quantization,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+        }
+
+    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+        """Answer `questions[i]`, full prompts with one image placeholder each, about `images[i]`.
+
+        A prompt asked twice about a picture is answered once. Raises MetricError for a prompt without
+        placeholder.
+        """
+        check_batch(images, questions, "questions")
+        for prompt in (p for row in questions for p in row):
+            if prompt.count(self._image_word) != 1 or prompt.endswith(self._image_word):
+                raise MetricError(
+                    f"A prompt must hold {self._image_word} exactly once, and text after it: {prompt!r}."
+                )
+        unique = [list(dict.fromkeys(row)) for row in questions]
+        found: list[dict[str, Answer]] = [{} for _ in images]
+        with exact():
+            pixels = self._look({i: image for i, image in enumerate(images) if unique[i]})
+            for jobs in self._groups(self._jobs(pixels, unique)):
+                for job, answers in zip(jobs, self._run(jobs, pixels), strict=True):
+                    for question, answer in zip(job.questions, answers, strict=True):
+                        found[job.image][unique[job.image][question]] = answer
+        return [[found[i][prompt] for prompt in row] for i, row in enumerate(questions)]
+
+    # ------------------------------------------------------------------------------------------ input
+
+    def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
+        """Preprocess pictures and count the tokens that stand for each."""
+        found: dict[int, _Pixels] = {}
+        # Without a padding token the processor cannot return several rows of tokens at once.
+        size = self.batch_size if self.processor.tokenizer.pad_token is not None else 1
+        rows = list(images)
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            inputs = self.processor(
+                images=[images[i] for i in part],
+                text=[self._image_word] * len(part),
+                padding=size > 1,
+                return_tensors="pt",
+            )
+            tokens = (inputs["input_ids"] == self._image_id).sum(1).tolist()
+            for k, i in enumerate(part):
+                values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
+                found[i] = _Pixels(values, sizes, int(tokens[k]))
+        return found
+
+    def _jobs(self, pixels: dict[int, _Pixels], questions: Sequence[Sequence[str]]) -> list[_Job]:
+        """Split every prompt into the beginning it shares with all others and the rest.
+
+        The beginning ends at the same place after the image in *every* prompt of the call, so that pictures
+        of one size have beginnings of one length and can be run together.
+        """
+        ids = {
+            i: [self._tokens(prompt, look.tokens) for prompt in questions[i]] for i, look in pixels.items()
+        }
+        heads = {tuple(row[: row.index(self._image_id)]) for rows in ids.values() for row in rows}
+        tails = [row[_after(row, self._image_id) :] for rows in ids.values() for row in rows]
+        shared = _common(tails) if len(heads) == 1 else None
+        jobs = []
+        for i, rows in ids.items():
+            if shared is not None:
+                # At least one token must be left to ask with.
+                cut = _after(rows[0], self._image_id) + min(shared, min(map(len, tails)) - 1)
+                rest = tuple(tuple(row[cut:]) for row in rows)
+                jobs.append(_Job(i, tuple(rows[0][:cut]), tuple(range(len(rows))), rest))
+            else:
+                # Prompts that differ before the picture share nothing worth keeping.
+                jobs += [_Job(i, tuple(row[:-1]), (q,), ((row[-1],),)) for q, row in enumerate(rows)]
+        return jobs
+
+    def _tokens(self, prompt: str, count: int) -> list[int]:
+        return list(
+            self.processor.tokenizer(prompt.replace(self._image_word, self._image_word * count))["input_ids"]
+        )
+
+    def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
+        """Jobs whose beginnings have one length, at most `batch_size` at a time."""
+        by_length: dict[int, list[_Job]] = {}
+        for job in jobs:
+            by_length.setdefault(len(job.prefix), []).append(job)
+        for group in by_length.values():
+            for start in range(0, len(group), self.batch_size):
+                yield group[start : start + self.batch_size]
+
+    # ----------------------------------------------------------------------------------------- answers
+
+    def _run(self, jobs: Sequence[_Job], pixels: dict[int, _Pixels]) -> list[list[Answer]]:
+        cache = self._prefill(jobs, pixels)
+        rows = [(j, q) for j, job in enumerate(jobs) for q in range(len(job.suffixes))]
+        length = len(jobs[0].prefix) + max(len(s) for job in jobs for s in job.suffixes) + self.max_new_tokens
+        size = max(1, self.max_cache_tokens // length)
+        answers: list[list[Answer]] = [[] for _ in jobs]
+        for start in range(0, len(rows), size):
+            chunk = rows[start : start + size]
+            last = start + size >= len(rows)
+            branch = cache if last else copy.deepcopy(cache)
+            branch.batch_select_indices(torch.tensor([j for j, _ in chunk], device=self.model.device))
+            suffixes = [jobs[j].suffixes[q] for j, q in chunk]
+            for (j, _), answer in zip(
+                chunk, self._decode(branch, len(jobs[0].prefix), suffixes), strict=True
+            ):
+                answers[j].append(answer)
+        return answers
+
+    def _prefill(self, jobs: Sequence[_Job], pixels: dict[int, _Pixels]) -> Any:
+        """Run the beginnings of several pictures; the filled cache, one row per job."""
+        looks = [pixels[job.image] for job in jobs]
+        patches = max(look.values.shape[1] for look in looks)
+        values = torch.cat(
+            [
+                torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 0, 0, patches - x.shape[1]))
+                for x in (look.values for look in looks)
+            ]
+        )
+        ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)
+        output = self.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=values.to(self.model.device, self.model.dtype),
+            image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.past_key_values
+
+    def _decode(self, cache: Any, prefix: int, suffixes: Sequence[tuple[int, ...]]) -> list[Answer]:
+        """Greedy answers from `prefix` cached tokens per row.
+
+        Shorter suffixes are padded *before* their first token; those positions are masked out and not
+        counted, so every row ends in the last column and continues as if it were alone.
+        """
+        device = self.model.device
+        width = max(map(len, suffixes))
+        ids = torch.zeros((len(suffixes), width), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, suffix in enumerate(suffixes):
+            ids[row, width - len(suffix) :] = torch.tensor(suffix)
+            mask[row, width - len(suffix) :] = 1
+        positions = (prefix + mask.cumsum(1) - 1).clamp(min=0).to(device)
+        mask = torch.cat([torch.ones((len(suffixes), prefix), dtype=torch.long), mask], 1).to(device)
+        ids = ids.to(device)
+        produced: list[list[int]] = [[] for _ in suffixes]
+        open_rows = set(range(len(suffixes)))
+        first: np.ndarray | None = None
+        for step in range(self.max_new_tokens):
+            logits = (
+                self.model(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
+                .logits[:, -1]
+                .float()
+            )
+            if first is None:
+                first = self._yes_no(logits)
+            chosen = logits.argmax(-1)
+            tokens = chosen.tolist()
+            for row in sorted(open_rows):
+                token = tokens[row]
+                if token in self._eos:
+                    open_rows.discard(row)
+                else:
+                    produced[row].append(token)
+            if not open_rows or step + 1 == self.max_new_tokens:
+                break
+            ids = chosen[:, None]
+            positions = positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones_like(ids)], 1)
+        assert first is not None
+        return [
+            Answer(
+                self.processor.tokenizer.decode(own, skip_special_tokens=True).strip(),
+                len(own),
+                float(first[row, 0]),
+                float(first[row, 1]),
+            )
+            for row, own in enumerate(produced)
+        ]
+
+    def _yes_no(self, logits: torch.Tensor) -> np.ndarray:
+        probabilities = logits.softmax(-1)
+        columns = [probabilities[:, ids].sum(-1) for ids in (self._yes, self._no)]
+        return torch.stack(columns, 1).cpu().numpy()
+
+
+def _first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
+    """Ids of the first token of every word that is not the unknown token."""
+    firsts = {tuple(tokenizer(word, add_special_tokens=False)["input_ids"][:1]) for word in words}
+    return {ids[0] for ids in firsts if ids and ids[0] != tokenizer.unk_token_id}
+
+
+def _after(row: Sequence[int], token: int) -> int:
+    """Index behind the last `token` of the row."""
+    return len(row) - list(reversed(row)).index(token)
+
+
+def _common(rows: Sequence[Sequence[int]]) -> int:
+    """Length of the longest common beginning."""
+    count = 0
+    for column in zip(*rows, strict=False):
+        if len(set(column)) > 1:
+            break
+        count += 1
+    return count
+
+
+def load(
+    path_or_id: str,
+    *,
+    revision: str | None,
+    device: str,
+    dtype: str,
+    template: str = "llava-mistral",
+    quantization: str = "none",
+    batch_size: int = 8,
+    max_cache_tokens: int = 65536,
+) -> LlavaNextJudge:
+    """Load a LLaVA-NeXT checkpoint with a Llama or Mistral text model from a folder or the hub.
+
+    quantization: "none", or "bnb-fp4", the paper's judge: 4-bit weights (fp4, no double quantisation) by
+    bitsandbytes with the arithmetic in `dtype` (the paper: float16).
+    """
+    from transformers import AutoProcessor, LlavaNextForConditionalGeneration
+
+    choose("quantization", quantization, ("none", "bnb-fp4"))
+    choose("prompt template", template, TEMPLATES)
+    options = _four_bit(device, dtype) if quantization == "bnb-fp4" else {}
+    model, source = load_model(
+        LlavaNextForConditionalGeneration,
+        path_or_id,
+        model_type="llava_next",
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        **options,
+    )
+    if quantization == "none" and getattr(model.config, "quantization_config", None):
+        quantization = "checkpoint"
+    processor = from_pretrained(AutoProcessor, source.reference, revision=source.revision)
+    return LlavaNextJudge(
+        model,
+        processor,
+        source,
+        template=template,
+        quantization=quantization,
+        batch_size=batch_size,
+        max_cache_tokens=max_cache_tokens,
+    )
+
+
+def _four_bit(device: str, dtype: str) -> dict[str, Any]:
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise MetricError(
+            "Quantization 'bnb-fp4' needs bitsandbytes: pip install 'nein[quantized]', or choose 'none'."
+        )
+    from transformers import BitsAndBytesConfig
+
+    from metrics.loading import DTYPES
+
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="fp4",
+        bnb_4bit_compute_dtype=DTYPES[choose("dtype", dtype, DTYPES)],
+    )
+    return {"quantization_config": config, "device_map": {"": device}}

@@ -1,0 +1,177 @@
+"""OWLv2 as an open-vocabulary detector. A picture is looked at once for all its labels, a label is read once.
+
+`transformers.pipeline("zero-shot-object-detection")` runs picture and label together for every label; scores
+of different labels do not influence each other, so the parts can be run apart. Decisions equal the
+pipeline's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError, choose
+from metrics.judges.base import Detection, check_batch
+from metrics.loading import (
+    Source,
+    exact,
+    fingerprint,
+    from_pretrained,
+    library,
+    load_model,
+    source_fields,
+)
+
+PADS = ("library", "gray")
+BACKENDS = ("torchvision", "pil")
+
+
+class Owlv2Detector:
+    """An `Owlv2ForObjectDetection`; bare object names are the queries.
+
+    pad      A picture is padded at the bottom and right to a square. "library": as the installed transformers
+             does (zeros since late 2025, huggingface/transformers#41938). "gray": 0.5, as it did when NeIn's
+             figures were made. The two differ on every picture that is not square.
+    backend  "torchvision" (the default of transformers 5) or "pil" (the SciPy resize of older versions).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        image_processor: Any,
+        tokenizer: Any,
+        source: Source,
+        *,
+        pad: str = "library",
+        backend: str = "torchvision",
+        batch_size: int = 8,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.source = source
+        self.pad = choose("pad", pad, PADS)
+        self.backend = choose("backend", backend, BACKENDS)
+        self.batch_size = batch_size
+        self.image_processor = _gray(image_processor) if pad == "gray" else image_processor
+        self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a score, JSON-serialisable."""
+        size = self.image_processor.size
+        return {
+            "kind": "ovd",
+            "class": type(self.model).__name__,
+            **source_fields(self.source),
+            "library": library(),
+            "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
+            "pad": self.pad,
+            "backend": self.backend,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+        }
+
+    def detect(
+        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
+    ) -> list[dict[str, Detection]]:
+        """Look for `labels[i]` in `images[i]` (H, W, 3) uint8.
+
+        threshold: boxes with a score strictly above it are counted; 0.1 is the pipeline's default. Raises
+        MetricError for a label that the text model cannot hold.
+        """
+        check_batch(images, labels, "labels")
+        result: list[dict[str, Detection]] = [{} for _ in images]
+        wanted = [i for i, row in enumerate(labels) if row]
+        with exact():
+            for label in dict.fromkeys(label for row in labels for label in row):
+                self._query(label)
+            for start in range(0, len(wanted), self.batch_size):
+                chunk = wanted[start : start + self.batch_size]
+                features, boxes = self._look([images[i] for i in chunk])
+                for row, i in enumerate(chunk):
+                    names = list(dict.fromkeys(labels[i]))
+                    side = float(max(images[i].shape[:2]))
+                    result[i] = self._score(features[row], boxes[row] * side, names, threshold)
+        return result
+
+    def _look(self, images: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+        """((N, P, D) features, (N, P, 4) corners relative to the padded square) of N pictures."""
+        pixels = self.image_processor(list(images), return_tensors="pt")["pixel_values"]
+        feature_map = self.model.image_embedder(pixel_values=pixels.to(self.model.device, self.model.dtype))[
+            0
+        ]
+        features = feature_map.flatten(1, 2)
+        x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)
+        return features, torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
+
+    def _query(self, label: str) -> tuple[torch.Tensor, bool]:
+        """(D,) normalised embedding of a label, and whether the model counts it as a query at all."""
+        if label not in self._queries:
+            tokens = self.tokenizer(label, return_tensors="pt").to(self.model.device)
+            limit = int(self.model.config.text_config.max_position_embeddings)
+            if tokens["input_ids"].shape[1] > limit:
+                raise MetricError(
+                    f"The label '{label}' is longer than the {limit} tokens that OWLv2 can read."
+                )
+            output = self.model.owlv2.get_text_features(
+                input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
+            )
+            embedding = output if isinstance(output, torch.Tensor) else output.pooler_output
+            embedding = embedding / torch.linalg.norm(embedding, ord=2, dim=-1, keepdim=True)
+            # The model takes a query whose first token is 0 for padding.
+            self._queries[label] = (embedding[0], bool(tokens["input_ids"][0, 0] > 0))
+        return self._queries[label]
+
+    def _score(
+        self, features: torch.Tensor, boxes: torch.Tensor, names: Sequence[str], threshold: float
+    ) -> dict[str, Detection]:
+        queries = [self._query(name) for name in names]
+        embeddings = torch.stack([embedding for embedding, _ in queries])[None]
+        valid = torch.tensor([[counts for _, counts in queries]], device=features.device)
+        logits, _ = self.model.class_predictor(features[None], embeddings, valid)
+        scores = torch.sigmoid(logits[0]).float()
+        best = scores.max(0)
+        corners = boxes[best.indices].cpu().tolist()
+        above = (scores > threshold).sum(0).tolist()
+        values = best.values.cpu().tolist()
+        return {
+            name: Detection(float(values[k]), int(above[k]), tuple(corners[k]))
+            for k, name in enumerate(names)
+        }
+
+
+def _gray(image_processor: Any) -> Any:
+    """Make an OWLv2 image processor pad with 0.5; it pads after scaling to [0, 1], with either backend."""
+    pad = image_processor.pad
+
+    def gray(images: Any, **kwargs: Any) -> Any:
+        return pad(images, **{**kwargs, "constant_value": 0.5})
+
+    image_processor.pad = gray
+    return image_processor
+
+
+def load(
+    path_or_id: str,
+    *,
+    revision: str | None,
+    device: str,
+    dtype: str,
+    pad: str = "library",
+    backend: str = "torchvision",
+    batch_size: int = 8,
+) -> Owlv2Detector:
+    """Load an OWLv2 checkpoint from a folder or the hub."""
+    from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
+
+    choose("pad", pad, PADS)
+    choose("backend", backend, BACKENDS)
+    model, source = load_model(
+        Owlv2ForObjectDetection, path_or_id, model_type="owlv2", revision=revision, device=device, dtype=dtype
+    )
+    images = from_pretrained(AutoImageProcessor, source.reference, revision=source.revision, backend=backend)
+    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    return Owlv2Detector(model, images, tokenizer, source, pad=pad, backend=backend, batch_size=batch_size)

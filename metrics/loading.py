@@ -1,0 +1,205 @@
+"""What every encoder and judge needs: find a checkpoint, load it safely, fingerprint it, run it exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metrics.base import MetricError, choose
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+#: Files of a model folder that can change what the model computes.
+_RELEVANT = (".safetensors", ".json", ".txt", ".model", ".jinja")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights come from.
+
+    reference  The folder or hub id as given (for messages and manifests).
+    revision   Commit of the hub repository, or None for a local folder.
+    digest     What identifies the content: SHA-256 over the files of a folder, or `id@commit`.
+    """
+
+    reference: str
+    revision: str | None
+    digest: str
+
+    @property
+    def local(self) -> bool:
+        return self.revision is None
+
+
+def fingerprint(description: dict[str, Any]) -> str:
+    """20 hexadecimal digits over everything in `description` but where and on what it runs.
+
+    The path, the device and the batch size do not change what a model computes (beyond rounding), so a cache
+    made with one serves the other.
+    """
+    kept = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | None]:
+    """`owner/name@revision` -> (`owner/name`, `revision`); an explicit `revision` must not disagree."""
+    if Path(path_or_id).exists() or "@" not in path_or_id:
+        return path_or_id, revision
+    name, _, given = path_or_id.rpartition("@")
+    if revision not in (None, given):
+        raise MetricError(f"'{path_or_id}' names revision '{given}' but revision '{revision}' was asked for.")
+    return name, given
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over names and contents of the weights, configuration and tokenizer files of a model folder."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in _RELEVANT)
+    stamp = tuple((str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in files)
+    return _digest(str(folder.resolve()), stamp)
+
+
+@lru_cache(maxsize=64)
+def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
+    total = hashlib.sha256()
+    for name, _size, _mtime in stamp:
+        total.update(name.encode() + b"\0" + bytes.fromhex(file_sha256(Path(folder, name))))
+    return total.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha(file)
+        )
+
+
+def _sha(file: Any) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def check_folder(path_or_id: str) -> None:
+    """Refuse what cannot be a model folder or a hub id, in one sentence, before a library tries it."""
+    path = Path(path_or_id)
+    if path.is_file():
+        raise MetricError(
+            f"'{path_or_id}' is a file; give the folder with config.json and *.safetensors, or a hub id."
+        )
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise MetricError(f"The model folder '{path_or_id}' has no config.json.")
+        if not any(path.glob("*.safetensors")):
+            others = sorted(
+                p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+            )
+            found = f" (found {', '.join(others)}, which are pickles and are not loaded)" if others else ""
+            raise MetricError(
+                f"The model folder '{path_or_id}' has no *.safetensors file{found}; "
+                "save the model again with save_pretrained."
+            )
+    elif path_or_id.count("/") != 1 or path_or_id.startswith((".", "/", "~")):
+        raise MetricError(
+            f"There is no model folder '{path_or_id}'; give an existing folder or a hub id 'owner/name'."
+        )
+
+
+def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
+    """`cls.from_pretrained` with errors as one sentence; code from the checkpoint is never run.
+
+    Raises MetricError when the files are missing, damaged or of another class.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        return cls.from_pretrained(path_or_id, revision=revision or "main", trust_remote_code=False, **kwargs)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        name = getattr(cls, "__name__", str(cls))
+        raise MetricError(f"Cannot load {name} from '{path_or_id}': {first}") from error
+
+
+def check_type(path_or_id: str, revision: str | None, model_type: str, name: str) -> None:
+    """Raise MetricError unless the configuration says `model_type`, before gigabytes are read."""
+    from transformers import PretrainedConfig
+
+    try:
+        config, _ = PretrainedConfig.get_config_dict(path_or_id, revision=revision or "main")
+    except (OSError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MetricError(f"Cannot read the configuration of '{path_or_id}': {first}") from error
+    if config.get("model_type") != model_type:
+        raise MetricError(
+            f"'{path_or_id}' is a '{config.get('model_type')}' checkpoint; "
+            f"{name} needs one of type '{model_type}'."
+        )
+
+
+def load_model(
+    cls: Any,
+    path_or_id: str,
+    *,
+    model_type: str,
+    revision: str | None,
+    device: str,
+    dtype: str,
+    **kwargs: Any,
+) -> tuple[Any, Source]:
+    """Load weights (safetensors only), in evaluation mode, on `device`; also say where they came from.
+
+    model_type  What the checkpoint's configuration must call itself.
+    """
+    choose("dtype", dtype, DTYPES)
+    path_or_id, revision = split_reference(path_or_id, revision)
+    check_folder(path_or_id)
+    check_type(path_or_id, revision, model_type, cls.__name__)
+    # Weights missing from a file are drawn; nobody else's random numbers should change by that.
+    with torch.random.fork_rng(devices=[]):
+        model = from_pretrained(
+            cls, path_or_id, revision=revision, use_safetensors=True, dtype=DTYPES[dtype], **kwargs
+        )
+    if "quantization_config" not in kwargs:
+        model = model.to(device)
+    model.eval().requires_grad_(False)
+    if Path(path_or_id).is_dir():
+        return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
+    commit = getattr(model.config, "_commit_hash", None) or revision or "main"
+    return model, Source(path_or_id, commit, f"{path_or_id}@{commit}")
+
+
+def source_fields(source: Source) -> dict[str, Any]:
+    """The part of `describe()` that says which weights."""
+    return {"reference": source.reference, "revision": source.revision, "weights": source.digest}
+
+
+def library() -> str:
+    """Version of transformers, for models whose own image processor is used: it has changed what they see."""
+    from importlib.metadata import version
+
+    return f"transformers {version('transformers')}"
+
+
+@contextlib.contextmanager
+def exact() -> Iterator[None]:
+    """No gradients, and no TensorFloat-32 while measuring (it moves cosines in the fourth decimal)."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

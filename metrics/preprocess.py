@@ -1,0 +1,153 @@
+"""Every resize and crop in one place, each with a name; the name goes into fingerprints and manifests.
+
+All functions take and return (H, W, 3) uint8 RGB unless they say otherwise, and never change their input.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from PIL import Image as PilImage
+from PIL import ImageOps
+
+from metrics.base import MetricError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+#: Below this many pixels starting a thread costs more than the resize.
+_WORTH_A_THREAD = 128 * 128
+
+
+def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resize to `size` = (width, height) with PIL's bicubic filter, whatever the aspect ratio.
+
+    Named "stretch". This is what MagicBrush's `image_eval.py` does before L1 and L2:
+    `Image.resize(target.size)`, whose default filter for RGB is bicubic since Pillow 7.
+    """
+    if (image.shape[1], image.shape[0]) == size:
+        return image
+    return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
+
+
+def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
+    """(width, height) that InstructPix2Pix's command line gives to a source of that size.
+
+    The expression is kept in the order of the original, because a few sizes (side 98, 103, 107, ...) depend
+    on how the floats round. Source: timothybrooks/instruct-pix2pix, edit_cli.py.
+    """
+    factor = resolution / max(width, height)
+    factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
+    return int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
+
+
+def r64_fit(image: np.ndarray, resolution: int = 512) -> np.ndarray:
+    """Centre-crop and resize to `r64_size` with PIL's `ImageOps.fit` and the Lanczos filter.
+
+    Named "r64-<resolution>". NeIn's samples went through this, so they are crops of the pictures they are
+    compared with; applying it to the target as well removes that part of L1, L2, LPIPS and DINO that no
+    editor can avoid.
+    """
+    size = r64_size(image.shape[1], image.shape[0], resolution)
+    if min(size) < 64:
+        # 98 * (64 / 98) is a hair below 64, so the rule rounds it down to nothing.
+        raise MetricError(
+            f"The R64 rule leaves nothing of a picture of {image.shape[1]}x{image.shape[0]} pixels at "
+            f"resolution {resolution}; choose another resolution or align='stretch'."
+        )
+    if (image.shape[1], image.shape[0]) == size:
+        return image
+    return np.asarray(ImageOps.fit(PilImage.fromarray(image), size, method=PilImage.Resampling.LANCZOS))
+
+
+@dataclass(frozen=True)
+class ResizeCrop:
+    """Shorter side to `resize` (PIL bicubic), centre `crop` x `crop`, then (x / 255 - mean) / std.
+
+    Equal to torchvision's Resize, CenterCrop, ToTensor, Normalize on a PIL picture: the published transform
+    of OpenAI's CLIP (`resize == crop`) and of DINO (`resize = 256 / 224 * crop`). Calling it does the first
+    two steps and gives (crop, crop, 3) uint8; the arithmetic is left to the network's device (`normalise`).
+    """
+
+    resize: int
+    crop: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @property
+    def name(self) -> str:
+        return f"pil-bicubic-{self.resize}/center-crop-{self.crop}/mean-{self.mean}/std-{self.std}"
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        height, width = image.shape[:2]
+        if width <= height:
+            size = (self.resize, int(self.resize * height / width))
+        else:
+            size = (int(self.resize * width / height), self.resize)
+        left = round((size[0] - self.crop) / 2.0)
+        top = round((size[1] - self.crop) / 2.0)
+        picture = PilImage.fromarray(image)
+        if picture.size != size:
+            picture = picture.resize(size, PilImage.Resampling.BICUBIC)
+        return np.asarray(picture.crop((left, top, left + self.crop, top + self.crop)))
+
+    def normalise(self, pixels: Any) -> Any:
+        """(N, crop, crop, 3) uint8 tensor -> (N, 3, crop, crop) float32 tensor on the same device."""
+        import torch
+
+        x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)
+        mean = torch.tensor(self.mean, device=x.device).view(1, 3, 1, 1)
+        std = torch.tensor(self.std, device=x.device).view(1, 3, 1, 1)
+        return x.sub(mean).div(std).contiguous()
+
+
+@dataclass(frozen=True)
+class CleanResize:
+    """Clean-FID's "clean" resize to `size` x `size`: PIL bicubic, antialiased, in float, channel by channel.
+
+    Done by the clean-fid package itself (`cleanfid.resize`). Gives (size, size, 3) float32 in [0, 255], not
+    rounded.
+    """
+
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"clean-fid-{self.size}"
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        from cleanfid.resize import make_resizer
+
+        return make_resizer("PIL", False, "bicubic", (self.size, self.size))(image)
+
+
+def map_images(
+    function: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None
+) -> list[Result]:
+    """`[function(x) for x in items]`, in threads where the pictures are large (PIL lets go of the
+    interpreter).
+
+    workers: number of threads; None picks up to 8, by the number of cores.
+    """
+    workers = min(8, os.cpu_count() or 1) if workers is None else workers
+    if workers <= 1 or len(items) < 2 or _pixels(items) < _WORTH_A_THREAD:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(workers, len(items))) as pool:
+        return list(pool.map(function, items))
+
+
+def _pixels(items: Iterable[Any]) -> int:
+    """Size of the largest picture among the jobs; a job is a picture or a tuple that begins with one."""
+    pictures = (item[0] if isinstance(item, tuple) else item for item in items)
+    return max((p.shape[0] * p.shape[1] for p in pictures), default=0)

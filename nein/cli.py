@@ -1,0 +1,159 @@
+"""The commands `nein-eval`, `nein-grid`, `nein-data`. Options are parsed before heavy imports."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from nein.errors import UserError
+
+USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Finished blocks are on disk already, so ending is all there is to do."""
+
+
+def main_eval(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-eval`."""
+    _finish(lambda: _eval(sys.argv[1:] if argv is None else argv))
+
+
+def main_grid(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-grid`."""
+
+    def command() -> int | None:
+        from nein import grid
+
+        return grid.main(list(sys.argv[1:] if argv is None else argv))
+
+    _finish(command)
+
+
+def main_data(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-data`."""
+    _finish(lambda: _data(sys.argv[1:] if argv is None else argv))
+
+
+def _eval(argv: Sequence[str]) -> None:
+    from nein import config as configuration
+
+    config, dry_run = configuration.parse(argv)
+    if dry_run:
+        print(configuration.dump(config), end="")
+        return
+    from nein import evaluate, world
+
+    place = world.from_environment()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        text = evaluate.evaluate(config, place)
+        if text is not None:
+            print(text, end="", flush=True)
+            print(f"Results: {config.out_dir}", file=sys.stderr)
+    finally:
+        place.close()
+
+
+def _data(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="nein-data",
+        description="Write the embedded miniature world, or check a folder in NeIn's layout.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    nano = commands.add_parser("nano", help="draw the miniature world into a folder")
+    nano.add_argument("--split", default="val", help="train, dev or val (default: val)")
+    nano.add_argument(
+        "--sources", type=int, default=None, help="number of source images (default: the split's own)"
+    )
+    nano.add_argument("--out", type=Path, default=None, help="parent folder (default: the user's cache)")
+    check = commands.add_parser("check", help="validate annotations and every image of a folder")
+    check.add_argument("folder", help="folder in NeIn's layout, or nano")
+    check.add_argument("--split", default="val", help="which annotation file (default: val)")
+    check.add_argument("--full", action="store_true", help="decode every image instead of reading headers")
+    arguments = parser.parse_args(list(argv))
+    if arguments.command == "nano":
+        from nein.nano import data as nano_data
+
+        try:
+            print(nano_data.ensure(arguments.split, arguments.sources, arguments.out))
+        except (ValueError, OSError) as error:
+            raise UserError(f"The miniature world cannot be drawn: {error}.") from None
+        return
+    _check(arguments.folder, arguments.split, arguments.full)
+
+
+def _check(folder: str, split: str, full: bool) -> None:
+    from nein import data, images
+    from nein.samples import Problems, validate_images
+
+    dataset = data.load(folder, split=split)
+    validate_images(dataset.samples, f"'{folder}'")
+    if full:
+        problems = Problems()
+        for path in dict.fromkeys(p for s in dataset.samples for p in (s.source_path, s.sample_path)):
+            try:
+                images.decode(path)
+            except images.ImageError as error:
+                problems.add("unreadable image", str(error))
+        problems.raise_if_any(f"'{folder}'")
+    sources = len({sample.source_id for sample in dataset.samples})
+    print(f"{len(dataset.samples)} samples of {sources} source images are in order in '{folder}'.")
+
+
+def _finish(command: Callable[[], int | None]) -> NoReturn:
+    """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
+    in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
+    before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _say("Interrupted; run the same command again to go on.", INTERRUPTED)
+    except Terminated:
+        code = _say("Terminated; run the same command again to go on.", TERMINATED)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except (RuntimeError, MemoryError, ValueError, OSError) as error:
+        sentence = _sentence(error)
+        if sentence is None:
+            raise
+        code = _say(sentence, USER_MISTAKE)
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, before)
+    sys.exit(code)
+
+
+def _sentence(error: BaseException) -> str | None:
+    """What to tell the user, or None for a defect of ours, which deserves its traceback."""
+    from editors import EditorError
+    from metrics import MetricError
+
+    if isinstance(error, UserError | EditorError | MetricError):
+        return str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
+    if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
+        return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
+    return None
+
+
+def _say(sentence: str, code: int) -> int:
+    rank = os.environ.get("RANK", "0")
+    place = "" if rank == "0" else f"process {rank}: "
+    print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
+    return code
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,0 +1,135 @@
+"""Stage 1: the images. Every sample gets a picture or a sentence saying why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+import editors
+from nein import images, journal
+from nein.blocks import Plan, prefetch, share
+from nein.errors import UserError
+from nein.runs import RunDir
+from nein.samples import Sample
+from nein.seeds import sample_seed
+from nein.world import World
+
+
+def run_edits(
+    editor: editors.Editor,
+    run: RunDir,
+    plan: Plan,
+    pending: Sequence[int],
+    *,
+    run_seed: int,
+    world: World,
+) -> None:
+    """Edits this process's share of `pending`; a block is journaled once its images are on disk."""
+    blocks = share(pending, world.rank, world.size)
+
+    def read(block: int) -> list[tuple[Sample, np.ndarray | str]]:
+        return [(sample, _decode(sample)) for sample in plan.members(block)]
+
+    total = sum(len(plan.members(block)) for block in blocks)
+    with (
+        journal.Journal(run.journals, "edits", world.rank) as log,
+        tqdm(total=total, desc=f"edit {run.label}", unit="image", disable=not world.is_main) as bar,
+    ):
+        for block, members in prefetch(read, blocks):
+            start = time.perf_counter()
+            rows = edit_block(editor, run, members, run_seed=run_seed)
+            log.append(
+                {
+                    "block": block,
+                    "edits": rows,
+                    "seconds": round(time.perf_counter() - start, 3),
+                    "at": time.time(),
+                }
+            )
+            bar.update(len(rows))
+
+
+def edit_block(
+    editor: editors.Editor,
+    run: RunDir,
+    members: Sequence[tuple[Sample, np.ndarray | str]],
+    *,
+    run_seed: int,
+) -> list[dict[str, Any]]:
+    """One batch through the editor. `members`: samples with their picture, or the reason why it has none."""
+    requests = [
+        editors.EditRequest(sample.id, image, sample.instruction(run.track), sample_seed(run_seed, sample.id))
+        for sample, image in members
+        if not isinstance(image, str)
+    ]
+    results = editor.edit(requests) if requests else []
+    if [result.id for result in results] != [request.id for request in requests]:
+        raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+    by_id = {result.id: result for result in results}
+    rows = []
+    for sample, image in members:
+        row = _row(sample, run.track, run_seed)
+        if isinstance(image, str):
+            rows.append({**row, "error": image})
+            continue
+        row["sample_sha256"] = images.pixel_hash(image)
+        result = by_id[sample.id]
+        if result.image is None:
+            rows.append({**row, "error": result.error or "the editor gave no picture and no reason"})
+            continue
+        images.write_png(run.image_path(sample.id), result.image)
+        height, width = result.image.shape[:2]
+        row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
+        rows.append({**row, "sha256": images.pixel_hash(result.image), "note": getattr(result, "note", "")})
+    return rows
+
+
+def finish_edits(run: RunDir, plan: Plan) -> dict[str, int]:
+    """Writes the canonical edits.jsonl for the selection; returns its counts. For the main process.
+
+    Raises UserError when a selected sample has no record, which only a process that ended early can cause.
+    """
+    done = run.edits()
+    records = by_sample(done)
+    missing = [sample.id for sample in plan.selection() if sample.id not in records]
+    if missing:
+        raise UserError(
+            f"'{run.path}' lacks the edits of {len(missing)} of {len(plan.selected)} samples; "
+            "run the same command again to make them."
+        )
+    run.write_edits(plan.selection(), records)
+    failed = sum(records[sample.id]["image"] is None for sample in plan.selection())
+    return {"selected": len(plan.selected), "edited": len(plan.selected) - failed, "edit_errors": failed}
+
+
+def by_sample(blocks: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
+    """Sample id -> edit record, from `RunDir.edits()`."""
+    return {row["id"]: row for rows in blocks.values() for row in rows}
+
+
+def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
+    return {
+        "id": sample.id,
+        "source_id": sample.source_id,
+        "object": sample.object,
+        "instruction": sample.instruction(track),
+        "seed": sample_seed(run_seed, sample.id),
+        "sample_sha256": None,
+        "image": None,
+        "width": None,
+        "height": None,
+        "sha256": None,
+        "error": None,
+        "note": "",
+    }
+
+
+def _decode(sample: Sample) -> np.ndarray | str:
+    try:
+        return images.decode(sample.sample_path)
+    except images.ImageError as error:
+        return f"the NeIn image is unusable: {error}"

@@ -1,0 +1,58 @@
+"""What a manifest says about the machine and the code: versions, git state, device. No names, no secrets."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
+    "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
+)  # fmt: skip
+
+
+def describe(device: str | None) -> dict[str, Any]:
+    """JSON-serialisable facts. `device` is the one in use, or None when no stage needed one."""
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "git": git_state(Path(__file__).resolve().parent),
+        "device": device,
+        "device_name": _device_name(device),
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit and whether tracked files differ from it; None outside a checkout or without git."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(changed)}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
+    )
+    return done.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _device_name(device: str | None) -> str | None:
+    torch = sys.modules.get("torch")  # never the reason to import it
+    if torch is None or device is None or not device.startswith("cuda"):
+        return platform.processor() or None
+    return str(torch.cuda.get_device_name(device))

@@ -1,0 +1,38 @@
+"""Mistakes a user can mend: one class, and the sentence builder every "unknown name" message uses."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake the user can mend. The message is one clear sentence: value, what is allowed, what to do."""
+
+
+def unknown(what: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
+    """The error for a name that is not in a list: near match first, then the list, then a hint.
+
+    >>> str(unknown("metric", "clipi", ["clip_i", "dino"]))
+    "Unknown metric 'clipi'; did you mean 'clip_i'? Allowed: clip_i, dino."
+    """
+    names = list(allowed)
+    near = near_match(name, names)
+    guess = f"; did you mean '{near}'?" if near else "."
+    listing = f" Allowed: {', '.join(names)}." if names else ""
+    return UserError(f"Unknown {what} '{name}'{guess}{listing}{' ' + hint if hint else ''}")
+
+
+def near_match(name: str, allowed: Iterable[str]) -> str | None:
+    """The closest allowed name, or None when nothing is close (difflib ratio below 0.6)."""
+    names = list(allowed)
+    found = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+    return next((n for n in names if n.lower() == found[0]), None) if found else None
+
+
+def shortlist(items: Iterable[str], limit: int = 10) -> str:
+    """The first `limit` items joined by commas, with a count of the rest."""
+    all_items = list(items)
+    shown = ", ".join(all_items[:limit])
+    rest = len(all_items) - limit
+    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,0 +1,127 @@
+"""English for scenes: captions with real variety, and the words by which each thing may be called.
+
+No sentence made here contains a negation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import lru_cache
+
+import inflect
+
+from nein.nano.scenes import Item, Scene
+from nein.templates import indefinite
+
+_ENGINE = inflect.engine()
+
+#: Other words captions use for a category. The last word of a name ("hydrant") is one of them where people say it.
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "airplane": ("plane",),
+    "bicycle": ("bike",),
+    "boat": ("sailboat",),
+    "cup": ("mug",),
+    "fire hydrant": ("hydrant",),
+    "person": ("man",),
+    "potted plant": ("plant",),
+    "teddy bear": ("bear",),
+    "traffic light": ("light",),
+    "stop sign": ("sign",),
+    "tv": ("television",),
+    "laptop": ("computer",),
+}
+
+#: Background -> nouns that are true of it, and phrases that say where things are.
+PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "meadow": (("meadow", "field", "grass"), ("in a meadow", "on the grass", "in a green field"), ("a meadow", "a green field")),
+    "beach": (("beach", "sand", "sea"), ("on a beach", "on the sand by the sea", "at the beach"), ("a beach", "a sandy beach")),
+    "street": (("street", "road"), ("on a street", "on the road", "in the street"), ("a street", "a grey road")),
+    "room": (("room", "floor", "wall"), ("in a room", "on a wooden floor", "in a quiet room"), ("a room", "a room with a wooden floor")),
+    "kitchen": (("kitchen", "counter"), ("in a kitchen", "on a kitchen counter", "on the counter"), ("a kitchen", "a tiled kitchen")),
+    "snow": (("snow", "mountain"), ("in the snow", "in front of a snowy mountain", "on the snow"), ("snow and a mountain", "a snowy mountain")),
+    "desert": (("desert", "dune"), ("in a desert", "on a dune", "in the hot desert"), ("a desert", "a desert with a dune")),
+    "night": (("night", "stars"), ("at night", "under the stars", "on a starry night"), ("a starry night", "a night with stars")),
+}  # fmt: skip
+
+
+def names(category: str) -> tuple[str, ...]:
+    """The category's name first, then its synonyms."""
+    return (category, *SYNONYMS.get(category, ()))
+
+
+@lru_cache(maxsize=4096)
+def plural(noun: str) -> str:
+    return _ENGINE.plural_noun(noun) or noun
+
+
+def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
+    noun = rng.choice(names(category)) if rng.random() < 0.25 else category
+    if len(group) > 1:
+        return f"{_ENGINE.number_to_words(len(group))} {plural(noun)}"
+    if rng.random() < 0.35:
+        return indefinite(f"{group[0].colour} {noun}")
+    return indefinite(noun)
+
+
+def _join(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _relation(a: Item, b: Item) -> str:
+    (ax, ay), (bx, by) = a.centre, b.centre
+    if abs(ax - bx) > abs(ay - by):
+        return "to the left of" if ax < bx else "to the right of"
+    return "above" if ay < by else "below"
+
+
+def caption(scene: Scene, rng: random.Random) -> str:
+    """One sentence about the scene; like a person's caption it may leave an object out."""
+    _, where, what = PLACES[scene.background]
+    place, view = rng.choice(where), rng.choice(what)
+    counts = Counter(i.category for i in scene.items)
+    categories = list(scene.categories)
+    rng.shuffle(categories)
+    if len(categories) > 2 and rng.random() < 0.25:
+        categories = categories[:-1]
+    if not categories:
+        sentence = rng.choice((f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}"))
+        return sentence[0].upper() + sentence[1:] + "."
+    groups = {c: [i for i in scene.items if i.category == c] for c in categories}
+    phrases = [_noun_phrase(rng, c, groups[c]) for c in categories]
+    listing = _join(phrases)
+    single = len(categories) == 1 and counts[categories[0]] == 1
+    options = [
+        f"{listing} {place}",
+        f"{listing} {place}",
+        f"{'there is' if single or counts[categories[0]] == 1 else 'there are'} {listing} {place}",
+        f"{view} with {listing}",
+        f"{view} where {listing} can be seen",
+        f"{listing} {'stands' if single else 'stand'} {place}",
+    ]
+    if len(categories) >= 2 and all(counts[c] == 1 for c in categories[:2]):
+        relation = _relation(groups[categories[0]][0], groups[categories[1]][0])
+        options += [
+            f"{phrases[0]} {relation} {phrases[1]} {place}",
+            f"{phrases[0]} is {relation} {phrases[1]} {place}",
+            f"{phrases[0]} next to {phrases[1]} {place}",
+        ]
+    sentence = rng.choice(options)
+    return sentence[0].upper() + sentence[1:] + "."
+
+
+def captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
+    """`count` captions, distinct where the scene allows it."""
+    found: dict[str, None] = {}
+    for _ in range(count * 8):
+        found.setdefault(caption(scene, rng))
+        if len(found) == count:
+            break
+    result = list(found)
+    return (result * count)[:count]
+
+
+def is_true_of(scene: Scene) -> frozenset[str]:
+    """Every noun (category names, synonyms, background nouns) that is true of the scene."""
+    words = {n for c in scene.categories for n in names(c)}
+    return frozenset(words | set(PLACES[scene.background][0]))

@@ -1,0 +1,144 @@
+"""Scenes: what stands where, drawn from a seed, rendered to 64x64 pixels, with exact boxes and masks."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image
+
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE, background, layer
+
+#: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
+SPLITS = ("train", "dev", "val")
+MIN_SIZE, MAX_SIZE = 15, 23
+MAX_OBJECTS = 4
+_MARGIN = 1.0  # free pixels kept around every object
+
+
+def rng_for(split: str, index: int, purpose: str = "scene") -> random.Random:
+    """The random stream of one scene and purpose: SHA-256 over (split, index, purpose), so splits never meet."""
+    digest = hashlib.sha256(f"nein-nano/{split}/{index}/{purpose}".encode()).digest()
+    return random.Random(int.from_bytes(digest[:16], "big"))
+
+
+@dataclass(frozen=True)
+class Item:
+    """One object. `x`, `y`: top left corner in scene pixels (multiples of 1/4); `size`: scale in pixels."""
+
+    category: str
+    colour: str
+    size: int
+    x: float
+    y: float
+    flip: bool
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """x0, y0, x1, y1 of the whole layer in scene pixels."""
+        look = LOOKS[self.category]
+        return self.x, self.y, self.x + round(self.size * look.width), self.y + round(self.size * look.height)
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        x0, y0, x1, y1 = self.extent
+        return (x0 + x1) / 2, (y0 + y1) / 2
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A background and up to `MAX_OBJECTS` objects that do not overlap, drawn in order."""
+
+    background: str
+    background_seed: int
+    items: tuple[Item, ...]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Distinct categories in order of first appearance."""
+        return tuple(dict.fromkeys(item.category for item in self.items))
+
+    def without(self, category: str) -> Scene:
+        return replace(self, items=tuple(i for i in self.items if i.category != category))
+
+    def with_item(self, item: Item) -> Scene:
+        return replace(self, items=(*self.items, item))
+
+
+def _free(extent: tuple[float, float, float, float], others: Collection[Item]) -> bool:
+    x0, y0, x1, y1 = extent
+    for other in others:
+        a0, b0, a1, b1 = other.extent
+        if x0 < a1 + _MARGIN and a0 < x1 + _MARGIN and y0 < b1 + _MARGIN and b0 < y1 + _MARGIN:
+            return False
+    return True
+
+
+def place(rng: random.Random, category: str, others: Collection[Item], attempts: int = 60) -> Item | None:
+    """A random object of `category` that overlaps none of `others`, or None when no room was found."""
+    look = LOOKS[category]
+    colour = rng.choice(look.colours)
+    flip = look.mirror and rng.random() < 0.5
+    for attempt in range(attempts):
+        size = rng.randint(MIN_SIZE, MAX_SIZE if attempt < attempts // 2 else MIN_SIZE + 2)
+        width, height = round(size * look.width), round(size * look.height)
+        x = rng.randint(0, (SIZE - width) * SUPERSAMPLE) / SUPERSAMPLE
+        room = SIZE - height
+        # Things that fly are mostly up, things that stand mostly down, but nothing is impossible.
+        low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)
+        if rng.random() < 0.2:
+            low, high = 0.0, 1.0
+        y = rng.randint(round(low * room * SUPERSAMPLE), round(high * room * SUPERSAMPLE)) / SUPERSAMPLE
+        item = Item(category, colour, size, x, y, flip)
+        if _free(item.extent, others):
+            return item
+    return None
+
+
+def sample_scene(rng: random.Random, objects: int, categories: Collection[str] = CATEGORIES) -> Scene:
+    """A random scene with `objects` objects (fewer when there is no room); a category may occur twice."""
+    kind = rng.choice(tuple(BACKGROUNDS))
+    seed = rng.randrange(200)
+    pool = tuple(categories)
+    items: list[Item] = []
+    for _ in range(objects):
+        category = items[-1].category if items and rng.random() < 0.12 else rng.choice(pool)
+        item = place(rng, category, items)
+        if item is not None:
+            items.append(item)
+    return Scene(kind, seed, tuple(items))
+
+
+def render(scene: Scene) -> np.ndarray:
+    """The scene as (64, 64, 3) uint8 RGB."""
+    canvas = background(scene.background, scene.background_seed).copy()
+    for item in scene.items:
+        drawing = layer(item.category, item.colour, item.size, item.flip)
+        canvas.paste(drawing, (round(item.x * SUPERSAMPLE), round(item.y * SUPERSAMPLE)), drawing)
+    return np.asarray(canvas.reduce(SUPERSAMPLE))
+
+
+def mask(item: Item) -> np.ndarray:
+    """(64, 64) bool: pixels of which the object covers at least half."""
+    canvas = Image.new("L", (SIZE * SUPERSAMPLE, SIZE * SUPERSAMPLE))
+    drawing = layer(item.category, item.colour, item.size, item.flip)
+    canvas.paste(drawing.getchannel("A"), (round(item.x * SUPERSAMPLE), round(item.y * SUPERSAMPLE)))
+    return np.asarray(canvas.reduce(SUPERSAMPLE)) >= 128
+
+
+def box(item: Item) -> tuple[float, float, float, float]:
+    """Tight x0, y0, x1, y1 around the visible object, in scene pixels (quarter-pixel exact)."""
+    drawing = layer(item.category, item.colour, item.size, item.flip)
+    bounds = drawing.getchannel("A").getbbox()
+    if bounds is None:
+        raise AssertionError(f"{item.category} draws nothing")
+    x0, y0, x1, y1 = bounds
+    return (
+        item.x + x0 / SUPERSAMPLE,
+        item.y + y0 / SUPERSAMPLE,
+        item.x + x1 / SUPERSAMPLE,
+        item.y + y1 / SUPERSAMPLE,
+    )

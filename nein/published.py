@@ -1,0 +1,41 @@
+"""Figures the NeIn paper prints in Table 3, for the paper preset to show beside ours.
+
+Source: Bui et al., "NeIn: Telling What You Don't Want" (CVPR Workshops 2025), Table 3. Units as printed
+there: per cent, except FID and LPIPS. Rows "+ NeIn" are the authors' fine-tuned models, whose weights are
+not published. Possible misprint: Retention (OVD) of "InstructPix2Pix + NeIn", 95.83 against 98.07 of its
+sister row.
+"""
+
+from __future__ import annotations
+
+COLUMNS = (
+    "l1", "l2", "clip_i", "dino", "fid", "lpips",
+    "removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd",
+)  # fmt: skip
+
+# fmt: off
+TABLE_3: dict[str, tuple[float, ...]] = {
+    "InstructPix2Pix":        (11.24, 3.59, 81.68, 73.53, 10.60, 0.43,  3.83, 81.96,  6.70, 50.11, 81.63),
+    "InstructPix2Pix + NeIn": ( 8.32, 2.32, 93.11, 91.67,  4.08, 0.33, 93.62, 98.26, 92.66, 97.89, 95.83),
+    "MagicBrush":             ( 8.95, 2.69, 88.29, 84.91,  7.80, 0.36,  5.06, 93.86,  8.13, 52.48, 91.39),
+    "MagicBrush + NeIn":      ( 8.38, 2.35, 93.04, 91.53,  4.15, 0.33, 92.18, 98.21, 91.24, 97.34, 98.07),
+    "ZONE":                   (11.95, 3.67, 74.12, 63.18, 14.95, 0.46,  2.93, 72.38,  6.47, 46.04, 69.07),
+    "HQ-Edit":                (23.48, 9.61, 62.84, 46.60, 27.61, 0.67, 32.23, 54.75, 40.42, 70.29, 57.43),
+    "InstructDiffusion":      ( 8.54, 2.54, 90.57, 88.62,  6.89, 0.34, 31.46, 97.55, 30.00, 67.99, 97.58),
+}
+# fmt: on
+
+# Row of the table -> editors (`--editor`) it is the published figure of.
+ROW_OF = {
+    "ip2p": "InstructPix2Pix",
+    "magicbrush": "MagicBrush",
+    "hqedit": "HQ-Edit",
+    "zone": "ZONE",
+    "instructdiffusion": "InstructDiffusion",
+}
+
+
+def figures(editor: str) -> dict[str, float] | None:
+    """Metric -> printed figure of an editor on negative instructions; None if the paper has no such row."""
+    row = ROW_OF.get(editor)
+    return dict(zip(COLUMNS, TABLE_3[row], strict=True)) if row else None

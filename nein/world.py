@@ -1,0 +1,72 @@
+"""Which process this is and how many there are; alone unless `accelerate launch` (or torchrun) started us."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from nein.errors import UserError
+
+
+@dataclass
+class World:
+    """`rank` of `size` processes. `barrier()` waits for all of them; without others it does nothing."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    _state: Any = None
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        if self._state is not None:
+            import torch
+
+            # The gloo group is used also on GPUs: we only ever synchronise, and it needs no device memory.
+            torch.distributed.barrier()
+
+    def device(self, wanted: str) -> str:
+        """The device of this process: `auto` is its GPU (cuda, or Apple's mps) if there is one, else cpu.
+
+        Raises UserError for a CUDA device where there is none.
+        """
+        if wanted in ("cpu", "mps"):
+            return wanted
+        import torch
+
+        if wanted.startswith("cuda"):
+            if not torch.cuda.is_available():
+                raise UserError(
+                    f"--device is '{wanted}', but this PyTorch sees no CUDA device; use --device cpu."
+                )
+            if wanted != "cuda" or self.size == 1:
+                return wanted
+        if torch.cuda.is_available():
+            return f"cuda:{self.local_rank}" if self.size > 1 else "cuda"
+        if torch.backends.mps.is_available():
+            return "mps"
+        return "cpu"
+
+    def close(self) -> None:
+        if self._state is not None:
+            self._state.destroy_process_group()
+            self._state = None
+
+
+def from_environment() -> World:
+    """Joins the process group announced by the launcher's environment, or returns a world of one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size <= 1:
+        return World()
+    from accelerate import PartialState
+
+    # Ranks may finish a stage hours apart (a resumed run, an uneven machine): do not time out on them.
+    state = PartialState(cpu=True, timeout=timedelta(days=7))
+    return World(
+        rank=state.process_index, size=state.num_processes, local_rank=state.local_process_index, _state=state
+    )

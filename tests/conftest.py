@@ -1,0 +1,9 @@
+"""For the whole suite: no network, and one thread per process, since tiny models are slower on several."""
+
+from __future__ import annotations
+
+import os
+
+# Both are read when the libraries are first imported, so they are set before any test module is.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")

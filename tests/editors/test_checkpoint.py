@@ -1,0 +1,204 @@
+"""Loading: odd but usable checkpoints load, unusable ones are refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
+from safetensors.torch import load_file, save_file
+
+from editors import EditorError, get_editor
+from tests.editors.tiny import build_pipeline
+
+
+def build(folder, **options):
+    return get_editor("ip2p", checkpoint=str(folder), **{"steps": 2, "resolution": 64, **options})
+
+
+def edit(folder, requests):
+    results = build(folder).edit(requests)
+    assert [result.error for result in results] == [None] * len(requests)
+    return np.stack([result.image for result in results])
+
+
+def rewrite(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def to_bin(folder):
+    """Replace safetensors by PyTorch's .bin files, as older repositories have them."""
+    for source in folder.rglob("*.safetensors"):
+        name = "pytorch_model.bin" if source.name == "model.safetensors" else "diffusion_pytorch_model.bin"
+        torch.save(load_file(source), source.with_name(name))
+        source.unlink()
+
+
+def test_the_class_declared_in_model_index_does_not_matter(checkpoint, copied, requests_of):
+    rewrite(copied / "model_index.json", _class_name="StableDiffusionPipeline")
+    np.testing.assert_array_equal(edit(copied, requests_of(1)), edit(checkpoint, requests_of(1)))
+
+
+def test_a_scheduler_file_with_leading_spacing_is_overruled(checkpoint, copied, requests_of):
+    rewrite(
+        copied / "scheduler" / "scheduler_config.json",
+        _class_name="PNDMScheduler",
+        timestep_spacing="leading",
+        steps_offset=1,
+        skip_prk_steps=True,
+    )
+    rewrite(copied / "model_index.json", scheduler=["diffusers", "PNDMScheduler"])
+    assert build(copied).describe()["scheduler"]["timestep_spacing"] == "linspace"
+    np.testing.assert_array_equal(edit(copied, requests_of(1)), edit(checkpoint, requests_of(1)))
+
+
+def test_bin_files_of_plain_tensors_load_and_say_so(checkpoint, copied, requests_of):
+    to_bin(copied)
+    editor = build(copied)
+    assert editor.describe()["weights"]["format"] == "bin"
+    assert build(checkpoint).describe()["weights"]["format"] == "safetensors"
+    assert editor.fingerprint == build(checkpoint).fingerprint
+    np.testing.assert_array_equal(edit(copied, requests_of(1)), edit(checkpoint, requests_of(1)))
+
+
+class Intruder:
+    """Unpickling this would create a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("part", ["unet/diffusion_pytorch_model.bin", "text_encoder/pytorch_model.bin"])
+def test_a_bin_file_that_runs_code_is_refused_and_does_not_run(part, copied, tmp_path):
+    to_bin(copied)
+    with (copied / part).open("wb") as file:
+        pickle.dump({"weight": Intruder(tmp_path / "was-here")}, file)
+    with pytest.raises(EditorError) as caught:
+        build(copied)
+    assert not (tmp_path / "was-here").exists()
+    assert str(copied) in str(caught.value)
+    assert "safetensors" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["model.ckpt", "model.pt", "pytorch_model.bin"])
+def test_a_pickle_checkpoint_is_refused_unread_with_the_way_to_convert_it(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(pickle.dumps(Intruder(tmp_path / "was-here")))
+    with pytest.raises(EditorError, match=r"pickle checkpoint.*from_single_file.*extract_ema=True"):
+        build(path)
+    with pytest.raises(EditorError, match=f"holds the pickle checkpoint {name} and no model_index.json"):
+        build(tmp_path)
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_a_folder_without_a_unet_is_refused(copied):
+    shutil.rmtree(copied / "unet")
+    with pytest.raises(EditorError, match="lacks unet; an instruction editor needs the folders unet, vae"):
+        build(copied)
+
+
+def test_a_folder_that_is_no_pipeline_is_refused(tmp_path):
+    with pytest.raises(EditorError, match=r"has no model_index\.json, so it is not a diffusers pipeline"):
+        build(tmp_path)
+
+
+def test_a_text_to_image_model_is_refused(tmp_path):
+    with pytest.raises(EditorError, match="not an instruction editor: its UNet takes 4 channels"):
+        build(build_pipeline(tmp_path / "plain", in_channels=4))
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(EditorError, match="expects text vectors of 32 numbers, the text encoder gives 16"):
+        build(build_pipeline(tmp_path / "mixed", hidden=16))
+
+
+@pytest.mark.parametrize("part", ["unet", "vae", "text_encoder"])
+def test_a_truncated_weight_file_is_refused(part, copied):
+    (path,) = (copied / part).glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(EditorError, match=r"cannot load .*copy.*check its files"):
+        build(copied)
+
+
+def test_a_broken_configuration_is_refused(copied):
+    (copied / "unet" / "config.json").write_text("{")
+    with pytest.raises(EditorError, match="cannot load"):
+        build(copied)
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "~/nowhere"])
+def test_a_path_that_is_not_there_is_refused(name):
+    with pytest.raises(EditorError, match="neither an existing folder nor a hub id"):
+        get_editor(name)
+
+
+def test_a_hub_id_without_a_network_says_how_to_fetch_it():
+    with pytest.raises(EditorError, match=r"cannot load 'no-such-owner/no-such-model@main'.*hf download"):
+        get_editor("no-such-owner/no-such-model@main")
+
+
+def test_any_local_folder_is_an_editor(checkpoint, requests_of):
+    editor = get_editor(str(checkpoint), steps=2)
+    assert editor.name == str(checkpoint)
+    assert editor.describe()["guidance_scale"] == 7.5
+    assert editor.edit(requests_of(1))[0].image.shape == (64, 64, 3)
+
+
+def test_the_fingerprint_follows_the_content_not_the_place(checkpoint, copied):
+    base = build(checkpoint)
+    assert build(copied).fingerprint == base.fingerprint
+    assert build(copied).describe() != base.describe()  # the place itself is described
+    path = copied / "unet" / "diffusion_pytorch_model.safetensors"
+    weights = load_file(path)
+    weights["conv_out.bias"][0] += 1e-6
+    save_file(weights, path, metadata={"format": "pt"})
+    assert build(copied).fingerprint != base.fingerprint
+
+
+def test_the_fingerprint_covers_the_tokenizer(checkpoint, copied):
+    shutil.rmtree(copied / "tokenizer")
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(checkpoint, safety_checker=None)
+    pipeline.tokenizer.add_tokens(["cat"])
+    pipeline.tokenizer.save_pretrained(copied / "tokenizer")
+    assert build(copied).fingerprint != build(checkpoint).fingerprint
+
+
+def test_half_precision_weights_load_as_what_they_are(checkpoint, copied):
+    path = copied / "unet" / "diffusion_pytorch_model.safetensors"
+    half = {name: tensor.half() for name, tensor in load_file(path).items()}
+    save_file(half, path, metadata={"format": "pt"})
+    editor = build(copied)
+    assert editor._unet.dtype == torch.float32
+    loaded = dict(editor._unet.named_parameters())["conv_in.weight"]
+    torch.testing.assert_close(loaded, half["conv_in.weight"].float(), rtol=0, atol=0)
+
+
+def test_loading_leaves_the_libraries_logging_as_it_was(checkpoint):
+    from diffusers.utils import logging as diffusers_logging
+    from transformers.utils import logging as transformers_logging
+
+    before = [
+        (lib.get_verbosity(), lib.is_progress_bar_enabled())
+        for lib in (diffusers_logging, transformers_logging)
+    ]
+    build(checkpoint)
+    after = [
+        (lib.get_verbosity(), lib.is_progress_bar_enabled())
+        for lib in (diffusers_logging, transformers_logging)
+    ]
+    assert after == before
+
+
+def test_building_prints_nothing(checkpoint, capfd):
+    build(checkpoint)
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err == ""

@@ -1,0 +1,145 @@
+"""What every editor owes: order, reproducibility, isolation of a bad sample, and no side effects."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from editors import EditRequest, get_editor
+
+OPTIONS = {
+    "identity": {},
+    "solid": {"color": "#0a141e"},
+    "flaky": {"fail_every": 0},
+    "instruct-pix2pix": {"batch_size": 8},
+}
+
+
+@pytest.fixture(params=sorted(OPTIONS))
+def build(request, tiny_editor):
+    name = request.param
+
+    def make(**options):
+        if name == "instruct-pix2pix":
+            return tiny_editor(**{**OPTIONS[name], **options})
+        return get_editor(name, **OPTIONS[name])
+
+    return make
+
+
+def images(results):
+    assert [result.error for result in results] == [None] * len(results)
+    return np.stack([result.image for result in results])
+
+
+def test_every_kind_of_editor_is_under_contract():
+    import editors
+
+    assert set(editors._KINDS) == set(OPTIONS)
+
+
+def test_results_come_in_request_order_with_their_ids_and_are_uint8_rgb(build, requests_of):
+    requests = requests_of(5)[::-1]
+    results = build().edit(requests)
+    assert [result.id for result in results] == ["s4", "s3", "s2", "s1", "s0"]
+    for result in results:
+        assert isinstance(result.image, np.ndarray)
+        assert result.image.dtype == np.uint8
+        assert result.image.shape == (64, 64, 3)
+    again = build().edit([requests[3]])
+    np.testing.assert_allclose(results[3].image.astype(int), again[0].image, atol=1)
+
+
+def test_the_same_request_gives_the_same_bytes(build, requests_of):
+    requests = requests_of(3)
+    editor = build()
+    first = images(editor.edit(requests))
+    np.testing.assert_array_equal(first, images(editor.edit(requests)))
+    np.testing.assert_array_equal(first, images(build().edit(requests)))
+
+
+def test_batch_size_and_order_change_a_picture_by_at_most_one_level(build, requests_of):
+    requests = requests_of(8)
+    together = images(build(batch_size=8).edit(requests)).astype(int)
+    alone = images(build(batch_size=1).edit(requests)).astype(int)
+    assert np.abs(together - alone).max() <= 1
+    order = [5, 2, 7, 0, 3, 6, 1, 4]
+    shuffled = images(build(batch_size=8).edit([requests[i] for i in order])).astype(int)
+    assert np.abs(together[order] - shuffled).max() <= 1
+
+
+def test_the_input_is_not_modified_nor_aliased(build, requests_of):
+    requests = requests_of(2)
+    before = [request.image.copy() for request in requests]
+    for request in requests:
+        request.image.setflags(write=False)
+    results = build().edit(requests)
+    for result, request, copy in zip(results, requests, before, strict=True):
+        assert not np.shares_memory(result.image, request.image)
+        result.image[:] = 0
+        np.testing.assert_array_equal(request.image, copy)
+
+
+def test_global_random_states_are_untouched_by_building_and_editing(build, requests_of):
+    torch.manual_seed(5)
+    legacy = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is the thing under test
+    python, tensor = random.getstate(), torch.get_rng_state()
+    build().edit(requests_of(2))
+    assert random.getstate() == python
+    assert torch.equal(torch.get_rng_state(), tensor)
+    np.testing.assert_array_equal(np.random.get_state()[1], legacy)  # noqa: NPY002
+
+
+BAD = {
+    "a grey picture": ({"image": np.zeros((64, 64), np.uint8)}, "(64, 64)"),
+    "a float picture": ({"image": np.zeros((64, 64, 3), np.float32)}, "float32"),
+    "a channels-first picture": ({"image": np.zeros((3, 64, 64), np.uint8)}, "(3, 64, 64)"),
+    "an empty picture": ({"image": np.zeros((0, 64, 3), np.uint8)}, "(0, 64, 3)"),
+    "no picture": ({"image": None}, "NoneType"),
+    "an empty instruction": ({"instruction": "  "}, "instruction"),
+    "no instruction": ({"instruction": None}, "instruction"),
+    "a negative seed": ({"seed": -1}, "-1"),
+    "a seed of 64 bits": ({"seed": 2**63}, "9223372036854775808"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_one_bad_sample_yields_one_error_and_the_rest_succeed(case, build, requests_of):
+    change, expected = BAD[case]
+    requests = requests_of(3)
+    requests[1] = replace(requests[1], **change)
+    results = build().edit(requests)
+    assert [result.id for result in results] == ["s0", "s1", "s2"]
+    assert results[1].image is None
+    assert expected in results[1].error
+    good = build().edit([requests[0], requests[2]])
+    np.testing.assert_allclose(results[0].image.astype(int), good[0].image, atol=1)
+    np.testing.assert_allclose(results[2].image.astype(int), good[1].image, atol=1)
+
+
+def test_no_requests_give_no_results(build):
+    assert build().edit([]) == []
+
+
+def test_description_is_json_and_names_the_editor(build):
+    editor = build()
+    description = json.loads(json.dumps(editor.describe()))
+    assert description["editor"] == editor.name
+    assert description["class"]
+    assert len(editor.fingerprint) == 64
+    assert editor.fingerprint == build().fingerprint
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int64(7)])
+def test_any_seed_in_range_is_accepted(seed, build, requests_of):
+    assert build().edit([replace(requests_of(1)[0], seed=seed)])[0].error is None
+
+
+def test_a_request_keeps_its_fields():
+    with pytest.raises(AttributeError):
+        EditRequest("a", np.zeros((1, 1, 3), np.uint8), "x", 0).seed = 1

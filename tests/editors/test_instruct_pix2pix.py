@@ -1,0 +1,332 @@
+"""The adapter against diffusers' own pipeline and a by-hand loop, and what it does when things go wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
+from PIL import Image
+
+from editors import EditorError, EditRequest
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def stock(checkpoint):
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+        checkpoint, safety_checker=None, requires_safety_checker=False
+    )
+    pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(
+        pipeline.scheduler.config, timestep_spacing="linspace"
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def run_stock(stock, requests, **options):
+    """(B, H, W, 3) float in [0, 1] from diffusers' pipeline, the noise drawn from the samples' seeds."""
+    return stock(
+        prompt=[request.instruction for request in requests],
+        image=[Image.fromarray(request.image) for request in requests],
+        generator=[torch.Generator().manual_seed(request.seed) for request in requests],
+        num_inference_steps=STEPS,
+        output_type="np",
+        **options,
+    ).images
+
+
+def float_pictures(editor, requests, monkeypatch):
+    """What `edit` computes before it rounds: (B, H, W, 3) float in [0, 1]."""
+    seen = []
+    decode = editor._decode
+    monkeypatch.setattr(editor, "_decode", lambda latents: seen.append(decode(latents)) or seen[-1])
+    assert all(result.error is None for result in editor.edit(requests))
+    return (torch.cat(seen) / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy()
+
+
+def test_it_equals_diffusers_pipeline_for_the_same_noise(stock, tiny_editor, requests_of, monkeypatch):
+    requests = requests_of(4)
+    expected = run_stock(stock, requests, guidance_scale=5.0, image_guidance_scale=1.25)
+    editor = tiny_editor(steps=STEPS, guidance_scale=5.0, image_guidance_scale=1.25)
+    np.testing.assert_allclose(float_pictures(editor, requests, monkeypatch), expected, atol=1e-4)
+
+
+def test_with_default_rounding_the_bytes_are_diffusers(stock, tiny_editor, requests_of):
+    requests = requests_of(2)
+    expected = np.round(run_stock(stock, requests) * 255)
+    for result, picture in zip(tiny_editor(steps=STEPS).edit(requests), expected, strict=True):
+        np.testing.assert_allclose(result.image, picture, atol=1)
+        assert (result.image == picture).mean() > 0.99
+
+
+@torch.no_grad()
+def edit_by_hand(stock, request, text_scale, image_scale):
+    """One sample, three separate UNet calls per step, numbers from the paper's formulas; no code of ours."""
+    hidden = {}
+    for text in (request.instruction, ""):
+        ids = stock.tokenizer(text, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
+        hidden[text] = stock.text_encoder(ids.input_ids).last_hidden_state
+    pixels = torch.from_numpy(request.image / 255.0).float().permute(2, 0, 1)[None] * 2 - 1
+    source = stock.vae.encode(pixels).latent_dist.mean
+    nothing = torch.zeros_like(source)
+
+    betas = np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2
+    products = np.cumprod(1 - betas)
+    times = np.linspace(999, 0, STEPS)
+    sigmas = np.append(np.interp(times, np.arange(1000), ((1 - products) / products) ** 0.5), 0)
+
+    generator = torch.Generator().manual_seed(request.seed)
+    x = torch.randn(source.shape, generator=generator) * sigmas[0]
+    for time, sigma, lower in zip(times, sigmas, sigmas[1:], strict=False):
+
+        def predict(text, image, x=x, sigma=sigma, time=time):
+            scaled = (x / (sigma**2 + 1) ** 0.5).float()
+            time = torch.tensor([time], dtype=torch.float32)
+            return stock.unet(torch.cat([scaled, image], 1), time, hidden[text]).sample
+
+        both, image_only, none = (
+            predict(request.instruction, source),
+            predict("", source),
+            predict("", nothing),
+        )
+        noise_estimate = none + text_scale * (both - image_only) + image_scale * (image_only - none)
+        denoised = x - sigma * noise_estimate
+        up = (lower**2 * (sigma**2 - lower**2) / sigma**2) ** 0.5
+        down = (lower**2 - up**2) ** 0.5
+        x = x + (x - denoised) / sigma * (down - sigma)
+        if lower > 0:
+            x = x + torch.randn(source.shape, generator=generator) * up
+    picture = stock.vae.decode((x / stock.vae.config.scaling_factor).float()).sample
+    return ((picture[0] / 2 + 0.5).clamp(0, 1) * 255).permute(1, 2, 0).numpy()
+
+
+def test_it_equals_three_branch_guidance_by_hand(stock, tiny_editor, requests_of):
+    request = requests_of(1)[0]
+    expected = edit_by_hand(stock, request, 6.0, 1.3)
+    found = tiny_editor(steps=STEPS, guidance_scale=6.0, image_guidance_scale=1.3).edit([request])[0].image
+    # Half a level of rounding, and a little for float32.
+    np.testing.assert_allclose(found, expected, atol=0.6)
+
+
+def test_truncation_is_half_a_level_darker_and_named(tiny_editor, requests_of):
+    requests = requests_of(3)
+    rounded, truncated = tiny_editor(rounding="round"), tiny_editor(rounding="truncate")
+    a = np.stack([result.image for result in rounded.edit(requests)]).astype(int)
+    b = np.stack([result.image for result in truncated.edit(requests)]).astype(int)
+    assert set(np.unique(a - b)) == {0, 1}
+    # Pixels clipped at 0 and 255 do not move, all others by 0.5 on average.
+    inside = (a > 0) & (a < 255)
+    assert (a - b)[inside].mean() == pytest.approx(0.5, abs=0.05)
+    assert truncated.describe()["rounding"] == "truncate"
+    assert truncated.fingerprint != rounded.fingerprint
+
+
+def distance(a, b):
+    return np.abs(a.image.astype(int) - b.image).mean()
+
+
+def test_instruction_picture_and_seed_each_change_the_result(tiny_editor, requests_of, picture):
+    editor = tiny_editor(guidance_scale=20.0)
+    request = requests_of(1)[0]
+    base = editor.edit([request])[0]
+    assert distance(base, editor.edit([replace(request, instruction="Add a dog.")])[0]) > 0.2
+    assert distance(base, editor.edit([replace(request, image=picture(99))])[0]) > 0.2
+    assert distance(base, editor.edit([replace(request, seed=1)])[0]) > 5
+
+
+@pytest.mark.parametrize("option", [{"guidance_scale": 20.0}, {"image_guidance_scale": 20.0}, {"steps": 5}])
+def test_each_setting_changes_the_result_and_the_fingerprint(option, tiny_editor, requests_of):
+    base, other = tiny_editor(), tiny_editor(**option)
+    requests = requests_of(1)
+    assert distance(base.edit(requests)[0], other.edit(requests)[0]) > 0.2
+    assert base.fingerprint != other.fingerprint
+    (name,) = option
+    assert other.describe()[name] == option[name]
+
+
+def test_sizes_are_mixed_freely_and_results_stay_in_order(tiny_editor, picture):
+    sizes = [(64, 64), (64, 128), (64, 64), (128, 64), (64, 128)]
+    requests = [
+        EditRequest(str(i), picture(i, height=h, width=w), "Remove the cat.", i)
+        for i, (w, h) in enumerate(sizes)
+    ]
+    editor = tiny_editor(resolution=128)
+    results = editor.edit(requests)
+    assert [result.id for result in results] == ["0", "1", "2", "3", "4"]
+    assert [result.image.shape[:2] for result in results] == [
+        (128, 128),
+        (128, 64),
+        (128, 128),
+        (64, 128),
+        (128, 64),
+    ]
+    for request, result in zip(requests, results, strict=True):
+        assert distance(result, editor.edit([request])[0]) < 0.1
+
+
+def test_output_has_the_resized_size_and_resolution_defaults_to_the_checkpoints(tiny_editor, picture):
+    request = EditRequest("a", picture(0, height=90, width=100), "Remove the cat.", 0)
+    assert tiny_editor().describe()["resolution"] == 64
+    assert tiny_editor().edit([request])[0].image.shape == (64, 64, 3)
+    assert tiny_editor(resize="squash", resolution=32).edit([request])[0].image.shape == (32, 32, 3)
+    assert tiny_editor(resize="none").edit([replace(request, image=picture(0, 40, 48))])[0].image.shape == (
+        40,
+        48,
+        3,
+    )
+
+
+def test_a_picture_the_model_cannot_take_is_one_error(tiny_editor, picture, requests_of):
+    requests = [*requests_of(1), EditRequest("odd", picture(0, height=61, width=64), "Remove the cat.", 0)]
+    good, odd = tiny_editor(resize="none").edit(requests)
+    assert good.error is None
+    assert odd.image is None
+    assert "64 x 61" in odd.error
+    assert "multiples of 4" in odd.error
+
+
+def fail_on(editor, monkeypatch, picked, error):
+    """Make the VAE fail whenever the picture `picked` is in its batch."""
+    encode = editor._encode_images
+
+    def broken(images):
+        if any((image == picked).all() for image in images):
+            raise error
+        return encode(images)
+
+    monkeypatch.setattr(editor, "_encode_images", broken)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("bad shape"), ValueError("bad value")])
+def test_a_failing_batch_is_retried_and_only_the_culprit_has_an_error(
+    error, tiny_editor, requests_of, monkeypatch
+):
+    requests = requests_of(5)
+    editor = tiny_editor(batch_size=5)
+    expected = editor.edit(requests)
+    fail_on(editor, monkeypatch, requests[2].image, error)
+    results = editor.edit(requests)
+    assert [result.error is None for result in results] == [True, True, False, True, True]
+    assert results[2].error == f"{type(error).__name__}: {error}"
+    for i in (0, 1, 3, 4):
+        assert np.abs(results[i].image.astype(int) - expected[i].image).max() <= 1
+
+
+@pytest.mark.parametrize("error", [NameError("typo"), torch.OutOfMemoryError("full")])
+def test_what_is_not_the_samples_fault_ends_the_run(error, tiny_editor, requests_of, monkeypatch):
+    editor = tiny_editor()
+    fail_on(editor, monkeypatch, requests_of(1)[0].image, error)
+    with pytest.raises(type(error), match=str(error)):
+        editor.edit(requests_of(2))
+
+
+@pytest.mark.parametrize("stage", ["_sample", "_decode"])
+def test_values_that_are_not_finite_are_an_error_of_their_sample_only(
+    stage, tiny_editor, requests_of, monkeypatch
+):
+    editor = tiny_editor()
+    original = getattr(editor, stage)
+
+    def poisoned(*arguments):
+        output = original(*arguments).clone()
+        output[1, 0, 0, 0] = float("nan") if stage == "_sample" else float("inf")
+        return output
+
+    monkeypatch.setattr(editor, stage, poisoned)
+    results = editor.edit(requests_of(3))
+    assert [result.image is None for result in results] == [False, True, False]
+    assert "not finite in float32" in results[1].error
+
+
+def test_a_long_instruction_is_read_in_part_and_noted(tiny_editor, requests_of):
+    short = requests_of(1)[0]
+    # The tiny tokenizer has a token per letter; 77 hold 75 letters and the two ends.
+    text = "a" * 75
+    fits, long, longer = (replace(short, instruction=t) for t in (text, text + "b", text + "cd"))
+    results = tiny_editor().edit([fits, long, longer])
+    assert results[0].note == ""
+    assert results[1].note == "the instruction has 78 tokens, the text encoder read 77"
+    assert "79 tokens" in results[2].note
+    np.testing.assert_array_equal(results[1].image, results[2].image)
+
+
+def test_each_distinct_instruction_is_encoded_once(tiny_editor, requests_of, monkeypatch):
+    editor = tiny_editor(batch_size=2)
+    seen = []
+    encoder = editor._text_encoder.forward
+    monkeypatch.setattr(
+        editor._text_encoder, "forward", lambda ids, **kw: seen.append(len(ids)) or encoder(ids, **kw)
+    )
+    requests = [
+        replace(r, instruction=f"Remove the {'cat' if i % 2 else 'dog'}.")
+        for i, r in enumerate(requests_of(6))
+    ]
+    editor.edit(requests)
+    editor.edit(requests)
+    assert seen == [1, 1, 1]  # two instructions and ""
+
+
+def test_three_branches_share_one_unet_call_per_step(tiny_editor, requests_of, monkeypatch):
+    editor = tiny_editor(steps=4, batch_size=5)
+    seen = []
+    forward = editor._unet.forward
+    monkeypatch.setattr(
+        editor._unet, "forward", lambda x, *a, **kw: seen.append(tuple(x.shape)) or forward(x, *a, **kw)
+    )
+    editor.edit(requests_of(5))
+    assert seen == [(15, 8, 16, 16)] * 4
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_noise_does_not_depend_on_the_dtype(dtype, tiny_editor, requests_of):
+    requests = requests_of(2)
+    full, half = tiny_editor().edit(requests), tiny_editor(dtype=dtype).edit(requests)
+    for a, b in zip(full, half, strict=True):
+        # Another noise stream moves pixels by tens of levels, rounding to 8 or 11 bits by a few.
+        assert 0 < distance(a, b) < 3
+
+
+def test_channels_last_changes_speed_not_pictures(tiny_editor, requests_of):
+    requests = requests_of(2)
+    plain, other = tiny_editor(), tiny_editor(channels_last=True)
+    for a, b in zip(plain.edit(requests), other.edit(requests), strict=True):
+        assert np.abs(a.image.astype(int) - b.image).max() <= 1
+    assert other.describe()["channels_last"] is True
+
+
+@pytest.mark.parametrize(
+    "option, expected",
+    [
+        ({"image_guidance_scale": 0.9}, "image_guidance_scale is 0.9.*>= 1.*disagree"),
+        ({"guidance_scale": 1.0}, "guidance_scale is 1.0"),
+        ({"guidance_scale": float("nan")}, "guidance_scale is nan"),
+        ({"steps": 1}, "steps is 1; expected at least 2"),
+        ({"rounding": "floor"}, "unknown rounding 'floor'; choose one of: round, truncate"),
+        ({"resize": "fit"}, "unknown resize rule 'fit'; choose one of: r64, squash, none"),
+        ({"resolution": 0}, "resolution is 0"),
+        ({"dtype": "fp16"}, "unknown dtype 'fp16'; choose one of: float32, bfloat16, float16"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_impossible_settings_are_refused_in_a_sentence(option, expected, tiny_editor):
+    with pytest.raises(EditorError, match=expected):
+        tiny_editor(**option)
+
+
+def test_a_missing_cuda_device_is_a_sentence(tiny_editor):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(EditorError, match=r"'cuda' is not available.*use 'cpu'"):
+        tiny_editor(device="cuda")
+
+
+@pytest.mark.gpu
+def test_cpu_and_gpu_agree(tiny_editor, requests_of):
+    requests = requests_of(4)
+    for a, b in zip(tiny_editor().edit(requests), tiny_editor(device="cuda").edit(requests), strict=True):
+        assert distance(a, b) < 0.5

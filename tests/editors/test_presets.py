@@ -1,0 +1,141 @@
+"""The table of editors and the ways to name one."""
+
+from __future__ import annotations
+
+import pytest
+
+import editors
+from editors import PRESETS, EditorError, preset_row
+
+# Literal copies of the published settings: a change of the table has to be made twice, on purpose.
+PUBLISHED = {
+    "ip2p": ("timbrooks/instruct-pix2pix", 100, 7.5, 1.5, "r64", 512),
+    "magicbrush": ("vinesmsuic/magicbrush-jul7", 100, 7.5, 1.5, "r64", 512),
+    "magicbrush-ema": ("vinesmsuic/magicbrush-ema", 100, 7.5, 1.5, "r64", 512),
+    "magicbrush-paper": ("vinesmsuic/magicbrush-paper", 100, 7.5, 1.5, "r64", 512),
+    "hqedit-readme": ("MudeHui/HQ-Edit", 30, 1.5, 1.5, "squash", 512),
+    "hqedit-readme-intended": ("MudeHui/HQ-Edit", 30, 7.0, 1.5, "squash", 512),
+    "hqedit-space": ("MudeHui/ip2p-warp-gpt4v", 20, 7.0, 1.5, "r64", 512),
+}
+
+
+def test_paper_rows_hold_the_published_settings():
+    found = {
+        row.name: (
+            row.checkpoint,
+            row.steps,
+            row.guidance_scale,
+            row.image_guidance_scale,
+            row.resize,
+            row.resolution,
+        )
+        for row in PRESETS.values()
+        if row.preset == "paper"
+    }
+    assert found == PUBLISHED
+
+
+@pytest.mark.parametrize("row", PRESETS.values(), ids=lambda row: row.name)
+def test_every_row_forces_the_spacing_and_names_its_sources(row):
+    assert row.timestep_spacing == "linspace"
+    assert row.scheduler == "EulerAncestralDiscreteScheduler"
+    assert row.sources["*"]
+    assert row.note
+    assert set(row.options()) <= set(editors.presets.PIX2PIX_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "name, preset, row",
+    [
+        ("ip2p", "paper", "ip2p"),
+        ("ip2p", "nano", "ip2p-nano"),
+        ("magicbrush", "paper", "magicbrush"),
+        ("magicbrush", "nano", "magicbrush-nano"),
+        ("hqedit", "paper", "hqedit-readme"),
+        ("hqedit", "nano", "hqedit-nano"),
+        ("hqedit-space", "paper", "hqedit-space"),
+        ("ip2p-nano", "nano", "ip2p-nano"),
+    ],
+)
+def test_editor_and_preset_pick_the_row(name, preset, row):
+    assert preset_row(name, preset).name == row
+    assert preset_row(name, preset).preset == preset
+
+
+@pytest.mark.parametrize("name", ["owner/model", "./folder", "nano:ip2p"])
+def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution(name):
+    paper, nano = preset_row(name, "paper"), preset_row(name, "nano")
+    assert (paper.checkpoint, paper.steps, paper.guidance_scale) == (name, 100, 7.5)
+    assert (nano.steps, nano.guidance_scale) == (
+        PRESETS["ip2p-nano"].steps,
+        PRESETS["ip2p-nano"].guidance_scale,
+    )
+    assert paper.resolution is None
+    assert nano.resolution is None
+
+
+def test_a_local_folder_without_a_slash_is_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mymodel").mkdir()
+    assert preset_row("mymodel", "paper").checkpoint == "mymodel"
+    with pytest.raises(EditorError, match="unknown editor"):
+        editors.check("othermodel")
+
+
+def test_a_row_of_another_preset_is_refused_with_the_choices():
+    with pytest.raises(EditorError, match=r"'hqedit-space' has no 'nano' preset.*hqedit-nano.*ip2p"):
+        preset_row("hqedit-space", "nano")
+    with pytest.raises(EditorError, match=r"unknown preset .papr.; choose one of: nano, paper"):
+        preset_row("ip2p", "papr")
+    with pytest.raises(EditorError, match="'identity' has no 'paper' preset"):
+        preset_row("identity", "paper")
+
+
+def test_available_lists_editors_rows_and_mocks():
+    names = editors.available()
+    assert names == sorted(names)
+    assert {"identity", "solid", "flaky", "ip2p", "magicbrush", "hqedit", "hqedit-space", "ip2p-nano"} <= set(
+        names
+    )
+    for name in names:
+        editors.check(name)
+
+
+def test_an_unknown_editor_gets_a_near_match_the_list_and_the_way_out():
+    with pytest.raises(EditorError) as caught:
+        editors.get_editor("magicbrsh")
+    message = str(caught.value)
+    assert "unknown editor 'magicbrsh' (did you mean 'magicbrush'?)" in message
+    assert "identity" in message
+    assert "hqedit-space" in message
+    assert "local folder or hub id" in message
+
+
+def test_an_unknown_option_gets_a_near_match_and_the_list():
+    with pytest.raises(
+        EditorError, match=r"no option 'guidence_scale' \(did you mean 'guidance_scale'\?\).*steps"
+    ):
+        editors.check("ip2p", guidence_scale=3)
+    with pytest.raises(EditorError, match="'identity' has no option 'steps'; it has no options"):
+        editors.get_editor("identity", steps=3)
+    with pytest.raises(EditorError, match="'solid' has no model"):
+        editors.get_editor("solid", checkpoint="x/y")
+
+
+def test_needs_checkpoint_tells_models_from_mocks():
+    assert editors.needs_checkpoint("hqedit")
+    assert editors.needs_checkpoint("owner/name")
+    assert not editors.needs_checkpoint("flaky")
+
+
+def test_the_default_row_of_an_editor_is_what_its_name_builds(tiny_editor, checkpoint):
+    editor = editors.get_editor("hqedit", checkpoint=str(checkpoint), steps=2, resolution=64)
+    described = editor.describe()
+    assert described["resize"] == "squash"
+    assert described["guidance_scale"] == 1.5
+    assert described["editor"] == "hqedit"
+
+
+def test_a_nano_reference_has_to_be_resolved_by_the_caller():
+    with pytest.raises(EditorError, match=r"'nano:ip2p' names an embedded model.*checkpoint="):
+        editors.get_editor("ip2p-nano")

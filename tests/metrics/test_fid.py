@@ -1,0 +1,159 @@
+"""The Frechet distance against clean-fid, closed forms, and the jackknife against its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metrics import MetricError
+from metrics.fid import frechet_distance, jackknife_interval
+
+
+def features(seed: int, n: int, d: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
+    """Correlated Gaussian rows."""
+    rng = np.random.default_rng(seed)
+    mixing = np.random.default_rng(99).normal(size=(d, d)) / np.sqrt(d)
+    return (rng.normal(size=(n, d)) @ mixing * scale + shift).astype(np.float32)
+
+
+@pytest.mark.parametrize("n,m,d", [(300, 200, 16), (500, 60, 32), (40, 300, 8)])
+def test_the_distance_equals_clean_fids(n, m, d) -> None:
+    from cleanfid import fid as clean
+
+    a, b = features(1, n, d), features(2, m, d, shift=0.3, scale=1.4)
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    expected = clean.frechet_distance(
+        a64.mean(0), np.cov(a64, rowvar=False), b64.mean(0), np.cov(b64, rowvar=False)
+    )
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-6, abs=1e-4)
+
+
+def test_fewer_rows_than_columns_give_the_same_as_the_covariance_route() -> None:
+    from metrics import fid
+
+    a, b = features(1, 20, 30).astype(np.float64), features(2, 25, 30, shift=1).astype(np.float64)
+    by_moments = fid._from_moments(fid._Moments.of(a), fid._Moments.of(b))
+    assert frechet_distance(a, b) == pytest.approx(by_moments, rel=1e-6)
+
+
+def test_the_distance_of_a_set_to_itself_is_zero_also_when_singular() -> None:
+    full = features(1, 200, 16)
+    flat = np.repeat(features(1, 200, 1), 5, axis=1)
+    assert frechet_distance(full, full) == pytest.approx(0, abs=1e-6)
+    assert frechet_distance(flat, flat) == pytest.approx(0, abs=1e-6)
+    assert frechet_distance(full[:5], full[:5]) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_shift_adds_its_squared_length() -> None:
+    a = features(1, 200, 16)
+    assert frechet_distance(a, a + np.float32(0.5)) == pytest.approx(16 * 0.25, rel=1e-4)
+
+
+def test_one_dimension_equals_the_closed_form() -> None:
+    a, b = features(1, 50, 1).astype(np.float64), features(2, 70, 1, shift=2, scale=3).astype(np.float64)
+    expected = (a.mean() - b.mean()) ** 2 + (a.std(ddof=1) - b.std(ddof=1)) ** 2
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_large_common_offset_does_not_cost_accuracy() -> None:
+    a, b = features(1, 200, 8).astype(np.float64), features(2, 200, 8, scale=1.2).astype(np.float64)
+    assert frechet_distance(a + 1e4, b + 1e4) == pytest.approx(frechet_distance(a, b), rel=1e-6)
+
+
+def test_the_distance_is_symmetric_and_ignores_order() -> None:
+    a, b = features(1, 100, 8), features(2, 90, 8, shift=0.2)
+    assert frechet_distance(a, b) == pytest.approx(frechet_distance(b, a), rel=1e-8)
+    assert frechet_distance(a[::-1], b) == pytest.approx(frechet_distance(a, b), rel=1e-8)
+
+
+def test_one_image_is_too_few_and_said_so() -> None:
+    with pytest.raises(MetricError, match="at least 2 edited images, not 1"):
+        frechet_distance(features(1, 1, 4), features(2, 5, 4))
+
+
+def test_rows_that_are_not_finite_are_counted_in_the_message() -> None:
+    a = features(1, 10, 4)
+    a[[2, 5], 0] = np.nan
+    with pytest.raises(MetricError, match="2 of 10 edited feature rows"):
+        frechet_distance(a, features(2, 10, 4))
+
+
+def test_features_of_two_networks_are_refused() -> None:
+    with pytest.raises(MetricError, match="widths 4 and 5"):
+        frechet_distance(features(1, 10, 4), features(2, 10, 5))
+
+
+# ------------------------------------------------------------------------------------------ the interval
+
+
+@pytest.mark.parametrize("n", [300, 24])  # the covariance route and the few-rows route (D = 16)
+def test_the_jackknife_equals_leaving_groups_out_by_hand(n) -> None:
+    a, b = features(1, n, 16), features(2, n, 16, shift=0.3)
+    clusters = [f"c{i // 2}" for i in range(n)]
+    result = jackknife_interval(a, b, clusters, groups=6)
+    from metrics.fid import _assign
+
+    member = _assign(set(clusters), 6)
+    group = np.array([member[c] for c in clusters])
+    assert sorted(np.unique(group)) == list(range(6))
+    left_out = np.array([frechet_distance(a[group != g], b[group != g]) for g in range(6)])
+    error = np.sqrt(5 / 6 * ((left_out - left_out.mean()) ** 2).sum())
+    assert result.value == pytest.approx(frechet_distance(a, b))
+    assert result.standard_error == pytest.approx(error, rel=1e-5)
+    assert result.low == pytest.approx(max(0, result.value - 2.5706 * error), rel=1e-4)  # t(5), 97.5 %
+    assert result.high == pytest.approx(result.value + 2.5706 * error, rel=1e-4)
+    assert result.groups == 6
+
+
+def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interval() -> None:
+    a, b = features(1, 200, 4), features(2, 200, 4, shift=0.3)
+    once = jackknife_interval(a, b, [f"c{i}" for i in range(200)], groups=40)
+    copied = [np.repeat(x, 5, axis=0) for x in (a, b)]
+    names = [f"c{i}" for i in range(200) for _ in range(5)]
+    clustered = jackknife_interval(*copied, names, groups=40)
+    naive = jackknife_interval(*copied, [str(i) for i in range(1000)], groups=40)
+    assert clustered.standard_error == pytest.approx(once.standard_error, rel=0.05)
+    assert naive.standard_error < 0.7 * once.standard_error  # about 1 / sqrt(5) of it
+
+
+def test_the_interval_does_not_depend_on_the_order_of_the_rows() -> None:
+    a, b = features(1, 100, 8), features(2, 100, 8, shift=0.3)
+    names = [f"c{i % 33}" for i in range(100)]
+    order = np.random.default_rng(0).permutation(100)
+    first = jackknife_interval(a, b, names)
+    second = jackknife_interval(a[order], b[order], [names[i] for i in order])
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+def test_targets_may_be_listed_once_per_source() -> None:
+    a, b = features(1, 90, 4), features(2, 30, 4, shift=0.3)
+    result = jackknife_interval(
+        a, b, [f"c{i // 3}" for i in range(90)], target_clusters=[f"c{i}" for i in range(30)], groups=5
+    )
+    assert result.value == pytest.approx(frechet_distance(a, b))
+    assert result.low is not None
+    assert result.high is not None
+    assert result.low < result.value < result.high
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    # Large samples against a large reference: the bias of FID is far below its spread there. The truth is the
+    # closed form of one dimension, mean 1 apart and equal variance.
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(120):
+        a, b = rng.normal(1, 1, (400, 1)), rng.normal(0, 1, (400, 1))
+        r = jackknife_interval(a, b, [str(i) for i in range(400)])
+        hits += r.low <= 1.0 <= r.high
+    assert 0.88 <= hits / 120 <= 1.0
+
+
+def test_one_source_image_gives_a_value_and_no_interval() -> None:
+    result = jackknife_interval(features(1, 5, 2), features(2, 5, 2), ["only"] * 5)
+    assert result.value > 0
+    assert (result.low, result.high, result.standard_error) == (None, None, None)
+
+
+def test_a_missing_source_name_is_refused() -> None:
+    with pytest.raises(MetricError, match="One source image per row"):
+        jackknife_interval(features(1, 5, 2), features(2, 5, 2), ["a"] * 4)

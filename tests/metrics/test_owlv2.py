@@ -1,0 +1,144 @@
+"""One look per picture changes nothing: detections against the pipeline, one label at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import metrics
+from metrics import MetricError
+from tests.metrics.tiny import picture
+
+SIZES = [(40, 32), (48, 48), (64, 40), (30, 70), (100, 90), (40, 32)]
+IMAGES = [picture(i, *size) for i, size in enumerate(SIZES)]
+LABELS = ["car", "dog", "traffic light", "bench", "man"]
+
+
+@pytest.fixture(scope="module", params=["torchvision", "pil"])
+def judged(request: pytest.FixtureRequest, models: Path):
+    """(our detector, the library's pipeline) with the same backend."""
+    from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection, pipeline
+
+    folder = models / "owlv2"
+    naive = pipeline(
+        "zero-shot-object-detection",
+        model=Owlv2ForObjectDetection.from_pretrained(folder),
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        image_processor=AutoImageProcessor.from_pretrained(folder, backend=request.param),
+        device="cpu",
+    )
+    return metrics.load_judge("ovd", str(folder), backend=request.param), naive
+
+
+def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(judged) -> None:
+    detector, naive = judged
+    found = detector.detect(IMAGES, [LABELS] * len(IMAGES))
+    verdicts = set()
+    for image, row in zip(IMAGES, found, strict=True):
+        assert list(row) == LABELS
+        for label in LABELS:
+            boxes = naive(Image.fromarray(image), candidate_labels=[label])
+            assert row[label].count == len(boxes)
+            assert (row[label].score > 0.1) == bool(boxes)
+            verdicts.add(bool(boxes))
+            every = naive(Image.fromarray(image), candidate_labels=[label], threshold=0.0)
+            best = max(every, key=lambda box: box["score"])
+            assert row[label].score == pytest.approx(best["score"], abs=1e-5)
+            corners = [best["box"][name] for name in ("xmin", "ymin", "xmax", "ymax")]
+            np.testing.assert_allclose(row[label].box, corners, atol=1.01)  # the pipeline drops the fraction
+    assert verdicts == {True, False}, "the cases must tell apart"
+
+
+def test_the_threshold_decides_the_count_and_not_the_score(owlv2) -> None:
+    low, high = (owlv2.detect(IMAGES[:1], [LABELS], threshold=t)[0] for t in (0.0, 0.08))
+    assert all(low[label].score == high[label].score for label in LABELS)
+    assert all(low[label].count == 36 for label in LABELS)
+    assert 0 < sum(high[label].count for label in LABELS) < 5 * 36
+
+
+def test_detections_depend_neither_on_the_batch_nor_on_other_labels(owlv2) -> None:
+    together = owlv2.detect(IMAGES, [LABELS] * len(IMAGES))
+    for i, image in enumerate(IMAGES):
+        alone = owlv2.detect([image], [[LABELS[i % 5]]])[0][LABELS[i % 5]]
+        assert alone.score == pytest.approx(together[i][LABELS[i % 5]].score, abs=1e-5)
+
+
+def test_a_picture_goes_through_the_vision_tower_once_and_a_label_through_the_text_tower_once(
+    models: Path, monkeypatch
+) -> None:
+    detector = metrics.load_judge("ovd", str(models / "owlv2"), batch_size=4)
+    seen = {"pictures": 0, "texts": 0}
+    look, read = detector.model.image_embedder, detector.model.owlv2.get_text_features
+
+    def looking(pixel_values, **kwargs):
+        seen["pictures"] += len(pixel_values)
+        return look(pixel_values=pixel_values, **kwargs)
+
+    def reading(input_ids, **kwargs):
+        seen["texts"] += len(input_ids)
+        return read(input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(detector.model, "image_embedder", looking)
+    monkeypatch.setattr(detector.model.owlv2, "get_text_features", reading)
+    detector.detect(IMAGES, [LABELS] * len(IMAGES))
+    detector.detect(IMAGES[:1], [[*LABELS, "car"]])
+    assert seen == {"pictures": len(IMAGES) + 1, "texts": len(LABELS)}
+
+
+def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(models: Path, owlv2) -> None:
+    gray = metrics.load_judge("ovd", str(models / "owlv2"), pad="gray", backend="pil")
+    black = metrics.load_judge("ovd", str(models / "owlv2"), backend="pil")
+    for image, square in zip(IMAGES, [False, True, False, False, False, False], strict=True):
+        a, b = (d.detect([image], [["car"]])[0]["car"].score for d in (gray, black))
+        assert (abs(a - b) < 1e-6) == square
+    # 48 pixels is the model's size, so a 48x30 picture is padded and not resized: its last rows are the
+    # padding.
+    wide = picture(3, 48, 30)
+    pixels = {d.pad: d.image_processor([wide], return_tensors="pt")["pixel_values"][0] for d in (gray, black)}
+    mean, std = (
+        torch.tensor(x).view(3, 1) for x in (gray.image_processor.image_mean, gray.image_processor.image_std)
+    )
+    np.testing.assert_allclose(pixels["gray"][:, 40], ((0.5 - mean) / std).expand(3, 48), atol=1e-5)
+    np.testing.assert_allclose(pixels["library"][:, 40], ((0.0 - mean) / std).expand(3, 48), atol=1e-5)
+    np.testing.assert_allclose(pixels["gray"][:, :29], pixels["library"][:, :29], atol=1e-5)
+    assert gray.fingerprint != black.fingerprint != owlv2.fingerprint
+
+
+@pytest.mark.parametrize("backend", ["torchvision", "pil"])
+def test_gray_padding_works_with_both_backends_and_several_sizes_at_once(models: Path, backend) -> None:
+    detector = metrics.load_judge("ovd", str(models / "owlv2"), pad="gray", backend=backend)
+    together = detector.detect(IMAGES, [["car"]] * len(IMAGES))
+    alone = [detector.detect([x], [["car"]])[0] for x in IMAGES]
+    a, b = ([row["car"].score for row in rows] for rows in (together, alone))
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_half_precision_is_near_single_precision(models: Path, owlv2) -> None:
+    half = metrics.load_judge("ovd", str(models / "owlv2"), dtype="bfloat16").detect(IMAGES, [LABELS] * 6)
+    full = owlv2.detect(IMAGES, [LABELS] * 6)
+    for a, b in zip(half, full, strict=True):
+        np.testing.assert_allclose([a[x].score for x in LABELS], [b[x].score for x in LABELS], atol=0.02)
+
+
+def test_a_label_too_long_for_the_text_model_is_refused_by_name(owlv2) -> None:
+    with pytest.raises(MetricError, match=r"'a xylophone quartet.*longer than the 16 tokens"):
+        owlv2.detect(IMAGES[:1], [["a xylophone quartet with an unreasonable number of players"]])
+
+
+def test_a_picture_without_labels_gets_an_empty_dictionary(owlv2) -> None:
+    assert owlv2.detect(IMAGES[:2], [[], ["car"]])[0] == {}
+    assert owlv2.detect([], []) == []
+
+
+def test_unequal_numbers_of_pictures_and_lists_are_refused(owlv2) -> None:
+    with pytest.raises(MetricError, match="2 pictures but 1 lists of labels"):
+        owlv2.detect(IMAGES[:2], [["car"]])
+
+
+def test_an_unknown_padding_is_refused(models: Path) -> None:
+    with pytest.raises(MetricError, match="Did you mean 'gray'"):
+        metrics.load_judge("ovd", str(models / "owlv2"), pad="grey")

@@ -1,0 +1,124 @@
+"""The named resizes against the transforms that were published."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torchvision import transforms
+
+from metrics.base import MetricError
+from metrics.preprocess import (
+    CLIP_MEAN,
+    CLIP_STD,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    CleanResize,
+    ResizeCrop,
+    map_images,
+    r64_fit,
+    r64_size,
+    stretch,
+)
+from tests.metrics.tiny import picture
+
+BICUBIC = transforms.InterpolationMode.BICUBIC
+# 640x427 -> 335x224 leaves an odd number of columns, where other implementations crop one pixel off.
+SIZES = [(640, 427), (427, 640), (224, 224), (300, 225), (64, 64), (50, 33)]
+
+
+def published(image: np.ndarray, resize: int, crop: int, mean, std) -> torch.Tensor:
+    return transforms.Compose(
+        [
+            transforms.Resize(resize, interpolation=BICUBIC),
+            transforms.CenterCrop(crop),
+            transforms.ToTensor(),
+            transforms.Normalize(mean, std),
+        ]
+    )(Image.fromarray(image))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "resize,crop,mean,std", [(224, 224, CLIP_MEAN, CLIP_STD), (256, 224, IMAGENET_MEAN, IMAGENET_STD)]
+)
+def test_resize_crop_equals_the_published_clip_and_dino_transforms(size, resize, crop, mean, std) -> None:
+    image = picture(1, *size)
+    ours = ResizeCrop(resize, crop, mean, std)
+    x = ours.normalise(torch.from_numpy(np.stack([ours(image)])))[0]
+    torch.testing.assert_close(x, published(image, resize, crop, mean, std), atol=1e-6, rtol=0)
+
+
+def test_the_name_of_a_transform_tells_every_number_apart() -> None:
+    base = ResizeCrop(256, 224, IMAGENET_MEAN, IMAGENET_STD)
+    others = [
+        ResizeCrop(224, 224, IMAGENET_MEAN, IMAGENET_STD),
+        ResizeCrop(256, 192, IMAGENET_MEAN, IMAGENET_STD),
+        ResizeCrop(256, 224, CLIP_MEAN, IMAGENET_STD),
+        ResizeCrop(256, 224, IMAGENET_MEAN, CLIP_STD),
+    ]
+    assert len({base.name, *(o.name for o in others)}) == 5
+
+
+def test_stretch_is_pillows_bicubic_resize_and_takes_width_first() -> None:
+    image = picture(2, 40, 32)
+    result = stretch(image, (30, 50))
+    assert result.shape == (50, 30, 3)
+    assert np.array_equal(result, np.asarray(Image.fromarray(image).resize((30, 50))))
+
+
+def test_stretch_to_the_same_size_changes_nothing() -> None:
+    image = picture(3, 40, 32)
+    assert np.array_equal(stretch(image, (40, 32)), image)
+
+
+@pytest.mark.parametrize(
+    "source,result",
+    [
+        ((640, 480), (512, 384)),
+        ((640, 427), (512, 384)),
+        ((640, 426), (576, 384)),
+        ((500, 333), (576, 384)),
+        ((640, 360), (512, 320)),
+        ((640, 512), (512, 448)),
+        ((612, 612), (512, 512)),
+        ((427, 640), (384, 512)),
+        ((98, 98), (448, 448)),
+        ((512, 384), (512, 384)),
+        ((576, 384), (576, 384)),
+    ],
+)
+def test_r64_gives_the_sizes_measured_on_the_original_rule(source, result) -> None:
+    assert r64_size(*source) == result
+
+
+def test_r64_fit_crops_about_the_centre_before_it_resizes() -> None:
+    image = picture(4, 160, 107)
+    result = r64_fit(image, 128)
+    width, height = r64_size(160, 107, 128)
+    expected = ImageOps.fit(Image.fromarray(image), (width, height), method=Image.Resampling.LANCZOS)
+    assert np.array_equal(result, np.asarray(expected))
+    assert not np.array_equal(result, stretch(image, (width, height)))
+
+
+def test_a_picture_that_r64_rounds_away_is_refused_in_a_sentence() -> None:
+    assert r64_size(98, 98, 64) == (0, 0)
+    with pytest.raises(MetricError, match="leaves nothing of a picture of 98x98"):
+        r64_fit(np.zeros((98, 98, 3), np.uint8), 64)
+
+
+@pytest.mark.parametrize("size", [(64, 48), (400, 350)])
+def test_clean_resize_is_clean_fids_own(size) -> None:
+    from cleanfid.resize import build_resizer
+
+    image = picture(5, *size)
+    result = CleanResize(299)(image)
+    assert np.array_equal(result, build_resizer("clean")(image))
+    assert not np.array_equal(result, np.round(result)), "the clean resize does not quantise"
+
+
+@pytest.mark.parametrize("workers", [None, 1, 3])
+def test_map_images_keeps_the_order_with_any_number_of_threads(workers) -> None:
+    images = [np.full((130, 130, 3), i, np.uint8) for i in range(9)]
+    assert map_images(lambda x: int(x[0, 0, 0]), images, workers) == list(range(9))

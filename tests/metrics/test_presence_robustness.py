@@ -1,0 +1,169 @@
+"""Removal and Retention: what is asked only once, and what is left unscored and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.base import MemoryRecords
+from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
+from metrics.presence import NOTHING_FOUND, Presence
+from tests.metrics.scripted import NAMES, SAMPLE, asked_word, item, one, presence, scene, score_of, yes_no
+
+# ------------------------------------------------------------------------------------- asking only once
+
+
+def test_the_unedited_sample_is_asked_about_once_for_all_editors() -> None:
+    store = MemoryRecords()
+    judge, detector = ScriptedJudge(yes_no), ScriptedDetector(score_of)
+    metric = Presence(NAMES, vqa=judge, detector=detector, store=store)
+    first = metric.score([item(scene(dog=0.7), SAMPLE)])
+    assert judge.asked == detector.asked == 2 + 3  # man, dog in the sample; car, man, dog in the edit
+    fresh = Presence(NAMES, vqa=judge, detector=detector, store=store)
+    second = fresh.score([item(scene(dog=0.7), SAMPLE, id="b")])
+    assert judge.asked == detector.asked == 2 + 3 + 3
+    assert {n: r[0].value for n, r in first.items()} == {n: r[0].value for n, r in second.items()}
+
+
+def test_samples_that_share_a_picture_share_its_questions() -> None:
+    judge = ScriptedJudge(yes_no)
+    metric = Presence(["retention_vqa"], vqa=judge)
+    metric.score([item(scene(dog=0.7), SAMPLE, id=str(i)) for i in range(5)])
+    assert judge.asked == 2 + 5 * 2
+
+
+def test_what_is_remembered_belongs_to_judge_question_and_picture() -> None:
+    store = MemoryRecords()
+    edited = scene(dog=0.7)
+    one(presence(["retention_vqa"], store=store), item(edited, SAMPLE))
+    other_judge = Presence(["retention_vqa"], vqa=ScriptedJudge(lambda i, p: "No", name="other"), store=store)
+    assert one(other_judge, item(edited, SAMPLE))["retention_vqa"].reason == NOTHING_FOUND
+    other_picture = item(edited, scene(dog=0.7))
+    assert one(presence(["retention_vqa"], store=store), other_picture)["retention_vqa"].value == 1
+    counting = ScriptedJudge(yes_no)
+    Presence(["retention_vqa"], vqa=counting, store=store, article="a_an").score([item(edited, SAMPLE)])
+    assert counting.asked == 2 + 2, "another wording is another question"
+
+
+def test_another_threshold_needs_no_new_look_at_the_sample() -> None:
+    store = MemoryRecords()
+    detector = ScriptedDetector(score_of)
+    Presence(["retention_ovd"], detector=detector, store=store).score([item(SAMPLE, SAMPLE)])
+    asked = detector.asked
+    strict = Presence(["retention_ovd"], detector=detector, store=store, threshold=0.65)
+    found = one(strict, item(SAMPLE, SAMPLE))["retention_ovd"]
+    assert found.detail["in_sample"] == ["dog"]
+    assert detector.asked == asked + 1
+
+
+def test_removal_and_retention_questions_go_to_the_judge_in_one_pass_per_edit() -> None:
+    passes: list[int] = []
+
+    class Listening(ScriptedJudge):
+        def ask(self, images: Any, questions: Any) -> Any:
+            passes.append(len(images))
+            return super().ask(images, questions)
+
+    Presence(["removal_vqa", "retention_vqa"], vqa=Listening(yes_no)).score(
+        [item(scene(dog=0.7), SAMPLE, id="a"), item(scene(man=0.7), SAMPLE, id="b")]
+    )
+    assert passes == [1, 2], "one picture shared by both samples, then the two edits"
+
+
+# ---------------------------------------------------------------------------------------------- unscored
+
+
+def test_a_failed_edit_is_unscored_under_every_metric() -> None:
+    found = one(presence(), item(None, SAMPLE))
+    assert all(score.value is None and score.reason == "no edited picture" for score in found.values())
+
+
+def test_a_missing_sample_unscores_retention_only() -> None:
+    found = one(presence(), item(scene(dog=0.7), None))
+    assert found["removal_vqa"].value == 1
+    assert found["removal_ovd"].value == 1
+    for name in ("retention_vqa", "retention_ovd"):
+        assert found[name].value is None
+        assert "no sample picture" in found[name].reason
+
+
+def test_a_caption_of_which_nothing_is_in_the_sample_is_unscored_with_that_reason() -> None:
+    found = one(presence(), item(SAMPLE, SAMPLE, caption="A frisbee."))
+    for name in ("retention_vqa", "retention_ovd"):
+        assert found[name].value is None
+        assert found[name].reason == NOTHING_FOUND
+    assert found["removal_vqa"].value == 0
+
+
+def test_an_unclear_answer_about_an_object_to_retain_unscores_fixed_and_counts_against_paper() -> None:
+    edited = scene(dog=0.7, man=0.6)
+
+    def unsure(image: np.ndarray, prompt: str) -> str:
+        return "Perhaps" if image is edited and asked_word(prompt) == "man" else yes_no(image, prompt)
+
+    fixed = one(presence(["retention_vqa"], unsure, protocol="fixed"), item(edited, SAMPLE))["retention_vqa"]
+    paper = one(presence(["retention_vqa"], unsure, protocol="paper"), item(edited, SAMPLE))["retention_vqa"]
+    assert fixed.value is None
+    assert fixed.reason == "the answer 'Perhaps' about 'man' is neither yes nor no"
+    assert paper.value == 0.5
+
+
+def test_an_unclear_answer_about_the_sample_leaves_that_object_out() -> None:
+    def unsure(image: np.ndarray, prompt: str) -> str:
+        return "Perhaps" if image is SAMPLE and asked_word(prompt) == "man" else yes_no(image, prompt)
+
+    score = one(presence(["retention_vqa"], unsure, protocol="fixed"), item(scene(dog=0.7), SAMPLE))[
+        "retention_vqa"
+    ]
+    assert score.value == 1
+    assert score.detail["in_sample"] == ["dog"]
+    assert score.detail["before"]["man"] == "Perhaps"
+
+
+def test_a_judge_that_fails_on_one_picture_does_not_take_the_others_with_it() -> None:
+    bad = scene(man=0.6)
+
+    def choking(image: np.ndarray, prompt: str) -> str:
+        if image is bad:
+            raise RuntimeError("CUDA out of memory")
+        return yes_no(image, prompt)
+
+    items = [item(scene(), SAMPLE, id="a"), item(bad, SAMPLE, id="b"), item(scene(car=1), SAMPLE, id="c")]
+    rows = presence(["removal_vqa", "retention_vqa"], choking).score(items)
+    assert [s.value for s in rows["removal_vqa"]] == [1, None, 0]
+    assert rows["removal_vqa"][1].reason == "RuntimeError: CUDA out of memory"
+    assert [s.value for s in rows["retention_vqa"]] == [0, None, 0]
+    assert "CUDA out of memory" in rows["retention_vqa"][1].reason
+
+
+def test_a_judge_that_fails_on_the_sample_is_not_remembered_as_an_empty_sample() -> None:
+    store = MemoryRecords()
+
+    def choking(image: np.ndarray, prompt: str) -> str:
+        if image is SAMPLE:
+            raise OSError("gone")
+        return yes_no(image, prompt)
+
+    broken = one(presence(["retention_vqa"], choking, store=store), item(scene(dog=0.7), SAMPLE))[
+        "retention_vqa"
+    ]
+    assert broken.value is None
+    assert "OSError: gone" in broken.reason
+    healed = one(presence(["retention_vqa"], store=store), item(scene(dog=0.7), SAMPLE))["retention_vqa"]
+    assert healed.value == 0.5
+
+
+def test_a_mistake_in_a_judge_is_not_swallowed() -> None:
+    def wrong(image: np.ndarray, prompt: str) -> str:
+        raise TypeError("a mistake in the code")
+
+    with pytest.raises(TypeError):
+        presence(["removal_vqa"], wrong).score([item(SAMPLE, SAMPLE)])
+
+
+def test_an_edit_of_the_wrong_type_is_unscored_with_what_was_expected() -> None:
+    score = one(presence(["removal_vqa"]), item(SAMPLE / 255.0, SAMPLE))["removal_vqa"]
+    assert score.value is None
+    assert "uint8" in score.reason

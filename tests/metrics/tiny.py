@@ -1,0 +1,230 @@
+"""Tiny randomly initialised models of the real classes, written as complete checkpoint folders.
+
+Every builder takes a folder and a seed, uses its own generator state and leaves the global one as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+SENTENCES = [
+    f"[INST] \nDoes this image contain {name}? Answer only yes or no [/INST]"
+    for name in ("car", "traffic light", "dog", "bench", "surfboard", "cell phone", "man", "it")
+] + ["A man and his dog sit on a bench near a car.", "Yes", "No", "yes", "no", "No, there is none.", "Yes."]
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Initialise weights from `seed` without touching anybody's random state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def tokenizer(special: list[str], *, bos: str, eos: str, pad: str, add_eos: bool = True, limit: int = 64):
+    """A byte-level BPE tokenizer that frames its text with `bos` (and `eos`)."""
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=340,
+        special_tokens=list(dict.fromkeys([pad, "<unk>", bos, eos, *special])),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(SENTENCES, trainer)
+    ids = [(token, core.token_to_id(token)) for token in dict.fromkeys([bos, eos])]
+    core.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A {eos}" if add_eos else f"{bos} $A", special_tokens=ids
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=pad,
+        unk_token="<unk>",
+        extra_special_tokens=special,
+        model_max_length=limit,
+    )
+
+
+def picture(seed: int, width: int = 40, height: int = 32) -> np.ndarray:
+    """A smooth-ish random picture: coloured blocks with a little noise, (height, width, 3) uint8."""
+    rng = np.random.default_rng(seed)
+    blocks = rng.integers(0, 256, (4, 5, 3))
+    rows = np.arange(height) * 4 // height
+    columns = np.arange(width) * 5 // width
+    noise = rng.integers(-20, 21, (height, width, 3))
+    return np.clip(blocks[rows][:, columns] + noise, 0, 255).astype(np.uint8)
+
+
+def make_clip(folder: Path, seed: int = 0) -> Path:
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
+
+    words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=24)
+    with seeded(seed):
+        config = CLIPConfig(
+            text_config={
+                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "vocab_size": len(words), "max_position_embeddings": 24, "bos_token_id": words.bos_token_id,
+                "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id,
+            },
+            vision_config={
+                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 32, "patch_size": 8,
+            },
+            projection_dim=24,
+        )  # fmt: skip
+        CLIPModel(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def make_vit(folder: Path, seed: int = 0) -> Path:
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    with seeded(seed):
+        config = ViTConfig(
+            hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=32,
+            patch_size=8,
+        )  # fmt: skip
+        ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    ViTImageProcessor(
+        size={"height": 32, "width": 32}, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]
+    ).save_pretrained(folder)
+    return folder
+
+
+def make_lpips(folder: Path, seed: int = 0, linear: bool = True) -> Path:
+    from safetensors.torch import save_file
+
+    from metrics.encoders.lpips_net import build
+
+    with seeded(seed):
+        module = build("squeeze", linear=linear, version="0.1", pretrained=False)
+        if linear:
+            for layer in module.lins:
+                layer.model[-1].weight.data.abs_()
+    folder.mkdir(parents=True, exist_ok=True)
+    # The linear layers are registered twice (`lin0` and `lins.0`); safetensors wants every tensor once.
+    save_file({k: v.clone() for k, v in module.state_dict().items()}, folder / "model.safetensors")
+    config = {"net": "squeeze", "lpips": linear, "version": "0.1"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def make_llava(folder: Path, seed: int = 0, text: str = "mistral") -> Path:
+    from transformers import (
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaNextConfig,
+        LlavaNextForConditionalGeneration,
+        LlavaNextImageProcessor,
+        LlavaNextProcessor,
+        MistralConfig,
+    )
+
+    words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=4096)
+    pinpoints = [[32, 64], [64, 32], [64, 64]]
+    options = {
+        "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": len(words), "bos_token_id": words.bos_token_id,
+        "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "initializer_range": 0.3,
+    }  # fmt: skip
+    language = MistralConfig(**options, sliding_window=None) if text == "mistral" else LlamaConfig(**options)
+    with seeded(seed):
+        config = LlavaNextConfig(
+            vision_config=CLIPVisionConfig(
+                hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2,
+                image_size=32, patch_size=8, initializer_range=0.3,
+            ),
+            text_config=language,
+            image_token_index=words.convert_tokens_to_ids("<image>"),
+            image_grid_pinpoints=pinpoints,
+        )  # fmt: skip
+        model = LlavaNextForConditionalGeneration(config)
+        model.generation_config.eos_token_id = words.eos_token_id
+        model.generation_config.bos_token_id = words.bos_token_id
+        model.generation_config.pad_token_id = words.pad_token_id
+        # A louder projector, so that the picture matters, and "No" opposite to "Yes", so that both are said.
+        model.model.multi_modal_projector.linear_2.weight.data.mul_(20)
+        head = model.lm_head.weight.data
+        for word in ("Yes", "yes", "</s>", "."):
+            head[words.convert_tokens_to_ids(word)] *= 2.5
+        head[words.convert_tokens_to_ids("No")] = -head[words.convert_tokens_to_ids("Yes")]
+        model.save_pretrained(folder)
+    images = LlavaNextImageProcessor(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=pinpoints
+    )
+    LlavaNextProcessor(
+        images, words, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    ).save_pretrained(folder)
+    return folder
+
+
+def make_owlv2(folder: Path, seed: int = 0) -> Path:
+    from transformers import Owlv2Config, Owlv2ForObjectDetection, Owlv2ImageProcessor
+
+    words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
+    with seeded(seed):
+        config = Owlv2Config(
+            text_config={
+                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "vocab_size": len(words), "max_position_embeddings": 16, "bos_token_id": words.bos_token_id,
+                "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id,
+            },
+            vision_config={
+                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 48, "patch_size": 8,
+            },
+            projection_dim=32,
+        )  # fmt: skip
+        model = Owlv2ForObjectDetection(config)
+        head = model.class_head
+        for parameter in (head.dense0.weight, model.owlv2.text_projection.weight):
+            parameter.data.normal_()
+        # Scores around the threshold, so that both verdicts occur.
+        for layer, bias in ((head.logit_shift, -1.0), (head.logit_scale, 2.5)):
+            layer.weight.data.mul_(0.02)
+            layer.bias.data.fill_(bias)
+        model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    Owlv2ImageProcessor(size={"height": 48, "width": 48}).save_pretrained(folder)
+    return folder
+
+
+def make_blip(folder: Path, seed: int = 0) -> Path:
+    from transformers import BlipConfig, BlipForImageTextRetrieval, BlipImageProcessor
+
+    words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=40)
+    with seeded(seed):
+        config = BlipConfig(
+            text_config={
+                "hidden_size": 32, "encoder_hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+                "num_attention_heads": 2, "vocab_size": len(words), "max_position_embeddings": 40,
+                "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id,
+                "sep_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id,
+                "initializer_range": 0.3,
+            },
+            vision_config={
+                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 32, "patch_size": 8, "initializer_range": 0.3,
+            },
+            image_text_hidden_size=16,
+        )  # fmt: skip
+        BlipForImageTextRetrieval(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    BlipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder

@@ -1,0 +1,99 @@
+"""Small data sets in NeIn's layout, and a way to run the command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nein.cli import main_eval
+from nein.images import write_png
+from nein.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
+
+OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make_records(sources: int, per_source: int) -> list[dict[str, str]]:
+    """The annotations of `sources` pictures with `per_source` samples each; every template occurs in turn."""
+    records = []
+    for source in range(1, sources + 1):
+        for k in range(1, per_source + 1):
+            noun = OBJECTS[(source + k) % len(OBJECTS)]
+            template = (source * per_source + k) % len(NEGATIVE_TEMPLATES)
+            records.append(
+                {
+                    "COCO": f"COCO_{source:012d}",
+                    "T_original": f"A man and a red car near house number {source}.",
+                    "T_negative": negative_sentence(template, noun),
+                    "T_generated": addition(noun),
+                    "NeIn": f"NeIn_{source:012d}_{k}",
+                }
+            )
+    return records
+
+
+def write_data(root: Path, sources: int = 3, per_source: int = 2) -> Path:
+    """A data folder with random pictures of 32 x 24 pixels."""
+    rng = np.random.default_rng(sources * 100 + per_source)
+    records = make_records(sources, per_source)
+    for record in records:
+        target = root / "coco_for_val" / f"{record['COCO']}.png"
+        if not target.exists():
+            write_png(target, rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
+        picture = rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+        write_png(root / "nein_val" / f"{record['NeIn']}.png", picture)
+    (root / "val.json").write_text(json.dumps(records))
+    return root
+
+
+@pytest.fixture
+def make_data(tmp_path: Path) -> Callable[..., Path]:
+    def make(sources: int = 3, per_source: int = 2, name: str = "data") -> Path:
+        return write_data(tmp_path / name, sources, per_source)
+
+    return make
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Exit code and what the command printed."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def evaluate(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Runs `nein-eval ARGS` inside this process."""
+
+    def run(*args: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main_eval([str(part) for part in args])
+        printed = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `python -m nein ARGS` (or another script) in a process of its own, on one thread."""
+
+    def run(*args: object, script: tuple[object, ...] = ("-m", "nein")) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        line = [sys.executable, *(str(part) for part in (*script, *args))]
+        return subprocess.run(
+            line, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path
+        )
+
+    return run

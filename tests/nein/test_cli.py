@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nein import cli
+
+
+def data(*argv: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main_data([str(part) for part in argv])
+    return int(caught.value.code or 0)
+
+
+def test_nein_data_draws_the_miniature_world_and_finds_it_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert data("nano", "--split", "dev", "--sources", 3, "--out", tmp_path) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert folder.parent == tmp_path
+    assert (folder / "dev.json").is_file()
+    assert data("check", folder, "--split", "dev", "--full") == 0
+    assert "samples of 3 source images are in order" in capsys.readouterr().out
+    assert data("nano", "--split", "nowhere", "--out", tmp_path) == 2
+    assert "unknown nano split 'nowhere'" in capsys.readouterr().err
+
+
+def test_nein_data_check_finds_a_truncated_picture_only_in_full(
+    make_data: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_data(2, 1)
+    picture = folder / "nein_val" / "NeIn_000000000002_1.png"
+    picture.write_bytes(picture.read_bytes()[:700])
+    assert data("check", folder) == 0
+    assert data("check", folder, "--full") == 2
+    assert "NeIn_000000000002_1.png: the image cannot be decoded" in capsys.readouterr().err
+
+
+def test_help_lists_every_option_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from nein.cli import main_eval\n"
+        "try: main_eval(['--help'])\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "print({'torch', 'PIL', 'transformers', 'diffusers', 'scipy', 'numpy', 'spacy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("set()")
+    for option in ("--editor", "--batch-size", "--models.clip", "--columns", "--dry-run", "--config"):
+        assert option in done.stdout
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m nein --dry-run | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("editor:")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def full() -> int:
+        raise OSError(28, "No space left on device", "/somewhere/images/a.png")
+
+    with pytest.raises(SystemExit) as caught:
+        cli._finish(full)
+    assert caught.value.code == 2
+    assert "The disk is full (/somewhere/images/a.png)" in capsys.readouterr().err
+
+
+def test_control_c_ends_with_130_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as caught:
+        cli._finish(interrupted)
+    assert caught.value.code == 130
+    assert "run the same command again to go on" in capsys.readouterr().err

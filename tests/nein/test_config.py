@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nein import config
+from nein.errors import UserError
+
+
+def parse(*argv: str) -> config.EvalConfig:
+    return config.parse(argv)[0]
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "c.yaml").write_text(text)
+    return str(folder / "c.yaml")
+
+
+def test_command_line_beats_file_beats_preset_beats_default(tmp_path: Path) -> None:
+    file = write(tmp_path, "batch_size: 5\nseed: 7\nmodels:\n  clip: from/file\n")
+    plain, filed = parse(), parse("--config", file)
+    both = parse("--batch-size", "3", "--config", file)  # the flag wins although the file comes after it
+    assert [plain.batch_size, filed.batch_size, both.batch_size] == [16, 5, 3]
+    assert [plain.seed, filed.seed, both.seed] == [0, 7, 7]
+    assert [plain.models.clip, filed.models.clip] == ["nano:clip", "from/file"]
+    assert filed.models.dino == "nano:dino"  # a file replaces only the keys it names
+    assert parse("--models.clip", "mine/clip", "--config", file).models.clip == "mine/clip"
+    assert plain.control == ["remove"]  # the nano preset's, not the default
+
+
+def test_the_preset_may_come_from_a_file_and_the_flag_still_wins(tmp_path: Path) -> None:
+    file = write(tmp_path, "preset: paper\ndata: somewhere\n")
+    assert parse("--config", file).models.ovd == "google/owlv2-large-patch14-ensemble"
+    assert parse("--config", file, "--preset", "nano").models.ovd == "nano:owlv2"
+
+
+def test_lists_are_commas_or_repeats() -> None:
+    assert parse("--editor", "a,b", "--editor=c").editor == ["a", "b", "c"]
+    assert parse("--control", "none").control == []
+    assert parse("--metrics", "dino,l1").metrics == ["l1", "dino"]  # in the order of the table
+    assert len(parse("--metrics", "all").metrics) == 12
+
+
+def test_sampler_overrides_are_only_those_given() -> None:
+    assert parse().editor_overrides() == {}
+    given = parse("--steps", "7", "--guidance-scale", "2.5", "--editor-options.resize", "none")
+    assert given.editor_overrides() == {"steps": 7, "guidance_scale": 2.5, "resize": "none"}
+
+
+def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
+    first = parse("--seed", "3", "--limit", "9", "--models.vqa", "x/y", "--columns.NeIn", "id")
+    again = parse("--config", write(tmp_path, config.dump(first)))
+    assert again == first
+    assert yaml.safe_load(config.dump(first))["models"]["vqa"] == "x/y"
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--bach-size", "3"], "Unknown option --bach-size; did you mean --batch-size?"),
+        (["--models.clop", "x"], "Unknown option --models.clop; did you mean --models.clip?"),
+        (["--preset", "papr"], "Unknown preset 'papr'; did you mean 'paper'?"),
+        (["--metrics", "clip-i"], "Unknown metric 'clip-i'; did you mean 'clip_i'?"),
+        (["--stages", "edt"], "Unknown stage 'edt'; did you mean 'edit'?"),
+        (["--control", "rm"], "Unknown control 'rm'. Allowed: remove, add."),
+        (
+            ["--align", "strech"],
+            "--align is 'strech'; it must be one of stretch, crop (did you mean 'stretch'?)",
+        ),
+        (["--limit", "x"], "--limit is 'x'; it must be a whole number above 0."),
+        (["--limit", "0"], "--limit is '0'; it must be a whole number above 0."),
+        (["--seed", "-3"], "--seed is '-3'; it must be a whole number, 0 or above."),
+        (["--batch-size", "foo"], "--batch-size is 'foo'; it must be a whole number above 0."),
+        (["--guidance-scale", "abc"], "--guidance-scale is 'abc'; it must be a number above 0."),
+        (["--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
+        (["--editor"], "--editor needs a value"),
+        (["--limit"], "expected one argument"),
+        (["stray"], "Unknown option stray"),
+        (["--preset", "paper"], "The paper preset needs NeIn's data: --data FOLDER"),
+        (["--config", "no.yaml"], "There is no configuration file 'no.yaml'."),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(argv: list[str], sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.parse(argv)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("batch_sise: 3", "Unknown key 'batch_sise' in the configuration file; did you mean 'batch_size'?"),
+        (
+            "models:\n  clipp: x",
+            "Unknown key 'models.clipp' in the configuration file; did you mean 'models.clip'?",
+        ),
+        ("batch_size: foo", "--batch-size is 'foo'; it must be a whole number above 0."),
+        ("- a", "must hold 'key: value' lines"),
+        ("a: [", "is not valid YAML"),
+        ("preset: big", "Unknown preset 'big'"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.parse(["--config", write(tmp_path, text)])
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_both_presets_name_models_for_every_metric_they_ask_for() -> None:
+    for argv in ([], ["--preset", "paper", "--data", "x"]):
+        found = parse(*argv)
+        assert len(found.metrics) == 11
+        assert all(getattr(found.models, kind) for kind in ("clip", "dino", "lpips", "fid", "vqa", "ovd"))
+    assert parse("--preset", "paper", "--data", "x").protocol == "paper"
+
+
+def test_parsing_loads_no_heavy_package() -> None:
+    code = (
+        "import sys; from nein import config; config.parse([]);"
+        "print(sorted({m.split('.')[0] for m in sys.modules}"
+        " & {'torch', 'transformers', 'diffusers', 'PIL', 'spacy', 'scipy', 'accelerate'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,355 @@
+"""The whole command, in process: what is scored, what is not and why, and every mistake as one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nein import images
+from nein.images import pixel_hash
+from nein.seeds import sample_seed
+from tests.nein.conftest import ROOT, Outcome
+
+Evaluate = Callable[..., Outcome]
+Make = Callable[..., Path]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def values(out: Path, run: str, metric: str) -> dict[str, float | None]:
+    return {row["id"]: row["value"] for row in lines(out / run / "scores.jsonl") if row["metric"] == metric}
+
+
+def base(data: Path, out: Path, *more: object, metrics: str = "l1,l2") -> list[object]:
+    return ["--data", data, "--out", out, "--device", "cpu", "--batch-size", "4", "--metrics", metrics, *more]
+
+
+def test_scores_are_those_of_the_pictures_on_disk(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    data, out = make_data(3, 2), tmp_path / "out"
+    assert evaluate("--editor", "identity,solid", *base(data, out)).code == 0
+    for editor in ("identity", "solid"):
+        found = values(out, f"{editor}/negative", "l1")
+        assert len(found) == 6
+        for sample_id, value in found.items():
+            source = images.decode(data / "coco_for_val" / f"COCO_{sample_id[5:17]}.png").astype(float)
+            edited = images.decode(data / "nein_val" / f"{sample_id}.png").astype(float)
+            if editor == "solid":
+                edited = np.full_like(edited, 128)
+            assert value == pytest.approx(np.abs(edited - source).mean() / 255, abs=1e-6)
+
+
+def test_edit_records_say_what_was_done(make_data: Make, evaluate: Evaluate, tmp_path: Path) -> None:
+    data, out = make_data(1, 2), tmp_path / "out"
+    evaluate("--editor", "identity", *base(data, out, "--seed", "5", "--control", "remove,add"))
+    tracks = {
+        "negative": "No apple present in the image.",
+        "remove": "Remove the apple.",
+        "add": "Add an apple.",
+    }
+    rows = {track: lines(out / "identity" / track / "edits.jsonl") for track in tracks}
+    first = rows["negative"][0]
+    assert {track: found[0]["object"] for track, found in rows.items()} == dict.fromkeys(tracks, "apple")
+    assert [rows[t][0]["instruction"] for t in ("remove", "add")] == [tracks["remove"], tracks["add"]]
+    assert first["instruction"] == json.loads((data / "val.json").read_text())[0]["T_negative"]
+    assert first["seed"] == sample_seed(5, first["id"])
+    assert {found[0]["seed"] for found in rows.values()} == {first["seed"]}  # twins share their noise
+    assert first["sha256"] == pixel_hash(images.decode(out / "identity" / "negative" / first["image"]))
+    manifest = json.loads((out / "identity" / "negative" / "manifest.json").read_text())
+    assert manifest["status"] == "complete"
+    assert manifest["config"]["seed"] == 5
+    assert manifest["counts"] == {
+        "selected": 2,
+        "edited": 2,
+        "edit_errors": 0,
+        "unscored": {"l1": 0, "l2": 0},
+    }
+    assert manifest["invocations"][0]["environment"]["packages"]["numpy"] == np.__version__
+
+
+def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scored(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    data, out = make_data(4, 2), tmp_path / "out"
+    bad_source = data / "coco_for_val" / "COCO_000000000002.png"
+    bad_sample = data / "nein_val" / "NeIn_000000000003_1.png"
+    for path in (bad_source, bad_sample):
+        path.write_bytes(path.read_bytes()[:600])
+    done = evaluate(
+        *("--editor", "flaky", "--editor-options.fail_every", "0"),
+        *("--editor-options.fail_ids", "[NeIn_000000000001_2]"),
+        *base(data, out, "--models.vqa", "scripted:No", "--control", "none", metrics="l1,removal_vqa"),
+    )
+    assert done.code == 0, done.stderr
+    rows = {(row["id"], row["metric"]): row for row in lines(out / "flaky" / "negative" / "scores.jsonl")}
+    assert len(rows) == 16
+    failed, no_sample = "NeIn_000000000001_2", "NeIn_000000000003_1"
+    no_target = {"NeIn_000000000002_1", "NeIn_000000000002_2"}
+    for (sample_id, metric), row in rows.items():
+        lost = sample_id in (failed, no_sample) or (metric == "l1" and sample_id in no_target)
+        assert (row["value"] is None) == lost, (sample_id, metric)
+        assert bool(row["reason"]) or not lost
+    assert "told to fail" in rows[failed, "l1"]["reason"]
+    assert "NeIn image is unusable" in rows[no_sample, "removal_vqa"]["reason"]
+    assert "COCO image is unusable" in rows["NeIn_000000000002_1", "l1"]["reason"]
+    assert rows["NeIn_000000000002_1", "removal_vqa"]["value"] == 1.0
+    summary = json.loads((out / "flaky" / "negative" / "summary.json").read_text())
+    assert [summary["metrics"]["l1"][key] for key in ("n", "n_unscored")] == [4, 4]
+    assert [summary["metrics"]["removal_vqa"][key] for key in ("n", "n_unscored")] == [6, 2]
+    assert "2 of 8 samples were not edited" in done.stdout
+    assert "2 more are unscored in L1, for instance: the COCO image is unusable" in done.stdout
+
+
+def test_a_picture_changed_between_the_stages_is_unscored(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    data, out = make_data(2, 1), tmp_path / "out"
+    options = ["--editor", "identity", "--control", "none", "--models.vqa", "scripted:No"]
+    assert evaluate(*options, *base(data, out, "--stages", "edit")).code == 0
+    other = np.zeros((24, 32, 3), dtype=np.uint8)
+    images.write_png(out / "identity" / "negative" / "images" / "NeIn_000000000001_1.png", other)
+    images.write_png(data / "nein_val" / "NeIn_000000000002_1.png", other)
+    assert evaluate(*options, *base(data, out, "--stages", "score", metrics="l1,removal_vqa")).code == 0
+    reasons = {
+        (row["id"][-3], row["metric"]): row["reason"] for row in lines(out / "identity/negative/scores.jsonl")
+    }
+    assert "not the one this run wrote" in reasons["1", "l1"]
+    assert "changed in between" in reasons["2", "removal_vqa"]
+    assert reasons["2", "l1"] == ""
+
+
+def test_a_metric_that_raises_loses_only_its_own_sample(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from metrics.presence import Presence
+
+    score = Presence.score
+
+    def raising(self: Presence, items: list) -> dict:
+        if any(item.id == "NeIn_000000000002_1" for item in items):
+            raise RuntimeError("cannot look at this")
+        return score(self, items)
+
+    monkeypatch.setattr(Presence, "score", raising)
+    options = ["--editor", "identity", "--models.vqa", "scripted:No"]
+    out = tmp_path / "out"
+    done = evaluate(*options, *base(make_data(3, 1), out, metrics="l1,removal_vqa"))
+    assert done.code == 0
+    found = values(out, "identity/negative", "removal_vqa")
+    assert found == {"NeIn_000000000001_1": 1.0, "NeIn_000000000002_1": None, "NeIn_000000000003_1": 1.0}
+    assert None not in values(out, "identity/negative", "l1").values()
+    assert "RuntimeError: cannot look at this" in done.stdout
+
+
+def test_the_table_counts_the_selection_although_whole_blocks_are_made(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    options = ["--editor", "identity", "--control", "none"]
+    done = evaluate(
+        *options, *base(make_data(4, 2), out, "--samples", "NeIn_000000000003_1,NeIn_000000000001_1")
+    )
+    assert done.code == 0
+    assert list(values(out, "identity/negative", "l1")) == ["NeIn_000000000001_1", "NeIn_000000000003_1"]
+    assert len(list((out / "identity/negative/images").glob("*.png"))) == 8
+    assert "| 2   |" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (["--seed", "1"], "edits made with seed 0, not 1"),
+        (["--batch-size", "2"], "edits made with batch_size 4, not 2"),
+        (["--align", "crop"], "l1 scored with align stretch, not crop at 64"),
+    ],
+)
+def test_a_changed_configuration_is_refused_until_told_to_overwrite(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path, change: list[str], sentence: str
+) -> None:
+    data, out = make_data(2, 1), tmp_path / "out"
+    options = ["--editor", "identity", "--control", "none", *base(data, out)]
+    assert evaluate(*options).code == 0
+    before = (out / "identity/negative/scores.jsonl").read_bytes()
+    refused = evaluate(*options, *change)
+    assert refused.code == 2
+    assert sentence in refused.stderr
+    assert (out / "identity/negative/scores.jsonl").read_bytes() == before
+    assert evaluate(*options, *change, "--overwrite").code == 0
+
+
+def test_changed_annotations_are_other_data(make_data: Make, evaluate: Evaluate, tmp_path: Path) -> None:
+    data, out = make_data(2, 1), tmp_path / "out"
+    options = ["--editor", "identity", "--control", "none", *base(data, out)]
+    assert evaluate(*options).code == 0
+    text = (data / "val.json").read_text()
+    (data / "val.json").write_text(text.replace("A man", "A woman"))
+    refused = evaluate(*options)
+    assert refused.code == 2
+    assert "edits made with data" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--editor", "magicbrsh"], "did you mean 'magicbrush'"),
+        (["--editor", "identity", "--metrics", "clip"], "Unknown metric 'clip'"),
+        (["--editor", "identity", "--steps", "3"], "has no option 'steps'"),
+        (["--editor", "./nowhere"], "nowhere"),
+        (["--editor", "identity", "--data", "nowhere"], "There is no data folder 'nowhere'"),
+        (["--editor", "identity", "--samples", "x"], "There is no sample 'x' in the data"),
+        (
+            ["--editor", "identity", "--metrics", "clip_i", "--models.clip", "no/where/at/all"],
+            "no/where/at/all",
+        ),
+        (["--editor", "identity", "--metrics", "clip_i", "--models.clip", "nano:nothing"], "nano:nothing"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    done = evaluate(*base(make_data(1, 1), tmp_path / "out"), *options)
+    assert done.code == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_device_that_is_not_there_is_one_sentence(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = evaluate(*base(make_data(1, 1), tmp_path / "out"), "--editor", "identity", "--device", "cuda")
+    assert done.code == 2
+    assert "sees no CUDA device; use --device cpu" in done.stderr
+
+
+def test_an_unwritable_result_folder_is_said_before_any_work(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "file" / "out"))
+    assert done.code == 2
+    assert "cannot be created (Not a directory); choose a writable folder with --out" in done.stderr
+
+
+def test_every_missing_image_is_said_before_any_work(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    data = make_data(3, 1)
+    for name in ("nein_val/NeIn_000000000001_1.png", "coco_for_val/COCO_000000000003.png"):
+        (data / name).unlink()
+    done = evaluate("--editor", "identity", *base(data, tmp_path / "out"))
+    assert done.code == 2
+    assert "NeIn_000000000001_1" in done.stderr
+    assert "COCO_000000000003" in done.stderr
+    assert not list((tmp_path / "out").glob("identity/*/images"))
+
+
+def test_a_pickle_checkpoint_is_refused_in_one_sentence(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    import torch
+
+    model = tmp_path / "clip"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "clip"}')
+    torch.save({"weight": torch.zeros(1)}, model / "pytorch_model.bin")
+    options = ("--editor", "identity", "--metrics", "clip_i", "--models.clip", str(model))
+    done = evaluate(*base(make_data(1, 1), tmp_path / "out"), *options)
+    assert done.code == 2
+    assert "pytorch_model.bin" in done.stderr
+    assert "pickle" in done.stderr
+    assert not list((tmp_path / "out").glob("identity"))  # said before any work
+
+
+def test_out_of_memory_names_the_option_that_helps(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from editors.basic import Identity
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Identity, "edit", full)
+    done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "out"))
+    assert done.code == 2
+    assert "lower --batch-size" in done.stderr
+
+
+def test_scoring_without_edits_says_which_are_missing(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    done = evaluate("--editor", "identity", *base(make_data(2, 1), tmp_path / "out", "--stages", "score"))
+    assert done.code == 2
+    assert "lacks the edits of 2 of 2 samples" in done.stderr
+
+
+def test_a_defect_of_ours_is_not_dressed_up_as_a_mistake_of_the_user(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    options = (
+        "--editor",
+        "flaky",
+        "--editor-options.crash_after",
+        "3",
+        *base(make_data(4, 1), tmp_path / "out"),
+    )
+    with pytest.raises(RuntimeError, match="stops after 3 samples"):
+        evaluate(*options)
+
+
+def test_dry_run_prints_the_configuration_and_does_nothing(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    import yaml
+
+    done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "out"), "--dry-run")
+    assert done.code == 0
+    assert yaml.safe_load(done.stdout)["metrics"] == ["l1", "l2"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_terminated_run_ends_cleanly_and_goes_on(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    data, out = make_data(6, 5), tmp_path / "out"
+    options = ["--editor", "identity", *base(data, out, "--control", "none")]
+    slow = (
+        "import sys, time; from editors.basic import Identity; from nein.cli import main_eval\n"
+        "edit = Identity.edit\n"
+        "Identity.edit = lambda self, requests: (time.sleep(0.3), edit(self, requests))[1]\n"
+        "main_eval(sys.argv[1:])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow, *map(str, options)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    log = out / "identity" / "negative" / "journal" / "edits-0000.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Terminated; run the same command again to go on." in stderr
+    assert "Traceback" not in stderr
+    assert evaluate(*options).code == 0
+    assert len(values(out, "identity/negative", "l1")) == 30

@@ -1,0 +1,197 @@
+"""Features of targets across editors, answers about samples, and the Frechet distance of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.fid import frechet_distance
+from metrics.judges.scripted import ScriptedDetector
+from nein import images, journal, models
+from tests.nein.conftest import Outcome
+
+Evaluate = Callable[..., Outcome]
+
+
+class Colours:
+    """An encoder that can be worked out by hand: mean and spread of each channel."""
+
+    fingerprint = "colours"
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def encode(self, pictures: list[np.ndarray]) -> np.ndarray:
+        self.encoded += len(pictures)
+        return np.stack([np.r_[p.mean((0, 1)), p.std((0, 1))] / 255 for p in pictures]).astype(np.float32)
+
+    def describe(self) -> dict[str, Any]:
+        return {"class": "colours"}
+
+
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> Colours:
+    encoder = Colours()
+
+    def load(wanted: list[str], *_: object) -> dict[str, Any]:
+        return {models.ENCODER_OF[name]: encoder for name in wanted if name in models.ENCODER_OF}
+
+    monkeypatch.setattr(models, "load_encoders", load)
+    return encoder
+
+
+def options(data: Path, out: Path, *more: object, metrics: str = "clip_i,fid") -> list[object]:
+    line = ["--data", data, "--out", out, "--device", "cpu", "--batch-size", "3", "--control", "none"]
+    named = [part for kind in ("clip", "fid", "ovd") for part in (f"--models.{kind}", "made-here")]
+    return [*line, "--metrics", metrics, *named, *more]
+
+
+def fid(out: Path, editor: str) -> dict[str, Any]:
+    return json.loads((out / editor / "negative" / "corpus.json").read_text())["fid"]
+
+
+def features_of(paths: list[Path]) -> np.ndarray:
+    return Colours().encode([images.decode(path) for path in paths])
+
+
+@pytest.mark.parametrize("protocol", ["paper", "fixed"])
+def test_fid_is_that_of_the_folders_and_the_protocols_differ(
+    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path, protocol: str
+) -> None:
+    data, out = make_data(4, 3), tmp_path / "out"
+    # One source has a single sample, so the two reference sets weigh the scenes differently.
+    records = json.loads((data / "val.json").read_text())[:10]
+    (data / "val.json").write_text(json.dumps(records))
+    assert evaluate("--editor", "identity", *options(data, out, "--protocol", protocol)).code == 0
+    edited = features_of([data / "nein_val" / f"{r['NeIn']}.png" for r in records])
+    stems = [r["COCO"] for r in records]
+    once = features_of([data / "coco_for_val" / f"{stem}.png" for stem in dict.fromkeys(stems)])
+    each = features_of([data / "coco_for_val" / f"{stem}.png" for stem in stems])
+    expected = {"paper": frechet_distance(edited, once), "fixed": frechet_distance(edited, each)}
+    assert abs(expected["paper"] - expected["fixed"]) > 1e-6
+    entry = fid(out, "identity")
+    assert entry["value"] == pytest.approx(expected[protocol], abs=1e-9)
+    assert (entry["n"], entry["n_target"]) == (10, {"paper": 4, "fixed": 10}[protocol])
+    assert entry["low"] <= entry["value"] <= entry["high"]
+
+
+def test_failed_edits_are_left_out_of_fid_and_counted(
+    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path
+) -> None:
+    data, out = make_data(4, 2), tmp_path / "out"
+    assert evaluate("--editor", "flaky", *options(data, out)).code == 0
+    edits = [json.loads(line) for line in (out / "flaky/negative/edits.jsonl").read_text().splitlines()]
+    good = [edit for edit in edits if edit["image"]]
+    assert 2 <= len(good) < 8
+    expected = frechet_distance(
+        features_of([data / "nein_val" / f"{edit['id']}.png" for edit in good]),
+        features_of([data / "coco_for_val" / f"{edit['source_id']}.png" for edit in good]),
+    )
+    assert fid(out, "flaky")["value"] == pytest.approx(expected, abs=1e-9)
+    assert (fid(out, "flaky")["n"], fid(out, "flaky")["n_unscored"]) == (len(good), 8 - len(good))
+
+
+def test_target_features_are_computed_once_for_all_editors(
+    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path
+) -> None:
+    data, out = make_data(3, 3), tmp_path / "out"  # blocks of three: one source image each
+    assert evaluate("--editor", "identity,solid", *options(data, out, metrics="clip_i")).code == 0
+    assert colours.encoded == 2 * 9 + 3
+    assert evaluate("--editor", "flaky", *options(data, out, metrics="clip_i")).code == 0
+    edited = sum(1 for _ in (out / "flaky/negative/images").glob("*.png"))
+    assert colours.encoded == 2 * 9 + 3 + edited
+    other = evaluate("--editor", "solid", *options(data, tmp_path / "other", metrics="clip_i"))
+    assert other.code == 0
+    same = [path / "solid/negative/scores.jsonl" for path in (out, tmp_path / "other")]
+    assert same[0].read_bytes() == same[1].read_bytes()  # with and without the cache
+
+
+def test_fid_survives_an_interruption_with_the_same_bytes(
+    make_data: Callable[..., Path],
+    evaluate: Evaluate,
+    colours: Colours,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = make_data(3, 3)
+    assert evaluate("--editor", "identity", *options(data, tmp_path / "whole")).code == 0
+    append, count = journal.Journal.append, 0
+
+    def interrupted(self: journal.Journal, record: dict[str, Any]) -> None:
+        nonlocal count
+        if self.path.name.startswith("scores"):
+            count += 1
+            if count == 2:
+                raise KeyboardInterrupt
+        append(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, "append", interrupted)
+        assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 130
+    assert not (tmp_path / "cut/identity/negative/corpus.json").exists()
+    assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 0
+    for name in ("corpus.json", "scores.jsonl"):
+        files = [tmp_path / out / "identity/negative" / name for out in ("whole", "cut")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_distance_is_not_worked_out_again_for_the_same_samples(
+    make_data: Callable[..., Path],
+    evaluate: Evaluate,
+    colours: Colours,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from metrics import fid as fid_module
+
+    data, out = make_data(3, 2), tmp_path / "out"
+    line = ["--editor", "identity", *options(data, out)]
+    assert evaluate(*line).code == 0
+    before = fid(out, "identity")
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("worked out again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fid_module, "jackknife_interval", never)
+        assert evaluate(*line).code == 0
+    assert fid(out, "identity") == before
+    assert evaluate(*line, "--limit", "4").code == 0
+    assert fid(out, "identity")["n"] == 4
+    assert fid(out, "identity")["value"] != before["value"]
+
+
+def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
+    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector = ScriptedDetector(lambda image, label: float(image.std() > 10 and label != "cat"))
+    monkeypatch.setattr(models, "load_judges", lambda *_: {"ovd": detector})
+    data, out = make_data(2, 2), tmp_path / "out"
+    line = options(data, out, metrics="removal_ovd,retention_ovd")
+    assert evaluate("--editor", "identity", *line).code == 0
+    first = detector.asked
+    assert evaluate("--editor", "solid", *line).code == 0
+    again = detector.asked - first
+    rows = [json.loads(r) for r in (out / "identity/negative/scores.jsonl").read_text().splitlines()]
+    kept = [row["detail"]["in_sample"] for row in rows if row["metric"] == "retention_ovd"]
+    objects = [row["detail"]["objects"] for row in rows if row["metric"] == "retention_ovd"]
+    assert sum(map(len, objects)) > 0
+    assert again == 4 + sum(
+        map(len, kept)
+    )  # the object and the kept ones in the edit; nothing about the sample
+    assert first == again + sum(map(len, objects))
+    values = {
+        editor: {
+            (row["id"], row["metric"]): row["value"]
+            for row in map(json.loads, (out / editor / "negative/scores.jsonl").read_text().splitlines())
+        }
+        for editor in ("identity", "solid")
+    }
+    assert all(v == 1.0 for (_, m), v in values["identity"].items() if m == "retention_ovd")
+    assert all(v == 0.0 for (_, m), v in values["solid"].items() if m == "retention_ovd")
+    assert all(v == 1.0 for (_, m), v in values["solid"].items() if m == "removal_ovd")

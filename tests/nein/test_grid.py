@@ -1,0 +1,259 @@
+"""`nein-grid`: what it reads, which samples it takes, and that the pictures are where they belong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nein import canvas, grid
+from nein.canvas import GREEN, GREY, RED, Badge, Cell, Row
+from nein.errors import UserError
+from nein.images import decode, write_png
+from nein.journal import Journal
+from nein.runs import RunDir
+from nein.samples import Dataset, load_folder
+
+RED_RGB = (0xB3, 0x26, 0x1E)
+
+
+@pytest.fixture
+def dataset(make_data: Callable[..., Path]) -> Dataset:
+    return load_folder(make_data(sources=4, per_source=2))
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, dataset: Dataset) -> Callable[..., RunDir]:
+    """Writes a finished run: every edit is one colour; `scores` is metric -> values in data order."""
+
+    def make(editor="ip2p", track="negative", color=(200, 30, 40), scores=None, failed=(), out="out", **data):
+        run = RunDir(tmp_path / out, editor, track)
+        run.path.mkdir(parents=True)
+        origin = {**dataset.origin, "records_sha256": dataset.records_sha256, **data}
+        run.manifest_path.write_text(json.dumps({"format": 1, "data": origin}))
+        edits = []
+        for sample in dataset.samples:
+            edit = {"id": sample.id, "image": f"images/{sample.id}.png", "error": None}
+            if sample.id in failed:
+                edit |= {"image": None, "error": "the model gave values that are not finite"}
+            else:
+                write_png(run.image_path(sample.id), np.full((24, 32, 3), color, np.uint8))
+            edits.append(edit)
+        (run.path / "edits.jsonl").write_text("".join(json.dumps(edit) + "\n" for edit in edits))
+        lines = [
+            {"id": s.id, "metric": m, "value": v, "reason": "because", "detail": {}}
+            for m, values in (scores or {}).items()
+            for s, v in zip(dataset.samples, values, strict=True)
+        ]
+        if lines:
+            (run.path / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return run
+
+    return make
+
+
+def ids(samples):
+    return [sample.id for sample in samples]
+
+
+def where(whole: np.ndarray, part: np.ndarray) -> list[tuple[int, int]]:
+    """(top, left) of every place where `part` stands in `whole`."""
+    corners = np.argwhere(
+        (whole[: 1 - part.shape[0] or None, : 1 - part.shape[1] or None] == part[0, 0]).all(-1)
+    )
+    h, w = part.shape[:2]
+    return [(y, x) for y, x in corners.tolist() if np.array_equal(whole[y : y + h, x : x + w], part)]
+
+
+def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, dataset, capsys):
+    first, second = make_run(color=(200, 30, 40)), make_run("magicbrush", color=(30, 40, 200))
+    assert grid.main([str(first.out), "--ids", dataset.samples[3].id, "--size", "96"]) == 0
+    path = first.out / "grid.png"
+    assert capsys.readouterr().out.strip() == str(path)
+    drawn = decode(path)
+    sample = dataset.samples[3]
+    expected = [
+        decode(sample.sample_path),
+        decode(first.image_path(sample.id)),
+        decode(second.image_path(sample.id)),
+        decode(sample.source_path),
+    ]
+    places = [where(drawn, np.asarray(canvas.fit(picture, 96))) for picture in expected]
+    assert [len(place) for place in places] == [1, 1, 1, 1]
+    tops, lefts = zip(*(place[0] for place in places), strict=True)
+    assert len(set(tops)) == 1
+    assert list(lefts) == [canvas.MARGIN + i * (96 + canvas.GAP) for i in range(4)]
+
+
+def test_one_run_directory_can_be_drawn_alone_and_elsewhere(make_run, dataset, tmp_path):
+    run, other = make_run(), make_run("magicbrush")
+    grid.main([str(run.path), "-n", "2", "--out", str(tmp_path / "new" / "a.png")])
+    grid.main([str(run.path), str(other.path), "-n", "2", "--out", str(tmp_path / "b.png")])
+    narrow, wide = Image.open(tmp_path / "new" / "a.png").size, Image.open(tmp_path / "b.png").size
+    assert wide[0] - narrow[0] == 192 + canvas.GAP
+    assert wide[1] == narrow[1]
+
+
+def test_tracks_are_columns_and_their_instructions_head_the_row(make_run, dataset):
+    make_run(track="remove")
+    run = make_run(track="negative")
+    found = grid.read_runs([run.out])
+    assert [records.run.track for records in found] == ["negative", "remove"]
+    sample = dataset.samples[0]
+    row = grid.build_row(sample, found)
+    assert row.title == f"negative: {sample.negative}\nremove: {sample.instruction('remove')}"
+    assert len(row.cells) == 4
+    assert [grid._column(records, found) for records in found] == ["ip2p\nnegative", "ip2p\nremove"]
+    only = grid.read_runs([run.out], ["remove"])
+    assert grid.build_row(sample, only).title == sample.instruction("remove")
+    assert grid._column(only[0], only) == "ip2p"
+
+
+def test_verdicts_are_read_from_the_scores(make_run, dataset):
+    run = make_run(
+        scores={
+            "removal_vqa": [1.0, 0.0, None, *[1.0] * 5],
+            "removal_ovd": [0.0, 1.0, 1.0, *[1.0] * 5],
+            "clip_i": [0.8125, 0.5, None, *[0.1] * 5],
+        }
+    )
+    found = grid.read_runs([run.out])
+    badges = [grid.build_row(sample, found, "clip_i").cells[1].badges for sample in dataset.samples[:3]]
+    assert badges[0] == [
+        Badge("VQA: removed", GREEN),
+        Badge("OVD: still there", RED),
+        Badge("CLIP-I 81.2", GREY),
+    ]
+    assert badges[1][:2] == [Badge("VQA: still there", RED), Badge("OVD: removed", GREEN)]
+    assert badges[2][0] == Badge("VQA: unscored", GREY)
+    assert badges[2][2] == Badge("CLIP-I unscored", GREY)
+
+
+def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dataset):
+    samples = dataset.samples
+    run = make_run(failed=[samples[0].id])
+    (run.path / "edits.jsonl").write_text("".join((run.path / "edits.jsonl").open().readlines()[:-1]))
+    run.image_path(samples[1].id).unlink()
+    samples[1].sample_path.write_bytes(samples[1].sample_path.read_bytes()[:40])
+    found = grid.read_runs([run.out])
+    failed, broken, absent = (grid.build_row(samples[i], found).cells for i in (0, 1, -1))
+    assert failed[1].message == "failed: the model gave values that are not finite"
+    assert failed[1].picture is None
+    assert "missing" in broken[1].message
+    assert str(samples[1].sample_path) in broken[0].message
+    assert absent[1].message == "not edited yet"
+    grid.main([str(run.out), "--ids", *(samples[i].id for i in (0, 1, -1))])
+    drawn = decode(run.out / "grid.png")
+    assert (drawn.reshape(-1, 3) == RED_RGB).all(1).sum() > 50  # the error text
+
+
+def test_a_run_still_under_way_is_drawn_from_its_journal(make_run, dataset):
+    run = make_run()
+    rows = run.read_edits()
+    (run.path / "edits.jsonl").unlink()
+    with Journal(run.journals, "edits", 0) as log:
+        log.append({"block": 0, "edits": rows[:2]})
+    (records,) = grid.read_runs([run.out])
+    assert list(records.edits) == [row["id"] for row in rows[:2]]
+    assert ids(grid.choose(dataset, [records], number=5)) == [row["id"] for row in rows[:2]]
+
+
+def test_chosen_ids_keep_their_order(make_run, dataset):
+    found = grid.read_runs([make_run().out])
+    wanted = [dataset.samples[i].id for i in (5, 0, 3)]
+    assert ids(grid.choose(dataset, found, ids=wanted)) == wanted
+    with pytest.raises(UserError, match=r"no sample 'NeIn_000000000001_9'.*did you mean 'NeIn_000000000001_"):
+        grid.choose(dataset, found, ids=["NeIn_000000000001_9"])
+
+
+def test_random_samples_follow_the_seed_and_stay_when_more_are_drawn(make_run, dataset):
+    found = grid.read_runs([make_run().out])
+    few = ids(grid.choose(dataset, found, number=3, seed=1))
+    more = ids(grid.choose(dataset, found, number=5, seed=1))
+    assert few == ids(grid.choose(dataset, found, number=3, seed=1))
+    assert set(few) < set(more)
+    everything = ids(dataset.samples)
+    assert more == [name for name in everything if name in more]
+    assert len({tuple(ids(grid.choose(dataset, found, number=3, seed=seed))) for seed in range(8)}) > 3
+
+
+def test_worst_and_best_follow_the_direction_of_the_metric(make_run, dataset):
+    values = [0.3, 0.1, 0.9, None, 0.7, 0.5, 0.2, 0.4]
+    found = grid.read_runs([make_run(scores={"clip_i": values, "l1": values}).out])
+    names = ids(dataset.samples)
+
+    def chosen(select, metric):
+        return [
+            names.index(name)
+            for name in ids(grid.choose(dataset, found, select=select, metric=metric, number=3))
+        ]
+
+    assert chosen("worst", "clip_i") == chosen("best", "l1") == [1, 6, 0]
+    assert chosen("best", "clip_i") == chosen("worst", "l1") == [2, 4, 5]
+
+
+def test_selection_averages_over_runs_and_leaves_out_unscored(make_run, dataset):
+    make_run(scores={"dino": [0.9, 0.1, None, *[0.5] * 5]})
+    run = make_run("magicbrush", scores={"dino": [0.0, 0.3, None, *[0.5] * 5]})
+    found = grid.read_runs([run.out])
+    order = ids(grid.choose(dataset, found, select="worst", metric="dino", number=8))
+    names = ids(dataset.samples)
+    assert order[:2] == [names[1], names[0]]  # means 0.2 and 0.45
+    assert names[2] not in order
+    assert len(order) == 7
+
+
+def test_equal_values_are_ordered_by_the_seed(make_run, dataset):
+    found = grid.read_runs([make_run(scores={"removal_vqa": [0.0] * 8}).out])
+    picks = {
+        tuple(ids(grid.choose(dataset, found, select="worst", number=2, seed=seed))) for seed in range(8)
+    }
+    assert len(picks) > 3
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--metric", "clipi", "--select", "worst"], "did you mean 'clip_i'"),
+        (["--metric", "dino", "--select", "worst"], "no scores of dino"),
+        (["--tracks", "add"], "no run of track add"),
+        (["--number", "0"], "--number 0"),
+        (["--data", "/nowhere"], "no data folder '/nowhere'"),
+    ],
+)
+def test_mistakes_are_sentences(arguments, expected, make_run):
+    run = make_run()
+    with pytest.raises(UserError, match=expected):
+        grid.main([str(run.out), *arguments])
+
+
+def test_folders_that_are_no_runs_and_mixed_data_are_refused(make_run, tmp_path):
+    with pytest.raises(UserError, match=r"holds no run \(no manifest.json\)"):
+        grid.main([str(tmp_path)])
+    run, other = make_run(), make_run(out="other", records_sha256="0" * 64)
+    with pytest.raises(UserError, match="different data"):
+        grid.main([str(run.out), str(other.out)])
+
+
+def test_equal_editors_of_two_outputs_are_told_apart(make_run):
+    run, other = make_run(), make_run(out="other")
+    found = grid.read_runs([run.out, other.out, run.path])
+    assert [grid._column(records, found) for records in found] == ["out/ip2p", "other/ip2p"]
+
+
+def test_pictures_are_scaled_to_the_long_side_and_keep_their_shape():
+    wide = np.zeros((30, 60, 3), np.uint8)
+    assert canvas.fit(wide, 192).size == (192, 96)
+    assert canvas.fit(wide.transpose(1, 0, 2), 20).size == (10, 20)
+
+
+def test_long_text_stays_inside_the_picture():
+    row = Row("word " * 300, "x" * 2000, [Cell(None, "unbroken" * 50, [Badge("b" * 300, GREEN)])])
+    picture = np.asarray(canvas.draw(["column" * 40], [row], 128))
+    assert picture.shape[1] == 128 + 2 * canvas.MARGIN
+    assert (picture[:, -canvas.MARGIN + 4 :] == 255).all()
+    assert (picture[-canvas.MARGIN :] == 255).all()

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nein import images
+from nein.images import ImageError
+
+
+def save(path: Path, picture: Image.Image, **options: object) -> Path:
+    picture.save(path, **options)
+    return path
+
+
+def test_png_round_trip_keeps_every_pixel(tmp_path: Path) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (17, 23, 3), dtype=np.uint8)
+    images.write_png(tmp_path / "a" / "b.png", picture)
+    assert np.array_equal(images.decode(tmp_path / "a" / "b.png"), picture)
+    assert images.probe(tmp_path / "a" / "b.png") == (23, 17)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.png"]  # no temporary file is left
+
+
+def test_grey_is_repeated_in_three_channels(tmp_path: Path) -> None:
+    path = save(tmp_path / "g.png", Image.fromarray(np.array([[0, 7], [128, 255]], dtype=np.uint8)))
+    assert images.decode(path).tolist() == [[[0] * 3, [7] * 3], [[128] * 3, [255] * 3]]
+
+
+def test_sixteen_bit_grey_is_divided_not_clipped(tmp_path: Path) -> None:
+    values = np.array([[0, 255, 256, 0x8000, 0xFFFF]], dtype=np.uint16)
+    path = save(tmp_path / "g16.png", Image.fromarray(values))
+    assert images.decode(path)[0, :, 0].tolist() == [0, 0, 1, 128, 255]
+
+
+def test_transparency_is_composed_on_white(tmp_path: Path) -> None:
+    pixels = np.array([[[200, 0, 0, 255], [200, 0, 0, 0]]], dtype=np.uint8)
+    path = save(tmp_path / "rgba.png", Image.fromarray(pixels))
+    assert images.decode(path).tolist() == [[[200, 0, 0], [255, 255, 255]]]
+
+
+def test_cmyk_is_converted(tmp_path: Path) -> None:
+    path = save(tmp_path / "c.tif", Image.new("CMYK", (2, 2), (0, 255, 255, 0)))
+    assert images.decode(path)[0, 0].tolist() == [255, 0, 0]
+
+
+def test_exif_orientation_is_ignored(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (4, 2))
+    exif = picture.getexif()
+    exif[0x0112] = 6  # rotated by 90 degrees
+    path = save(tmp_path / "e.jpg", picture, exif=exif)
+    assert images.decode(path).shape == (2, 4, 3)
+
+
+def test_truncated_file_has_a_readable_header_but_does_not_decode(tmp_path: Path) -> None:
+    path = tmp_path / "t.png"
+    images.write_png(path, np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+    path.write_bytes(path.read_bytes()[:900])
+    assert images.probe(path) == (40, 40)
+    with pytest.raises(ImageError, match=r"t\.png: the image cannot be decoded"):
+        images.decode(path)
+
+
+def test_missing_and_foreign_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"no\.png: the file is missing"):
+        images.decode(tmp_path / "no.png")
+    (tmp_path / "text.png").write_text("hello")
+    with pytest.raises(ImageError, match="not an image file"):
+        images.probe(tmp_path / "text.png")
+
+
+def test_pixel_hash_depends_on_pixels_and_shape_only() -> None:
+    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    turned = picture.reshape(3, 2, 3)
+    changed = picture.copy()
+    changed[0, 0, 0] ^= 1
+    strided = np.repeat(picture, 2, axis=1)[:, ::2]
+    assert images.pixel_hash(strided) == images.pixel_hash(picture)
+    assert len({images.pixel_hash(p) for p in (picture, turned, changed)}) == 3
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros((2, 2, 3)), np.zeros((2, 2), np.uint8), np.zeros((0, 2, 3), np.uint8)]
+)
+def test_arrays_that_are_no_pictures_are_refused(bad: np.ndarray) -> None:
+    with pytest.raises(ImageError, match="an image must"):
+        images.encode_png(bad)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from editors import EditorError
+from nein import config, models
+from nein.errors import UserError
+
+
+def choose(*argv: str) -> list[models.EditorChoice]:
+    return models.resolve_editors(config.parse(argv)[0])
+
+
+def test_the_same_name_means_the_row_of_the_preset() -> None:
+    [nano] = choose("--editor", "magicbrush")
+    [paper] = choose("--editor", "magicbrush", "--preset", "paper", "--data", "x")
+    assert (nano.slug, paper.slug) == ("magicbrush", "magicbrush")
+    assert nano.checkpoint == "nano:magicbrush"
+    assert paper.checkpoint is not None
+    assert not paper.checkpoint.startswith("nano:")
+    assert paper.options["steps"] == 100
+    assert nano.options["steps"] < 100
+
+
+def test_all_is_every_editor_of_the_preset_once() -> None:
+    found = [choice.asked for choice in choose("--editor", "ip2p,all")]
+    assert found[0] == "ip2p"
+    assert len(found) == len(set(found))
+    assert {"ip2p", "magicbrush", "hqedit"} <= set(found)
+
+
+def test_overrides_reach_the_editor_and_its_identity() -> None:
+    [plain], [other] = choose("--editor", "ip2p"), choose("--editor", "ip2p", "--steps", "7")
+    assert other.options == {**plain.options, "steps": 7}
+    assert plain.identity() != other.identity()
+    assert other.identity()["editor.steps"] == 7
+
+
+def test_a_folder_is_an_editor_with_a_name_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a" / "model").mkdir(parents=True)
+    (tmp_path / "b" / "model").mkdir(parents=True)
+    one, other = choose("--editor", f"{tmp_path}/a/model,{tmp_path}/b/model")
+    assert one.slug.startswith("model-")
+    assert one.slug != other.slug
+    assert one.checkpoint == f"{tmp_path}/a/model"
+    assert models.slug("owner/name@rev").startswith("name-rev-")
+    assert "/" not in models.slug("owner/name@rev")
+
+
+def test_an_unknown_editor_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(EditorError, match="did you mean 'magicbrush'"):
+        choose("--editor", "magicbrsh")
+    with pytest.raises(EditorError, match="no option 'steps'"):
+        choose("--editor", "identity", "--steps", "3")
+
+
+def test_references_are_folders_ids_or_embedded(tmp_path: Path) -> None:
+    assert models.resolve(str(tmp_path)) == (str(tmp_path), None)
+    assert models.resolve("owner/name@abc") == ("owner/name", "abc")
+    assert models.resolve("owner/name") == ("owner/name", None)
+    assert models.resolve("alex") == ("alex", None)
+    with pytest.raises(UserError, match="no embedded model 'nano:nothing'"):
+        models.resolve("nano:nothing")
+
+
+@pytest.mark.parametrize(
+    ("metric", "key", "argv"),
+    [
+        ("l1", "align", ["--align", "crop"]),
+        ("clip_i", "model", ["--models.clip", "a/b"]),
+        ("removal_vqa", "protocol", ["--protocol", "paper"]),
+        ("removal_vqa", "article", ["--article", "a_an"]),
+        ("retention_vqa", "quantization", ["--models.vqa_quantization", "bnb-fp4"]),
+        ("removal_ovd", "threshold", ["--threshold", "0.2"]),
+        ("auc_removal", "pad", ["--models.ovd_pad", "gray"]),
+        ("fid", "protocol", ["--protocol", "paper"]),
+        ("retention_ovd", "dtype", ["--judge-dtype", "bfloat16"]),
+    ],
+)
+def test_what_changes_a_value_changes_the_identity_of_its_metric(
+    metric: str, key: str, argv: list[str]
+) -> None:
+    before = models.score_identity(metric, config.parse([])[0], "cpu")
+    after = models.score_identity(metric, config.parse(argv)[0], "cpu")
+    assert {k for k in {*before, *after} if before.get(k) != after.get(k)} == {key}
+
+
+def test_what_does_not_concern_a_metric_leaves_its_identity_alone() -> None:
+    other = config.parse(["--threshold", "0.2", "--models.vqa", "a/b", "--protocol", "paper", "--seed", "3"])[
+        0
+    ]
+    for metric in ("l1", "dino", "lpips", "clip_t"):
+        assert models.score_identity(metric, other, "cpu") == models.score_identity(
+            metric, config.parse([])[0], "cpu"
+        )

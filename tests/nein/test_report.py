@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metrics import INFO
+from nein import atomic, journal, published, report, table
+from nein.errors import UserError
+from nein.runs import RunDir
+
+
+def write_run(
+    out: Path,
+    editor: str,
+    track: str,
+    scores: dict[str, list[float | None]],
+    *,
+    preset: str = "nano",
+    status: str = "complete",
+    fid: dict[str, Any] | None = None,
+) -> RunDir:
+    """A finished run with these per-sample values; two samples to a source image."""
+    run = RunDir(out, editor, track)
+    n = len(next(iter(scores.values())))
+    run.open(
+        {"seed": 0}, {"config": {"preset": preset, "protocol": "fixed", "align": "stretch"}}, overwrite=False
+    )
+    run.update(status=status, data={"records_sha256": "x"})
+    edits = [{"id": f"s{i}", "source_id": f"c{i // 2}", "image": "x.png", "error": None} for i in range(n)]
+    journal.write_lines(run.path / "edits.jsonl", iter(edits))
+    rows = [
+        {"id": f"s{i}", "metric": m, "value": v, "reason": "" if v is not None else "no answer", "detail": {}}
+        for m, column in scores.items()
+        for i, v in enumerate(column)
+    ]
+    journal.write_lines(run.path / "scores.jsonl", iter(rows))
+    atomic.write_json(run.path / "corpus.json", {"fid": fid} if fid else {})
+    return run
+
+
+def test_the_table_has_arrows_intervals_and_counts(tmp_path: Path) -> None:
+    write_run(
+        tmp_path, "ip2p", "negative", {"l1": [0.1, 0.1, 0.3, None], "removal_vqa": [0.0, 0.0, 0.0, 0.0]}
+    )
+    text = report.report(tmp_path)
+    assert "| L1 ↓" in text
+    assert "| Removal (VQA) ↑" in text
+    assert "16.7 ± " in text
+    assert "| 0.0 [0.0, 9" in text  # two source images: almost nothing is known
+    assert "nano (miniature models on drawn scenes; not comparable with the paper)" in text
+    assert "ip2p/negative: 1 are unscored in L1, for instance: no answer" in text
+    assert (tmp_path / "table.md").read_text() == text
+
+
+def test_the_summary_and_the_csv_hold_unscaled_values(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.1, 0.3, None]})
+    report.report(tmp_path)
+    summary = atomic.read_json(run.path / "summary.json")
+    entry = summary["metrics"]["l1"]
+    assert entry["value"] == pytest.approx(0.5 / 3)
+    assert (entry["n"], entry["n_unscored"], entry["clusters"]) == (3, 1, 2)
+    assert entry["reasons"] == {"no answer": 1}
+    [row] = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
+    assert float(row["value"]) == entry["value"]
+    assert float(row["low"]) == entry["low"]
+    assert (row["editor"], row["track"], row["metric"], row["n_unscored"]) == ("ip2p", "negative", "l1", "1")
+
+
+def test_a_metric_without_any_value_is_shown_as_missing_not_as_zero(tmp_path: Path) -> None:
+    write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [None, None]})
+    text = report.report(tmp_path)
+    assert "| –" in text
+    assert "2 are unscored in Removal (VQA)" in text
+
+
+def test_the_negation_gap_is_paired_and_has_the_right_sign(tmp_path: Path) -> None:
+    write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 0.0, 1.0, 0.0, 0.0, None]})
+    write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]})
+    write_run(tmp_path, "magicbrush", "negative", {"removal_vqa": [0.0] * 6})
+    text = report.report(tmp_path)
+    assert "ip2p: Removal" in text
+    assert "is 83.3 % and 20.0 % by VQA (gap 60.0 [" in text
+    assert "magicbrush: Removal" not in text  # it has no twin
+
+
+def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path: Path) -> None:
+    scores: dict[str, list[float | None]] = {"l1": [0.1, 0.2], "removal_ovd": [0.0, 1.0]}
+    write_run(tmp_path / "nano", "magicbrush", "negative", scores)
+    assert "8.95" not in report.report(tmp_path / "nano")
+    write_run(tmp_path / "paper", "magicbrush", "negative", scores, preset="paper")
+    write_run(tmp_path / "paper", "magicbrush", "remove", scores, preset="paper")
+    write_run(tmp_path / "paper", "my-editor", "negative", scores, preset="paper")
+    text = report.report(tmp_path / "paper")
+    assert text.count("as printed in the paper") == 2  # once per table, for the one row the paper has
+    assert "| 8.95" in text
+    assert "| 8.13" in text
+    assert "not comparable with the paper" not in text
+
+
+def test_only_complete_runs_are_shown_and_the_others_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
+    write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="incomplete")
+    text = report.report(tmp_path)
+    assert "70.0" not in text
+    assert "not shown because not complete: hqedit/negative." in text
+
+
+def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there are no runs there"):
+        report.report(tmp_path)
+    write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="edited")
+    with pytest.raises(UserError, match="none of the 1 runs there is complete"):
+        report.report(tmp_path)
+
+
+def test_rows_that_cannot_be_compared_are_pointed_out(tmp_path: Path) -> None:
+    write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
+    write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7, 0.7]})
+    assert "the rows differ in size" in report.report(tmp_path)
+
+
+def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
+    entry = {"value": 12.345, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
+    write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]}, fid={**entry, "reasons": {}})
+    text = report.report(tmp_path)
+    assert "12.35 ± 2.50" in text or "12.34 ± 2.50" in text
+    assert "FID from 2 images is biased upwards" in text
+
+
+def test_figures_are_scaled_as_the_paper_prints_them() -> None:
+    entry = {"value": 0.12345, "low": 0.1, "high": 0.16}
+    assert table.figure(INFO["l1"], entry) == "12.3 ± 3.0"
+    assert table.figure(INFO["lpips"], entry) == "0.12 ± 0.03"
+    assert table.figure(INFO["removal_vqa"], entry) == "12.3 [10.0, 16.0]"
+    assert table.figure(INFO["l1"], {"value": 0.5, "low": None, "high": None}) == "50.0"
+    assert table.figure(INFO["l1"], None) == "–"
+
+
+def test_published_figures_are_those_of_table_3() -> None:
+    assert published.COLUMNS == tuple(name for name in INFO if name != "clip_t")
+    found = published.figures("ip2p")
+    assert found is not None
+    assert (found["l1"], found["fid"], found["lpips"], found["removal_vqa"]) == (11.24, 10.60, 0.43, 3.83)
+    assert published.figures("my-editor") is None
+    # AUC-Removal is 100 - (100 - Removal) * mean score of what is detected, so it is never below Removal.
+    for row in published.TABLE_3.values():
+        assert row[9] >= row[8]
+
+
+def test_reports_need_neither_torch_nor_pictures() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, nein.report; print({'torch', 'PIL', 'transformers'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

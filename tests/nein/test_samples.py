@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nein import data, templates
+from nein.errors import UserError
+from nein.samples import load_folder, validate_images
+from nein.seeds import sample_seed
+
+
+def rewrite(root: Path, change: Callable[[list], object]) -> Path:
+    records = json.loads((root / "val.json").read_text())
+    changed = change(records)
+    (root / "val.json").write_text(json.dumps(records if changed is None else changed))
+    return root
+
+
+def test_records_become_samples_in_file_order(make_data: Callable[..., Path]) -> None:
+    found = load_folder(make_data(2, 2))
+    assert [s.id for s in found.samples] == [f"NeIn_{s:012d}_{k}" for s in (1, 2) for k in (1, 2)]
+    first = found.samples[0]
+    assert first.source_id == "COCO_000000000001"
+    assert first.object == "apple"
+    assert first.generated == "Add an apple."
+    assert first.template == 3
+    assert first.negative == "No apple present in the image."
+    assert first.source_path.name == "COCO_000000000001.png"
+    assert first.sample_path.name == "NeIn_000000000001_1.png"
+    assert [first.instruction(track) for track in ("negative", "remove", "add")] == [
+        "No apple present in the image.",
+        "Remove the apple.",
+        "Add an apple.",
+    ]
+
+
+def test_a_sample_without_file_of_any_kind_is_named_with_every_other_problem(
+    make_data: Callable[..., Path],
+) -> None:
+    root = make_data(3, 1)
+    (root / "coco_for_val" / "COCO_000000000001.png").unlink()
+    (root / "nein_val" / "NeIn_000000000002_1.png").write_bytes(b"")
+    with pytest.raises(UserError) as caught:
+        validate_images(load_folder(root).samples, "The data")
+    message = str(caught.value)
+    assert "2 problems" in message
+    assert "1 x missing COCO image" in message
+    assert "COCO_000000000001" in message
+    assert "1 x unreadable NeIn image" in message
+    assert "NeIn_000000000002_1" in message
+
+
+def test_all_faults_of_the_records_are_said_at_once(make_data: Callable[..., Path]) -> None:
+    def spoil(records: list) -> None:
+        records[0]["T_generated"] = "Insert a cat."
+        records[1]["T_negativ"] = records[1].pop("T_negative")
+        records[2]["NeIn"] = records[3]["NeIn"]
+        records[4]["T_generated"] = "Add a zebra."
+        records[5]["NeIn"] = "../escape"
+        records.append("no object")
+
+    with pytest.raises(UserError) as caught:
+        load_folder(rewrite(make_data(3, 2), spoil))
+    message = str(caught.value)
+    assert "'Insert a cat.' is not of the form" in message
+    assert "unknown field: 'T_negativ'" in message
+    assert "did you mean 'T_negative'" in message
+    assert "missing field: 'T_negative'" in message
+    assert "duplicate id: NeIn_000000000002_2" in message
+    assert "'zebra' of T_generated does not occur" in message
+    assert "not a plain file stem" in message
+    assert "record that is not an object: number 6 is a str" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[{", "not valid JSON"),
+        ('{"COCO": 1}', "must hold a JSON array"),
+        ("[]", "has no samples"),
+        ("\xff", "not UTF-8"),
+    ],
+)
+def test_a_broken_annotation_file_is_one_sentence(
+    make_data: Callable[..., Path], text: str, sentence: str
+) -> None:
+    root = make_data(1, 1)
+    (root / "val.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=sentence):
+        load_folder(root)
+
+
+def test_missing_parts_of_the_layout_name_the_option_that_helps(tmp_path: Path, make_data: Callable) -> None:
+    with pytest.raises(UserError, match="There is no data folder"):
+        load_folder(tmp_path / "nowhere")
+    root = make_data(1, 1)
+    (root / "nein_val").rename(root / "edited")
+    with pytest.raises(UserError, match="--nein-images"):
+        load_folder(root)
+    assert load_folder(root, nein_images=root / "edited").samples[0].sample_path.parent == root / "edited"
+
+
+def test_columns_rename_fields(make_data: Callable[..., Path]) -> None:
+    root = rewrite(make_data(2, 1), lambda rows: [{"prompt": r.pop("T_negative"), **r} for r in rows])
+    with pytest.raises(UserError, match="unknown field: 'prompt'"):
+        load_folder(root)
+    assert load_folder(root, columns={"T_negative": "prompt"}).samples[0].negative.endswith(".")
+    with pytest.raises(UserError, match="--columns has no key 'negative'"):
+        data.load(str(root), columns={"negative": "prompt"})
+
+
+def test_the_record_hash_sees_every_field_and_the_order(make_data: Callable[..., Path]) -> None:
+    root = make_data(2, 2)
+    hashes = {load_folder(root).records_sha256}
+    hashes.add(load_folder(rewrite(root, lambda rows: rows[::-1])).records_sha256)
+    rewrite(root, lambda rows: rows[0].update(T_original="Another caption."))
+    hashes.add(load_folder(root).records_sha256)
+    assert len(hashes) == 3
+
+
+def test_selection_by_limit_and_id(make_data: Callable[..., Path]) -> None:
+    found = load_folder(make_data(3, 2))
+    assert found.select(None, []) == [0, 1, 2, 3, 4, 5]
+    assert found.select(4, []) == [0, 1, 2, 3]
+    assert found.select(None, ["NeIn_000000000003_1", "NeIn_000000000001_2"]) == [1, 4]
+    with pytest.raises(UserError, match="did you mean 'NeIn_000000000003_1'"):
+        found.select(None, ["NeIn_00000000003_1"])
+
+
+def test_a_manifest_origin_leads_back_to_the_same_data(make_data: Callable[..., Path]) -> None:
+    found = data.load(str(make_data(2, 2)))
+    assert data.reload(found.origin).samples == found.samples
+
+
+def test_rows_of_a_hub_data_set_are_laid_out_officially(
+    make_data: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_data(2, 2)
+    rows = []
+    for record in json.loads((root / "val.json").read_text()):
+        rows.append(
+            {
+                "COCO": record["COCO"],
+                "caption": record["T_original"],
+                "T_negative": record["T_negative"],
+                "T_generated": record["T_generated"],
+                "NeIn": record["NeIn"],
+                "gt": {"bytes": (root / "coco_for_val" / f"{record['COCO']}.png").read_bytes(), "path": None},
+                "image": {"bytes": (root / "nein_val" / f"{record['NeIn']}.png").read_bytes(), "path": None},
+            }
+        )
+    columns = {"T_original": "caption", "source_image": "gt", "sample_image": "image"}
+    out = tmp_path / "hub"
+    data.lay_out(rows, rows[0], columns, out, "val", where="the data set 'a/b'")
+    copy, original = load_folder(out), load_folder(root)
+    assert copy.records_sha256 == original.records_sha256
+    for one, other in zip(copy.samples, original.samples, strict=True):
+        assert one.sample_path.read_bytes() == other.sample_path.read_bytes()
+        assert one.source_path.read_bytes() == other.source_path.read_bytes()
+    with pytest.raises(UserError, match="has no column 'T_original'; it has COCO, caption"):
+        data.lay_out(rows, rows[0], {}, out, "val", where="the data set 'a/b'")
+
+
+def test_hub_data_without_the_datasets_package_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'nein\[hub\]'"):
+        data.load("hub:owner/name", cache=tmp_path)
+
+
+def test_templates_and_articles_are_those_of_the_paper() -> None:
+    assert len(set(templates.NEGATIVE_TEMPLATES)) == 13
+    assert templates.negative_sentence(7, "traffic light") == "Traffic light is not part of the scene."
+    assert templates.indefinite("orange") == "an orange"
+    assert templates.indefinite("scissors") == "a scissors"
+    assert templates.removal("hot dog") == "Remove the hot dog."
+    for index in range(13):
+        assert templates.template_of(templates.negative_sentence(index, "wine glass"), "wine glass") == index
+    assert templates.template_of("There is no wine glass.", "wine glass") is None
+
+
+def test_the_object_must_be_a_whole_word_of_the_negative_sentence() -> None:
+    assert templates.object_of("Add a stop sign.", "Stop sign is missing from the image.") == "stop sign"
+    with pytest.raises(ValueError, match="does not occur"):
+        templates.object_of("Add a car.", "The image lacks carrot.")
+
+
+def test_seeds_belong_to_run_sample_and_repeat() -> None:
+
+    import hashlib
+
+    assert sample_seed(0, "NeIn_1") == int(hashlib.sha256(b"0/NeIn_1/0").hexdigest()[:16], 16) // 2
+    different = {sample_seed(0, "a"), sample_seed(1, "a"), sample_seed(0, "b"), sample_seed(0, "a", 1)}
+    assert len(different) == 4
+    assert all(0 <= seed < 2**63 for seed in different)
+
+
+def cell(path: Path) -> dict[str, object]:
+    """A picture as parquet files on the hub hold it."""
+    return {"bytes": path.read_bytes(), "path": path.name}
+
+
+def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(
+    make_data: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    root = make_data(2, 2)
+    records = json.loads((root / "val.json").read_text())
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").Table.from_pylist(
+        [
+            {
+                **record,
+                "source_image": cell(root / "coco_for_val" / f"{record['COCO']}.png"),
+                "sample_image": cell(root / "nein_val" / f"{record['NeIn']}.png"),
+            }
+            for record in records
+        ]
+    )
+    parquet.write_table(table, tmp_path / "val.parquet")
+    features = {name: datasets.Value("string") for name in records[0]}
+    features |= {name: datasets.Image() for name in ("source_image", "sample_image")}
+    asked = []
+
+    def load_dataset(name: str, **options: object) -> object:
+        asked.append((name, options))
+        return datasets.Dataset.from_parquet(
+            str(tmp_path / "val.parquet"),
+            features=datasets.Features(features),
+            cache_dir=str(tmp_path / "cache"),
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    found = data.load("hub:owner/name@abc", cache=tmp_path / "hub")
+    original = load_folder(root)
+    assert asked == [("owner/name", {"split": "val", "revision": "abc"})]
+    assert found.records_sha256 == original.records_sha256
+    assert found.origin["name"] == "owner/name"
+    assert [s.sample_path.read_bytes() for s in found.samples] == [
+        s.sample_path.read_bytes() for s in original.samples
+    ]
+    assert data.load("hub:owner/name@abc", cache=tmp_path / "hub").samples == found.samples
+    assert len(asked) == 1  # the second time it is read from the cache

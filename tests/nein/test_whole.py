@@ -1,0 +1,96 @@
+"""Everything together on tiny models of the real classes: every metric, and an interruption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metrics import INFO
+from nein import journal
+from nein.cli import main_eval
+from tests.editors.tiny import build_pipeline
+from tests.metrics import tiny
+from tests.nein.conftest import Outcome, write_data
+
+FILES = ("edits.jsonl", "scores.jsonl", "corpus.json", "summary.json")
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A command line that names a tiny model for every role."""
+    root = tmp_path_factory.mktemp("zoo")
+    write_data(root / "data", 2, 2)
+    build_pipeline(root / "editor")
+    vit = tiny.make_vit(root / "vit")
+    folders = {
+        "clip": tiny.make_clip(root / "clip"),
+        "dino": vit,
+        "fid": vit,
+        "lpips": tiny.make_lpips(root / "lpips"),
+        "vqa": tiny.make_llava(root / "llava"),
+        "ovd": tiny.make_owlv2(root / "owlv2"),
+    }
+    line = ["--editor", f"{root / 'editor'},solid", "--data", str(root / "data")]
+    line += ["--device", "cpu", "--batch-size", "2", "--metrics", "all", "--protocol", "paper"]
+    for kind, folder in folders.items():
+        line += [f"--models.{kind}", str(folder)]
+    return line
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(out)): p.read_bytes() for name in FILES for p in sorted(out.rglob(name))}
+
+
+def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
+    options: list[str],
+    evaluate: Callable[..., Outcome],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = evaluate(*options, "--out", tmp_path / "whole")
+    assert done.code == 0, done.stderr
+    expected = contents(tmp_path / "whole")
+    assert len(expected) == 4 * 4  # two editors, two tracks
+    for name in (name for name in expected if name.endswith("summary.json")):
+        metrics = json.loads(expected[name])["metrics"]
+        assert list(metrics) == list(INFO)
+        for metric, entry in metrics.items():
+            assert entry["n"] + entry["n_unscored"] == 4, metric
+            assert entry["n"] == 4 or metric.startswith("retention"), metric
+            if entry["value"] is not None:
+                low, high = INFO[metric].range
+                assert low <= entry["value"] <= high
+    rows = [json.loads(line) for name in expected if "scores" in name for line in expected[name].splitlines()]
+    assert len(rows) == 4 * 4 * (len(INFO) - 1)  # FID has no value of its own for a sample
+    assert len({row["value"] for row in rows if row["metric"] == "dino"}) > 4
+
+    append, seen = journal.Journal.append, 0
+
+    def interrupted(self: journal.Journal, record: dict[str, Any]) -> None:
+        nonlocal seen
+        seen += self.path.name.startswith("scores")
+        if seen == 4:
+            raise KeyboardInterrupt
+        append(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, "append", interrupted)
+        assert evaluate(*options, "--out", tmp_path / "cut").code == 130
+    assert evaluate(*options, "--out", tmp_path / "cut").code == 0
+    assert contents(tmp_path / "cut") == expected
+
+
+def test_the_manifest_says_which_models_were_used(options: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main_eval([*options, "--limit", "1", "--control", "none", "--out", str(tmp_path)])
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("*/negative/manifest.json")]
+    for manifest in manifests:
+        assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
+        assert all(model["fingerprint"] for model in manifest["models"].values())
+        assert manifest["invocations"][0]["environment"]["device"] == "cpu"
+    fingerprints = {manifest["models"]["editor"]["fingerprint"] for manifest in manifests}
+    assert len(fingerprints) == 2

@@ -1,0 +1,58 @@
+"""The commands start at once: importing the packages loads no model library and no image library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = (
+    "torch",
+    "torchvision",
+    "transformers",
+    "diffusers",
+    "accelerate",
+    "PIL",
+    "spacy",
+    "scipy",
+    "lpips",
+    "cleanfid",
+)
+REPORT = f"import sys; print(*(name for name in {HEAVY} if name in sys.modules))"
+
+
+def loaded_by(code: str) -> str:
+    """The heavy modules a fresh interpreter has loaded after running `code`, separated by spaces."""
+    line = [sys.executable, "-c", f"{code}\n{REPORT}"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+
+@pytest.mark.parametrize("module", ["nein.cli", "nein.config", "editors", "metrics"])
+def test_importing_loads_nothing_heavy(module):
+    assert loaded_by(f"import {module}") == ""
+
+
+def test_naming_and_checking_editors_loads_nothing_heavy():
+    code = (
+        "import editors; editors.available(); "
+        "editors.preset_row('hqedit', 'paper'); editors.check('ip2p', steps=3)"
+    )
+    assert loaded_by(code) == ""
+
+
+def test_editors_without_a_model_work_without_torch():
+    code = (
+        "import numpy as np, editors\n"
+        "image = np.zeros((4, 4, 3), np.uint8)\n"
+        "results = editors.get_editor('solid').edit([editors.EditRequest('a', image, 'Remove it.', 0)])\n"
+        "assert (results[0].image == 128).all()"
+    )
+    assert loaded_by(code) == ""
+
+
+def test_the_probe_sees_a_heavy_import():
+    assert loaded_by("import PIL.Image") == "PIL"
