@@ -52,8 +52,13 @@ def share(items: Sequence[Item], rank: int, size: int) -> list[Item]:
 def prefetch(
     work: Callable[[int], Item], numbers: Iterable[int], ahead: int = 2
 ) -> Iterator[tuple[int, Item]]:
-    """Yields (number, work(number)) in order, running up to `ahead` calls before they are asked for."""
-    with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="read") as pool:
+    """Yields (number, work(number)) in order, running up to `ahead` calls before they are asked for.
+
+    Used for reading files beside a GPU, and for whole blocks of work on a CPU: there several blocks run at once,
+    each on one thread, rather than one block on several. A block's arithmetic is then the same on any number of
+    cores (the order in which threads add up decides the last bits), and small models gain more from it.
+    """
+    with ThreadPoolExecutor(max_workers=max(1, ahead), thread_name_prefix="block") as pool:
         waiting: list[tuple[int, Future[Item]]] = []
         try:
             for number in numbers:

@@ -50,8 +50,9 @@ def _eval(argv: Sequence[str]) -> None:
     if dry_run:
         print(configuration.dump(config), end="")
         return
-    from nein import evaluate, world
+    from nein import environment, evaluate, world
 
+    environment.keep_freed_memory()
     place = world.from_environment()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:

@@ -61,6 +61,9 @@ class ModelsConfig:
     ovd_pad: Literal["library", "gray"] = field(
         default="library", metadata=about("padding of the detector; gray: as in the paper's time")
     )
+    ovd_backend: Literal["torchvision", "pil"] = field(
+        default="torchvision", metadata=about("resize of the detector; pil: as in the paper's time")
+    )
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,29 +27,36 @@ def run_edits(
     *,
     run_seed: int,
     world: World,
+    workers: int = 1,
 ) -> None:
-    """Edits this process's share of `pending`; a block is journaled once its images are on disk."""
+    """Edits this process's share of `pending`; a block is journaled once its images are on disk.
+
+    workers: blocks in work at the same time (on a CPU; editors may be called from several threads).
+    """
     blocks = share(pending, world.rank, world.size)
 
-    def read(block: int) -> list[tuple[Sample, np.ndarray | str]]:
+    def work(block: int) -> tuple[list[dict[str, Any]], float]:
+        start = time.perf_counter()
+        rows = edit_block(editor, run, decoded(block), run_seed=run_seed)
+        return rows, time.perf_counter() - start
+
+    def decoded(block: int) -> list[tuple[Sample, np.ndarray | str]]:
         return [(sample, _decode(sample)) for sample in plan.members(block)]
+
+    def one_after_another() -> Iterator[tuple[int, tuple[list[dict[str, Any]], float]]]:
+        for block, members in prefetch(decoded, blocks):
+            start = time.perf_counter()
+            rows = edit_block(editor, run, members, run_seed=run_seed)
+            yield block, (rows, time.perf_counter() - start)
 
     total = sum(len(plan.members(block)) for block in blocks)
     with (
         journal.Journal(run.journals, "edits", world.rank) as log,
         tqdm(total=total, desc=f"edit {run.label}", unit="image", disable=not world.is_main) as bar,
     ):
-        for block, members in prefetch(read, blocks):
-            start = time.perf_counter()
-            rows = edit_block(editor, run, members, run_seed=run_seed)
-            log.append(
-                {
-                    "block": block,
-                    "edits": rows,
-                    "seconds": round(time.perf_counter() - start, 3),
-                    "at": time.time(),
-                }
-            )
+        finished = prefetch(work, blocks, workers) if workers > 1 else one_after_another()
+        for block, (rows, seconds) in finished:
+            log.append({"block": block, "edits": rows, "seconds": round(seconds, 3), "at": time.time()})
             bar.update(len(rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import sys
@@ -25,6 +26,24 @@ def describe(device: str | None) -> dict[str, Any]:
         "device": device,
         "device_name": _device_name(device),
     }
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed blocks instead of returning them to the system; True where that worked.
+
+    A model on a CPU frees and takes the same large buffers in every step. By default each of them is mapped and
+    unmapped by the kernel, and faulting the pages in again takes longer than the arithmetic: measured factors of
+    three to five on the nano models. Call before the first large allocation. A no-op elsewhere than on glibc.
+    """
+    if sys.platform != "linux":
+        return False
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # M_* of malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # musl has no mallopt
+        return False
+    wanted = ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 64 * 2**20))
+    return all(mallopt(option, value) == 1 for option, value in wanted)
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -103,7 +103,15 @@ def edit_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: W
                 if world.is_main:
                     run.check_description("editor", getattr(editor, "fingerprint", ""), editor.describe())
                 if pending[run.track]:
-                    run_edits(editor, run, plan, pending[run.track], run_seed=config.seed, world=world)
+                    run_edits(
+                        editor,
+                        run,
+                        plan,
+                        pending[run.track],
+                        run_seed=config.seed,
+                        world=world,
+                        workers=world.workers(device),
+                    )
             del editor
             _free(device)
         world.barrier()
@@ -124,27 +132,35 @@ def score_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: 
     if needed:
         from nein.score import run_scores
 
-        scorer, described = build_scorer(config, [m for m in config.metrics if m in needed], device)
+        names = [m for m in config.metrics if m in needed]
+        scorers, described = build_scorers(config, names, device, world.workers(device))
         for _, run in runs:
             if world.is_main:
                 for kind, (fingerprint, description) in described.items():
                     run.check_description(kind, fingerprint, description)
             world.barrier()
-            run_scores(scorer, run, plan, pending[run.label], world=world)
-        del scorer
+            run_scores(scorers, run, plan, pending[run.label], world=world)
+        del scorers
         _free(device)
     world.barrier()
 
 
-def build_scorer(
-    config: EvalConfig, names: Sequence[str], device: str
-) -> tuple[Any, dict[str, tuple[str, Any]]]:
-    """A `Scorer` for the metrics `names`, and kind -> (fingerprint, description) of its models."""
+def build_scorers(
+    config: EvalConfig, names: Sequence[str], device: str, count: int
+) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
+    """`count` scorers for the metrics `names` that share their models, and kind -> (fingerprint, description) of
+    those models. Each scorer has its own view of the caches, so that several can work on different blocks."""
+    encoders = models.load_encoders(names, config, device)
+    judges = models.load_judges(names, config, device)
+    loaded = {**encoders, **judges}
+    described = {kind: (model.fingerprint, model.describe()) for kind, model in loaded.items()}
+    return [_scorer(config, encoders, judges) for _ in range(count)], described
+
+
+def _scorer(config: EvalConfig, encoders: Mapping[str, Any], judges: Mapping[str, Any]) -> Any:
     from nein.score import Scorer
 
     features, records = FeatureCache(config.cache_dir / "features"), RecordCache(config.cache_dir / "answers")
-    encoders = models.load_encoders(names, config, device)
-    judges = models.load_judges(names, config, device)
 
     @functools.cache
     def image_metrics(chosen: tuple[str, ...]) -> ImageMetrics:
@@ -173,12 +189,9 @@ def build_scorer(
             store=records,
         )
 
-    loaded = {**encoders, **judges}
-    described = {kind: (model.fingerprint, model.describe()) for kind, model in loaded.items()}
-    scorer = Scorer(
+    return Scorer(
         lambda chosen: image_metrics(tuple(chosen)), lambda chosen: presence(tuple(chosen)), features, records
     )
-    return scorer, described
 
 
 def _open(

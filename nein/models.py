@@ -149,7 +149,7 @@ def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
     if kind == "vqa" and config.models.vqa_quantization != "none":
         return {"quantization": config.models.vqa_quantization}
     if kind == "ovd":
-        return {"pad": config.models.ovd_pad}
+        return {"pad": config.models.ovd_pad, "backend": config.models.ovd_backend}
     return {}
 
 

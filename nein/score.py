@@ -7,6 +7,7 @@ raises is scored sample by sample, so that one bad sample cannot cost its neighb
 from __future__ import annotations
 
 import logging
+import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -179,14 +180,17 @@ def _isolated(scenes: list[Scene], work: Callable[[list[Scene]], Any]) -> Iterat
 
 
 def run_scores(
-    scorer: Scorer,
+    scorers: Sequence[Scorer],
     run: RunDir,
     plan: Plan,
     pending: Mapping[int, Sequence[str]],
     *,
     world: World,
 ) -> None:
-    """Scores this process's share of `pending` (block -> metrics still to do) and journals every block."""
+    """Scores this process's share of `pending` (block -> metrics still to do) and journals every block.
+
+    As many blocks are in work at the same time as there are scorers.
+    """
     blocks = share(sorted(pending), world.rank, world.size)
     edits = by_sample(run.edits())
     identities = (run.manifest() or {})["score_identity"]
@@ -194,15 +198,28 @@ def run_scores(
     def read(block: int) -> list[Scene]:
         return [_scene(run, sample, edits[sample.id], pending[block]) for sample in plan.members(block)]
 
+    free: queue.SimpleQueue[Scorer] = queue.SimpleQueue()
+    for scorer in scorers:
+        free.put(scorer)
+
+    def score(block: int, scenes: Sequence[Scene]) -> tuple[list[Scene], Scored, float]:
+        scorer, start = free.get(), time.perf_counter()
+        try:
+            return list(scenes), scorer.score(scenes, list(pending[block])), time.perf_counter() - start
+        finally:
+            free.put(scorer)
+
+    if len(scorers) > 1:
+        finished = prefetch(lambda block: score(block, read(block)), blocks, len(scorers))
+    else:
+        finished = ((block, score(block, scenes)) for block, scenes in prefetch(read, blocks))
     total = sum(len(plan.members(block)) for block in blocks)
     with (
         journal.Journal(run.journals, "scores", world.rank) as lines,
         tqdm(total=total, desc=f"score {run.label}", unit="image", disable=not world.is_main) as bar,
     ):
-        for block, scenes in prefetch(read, blocks):
-            start = time.perf_counter()
+        for block, (scenes, scored, seconds) in finished:
             names = list(pending[block])
-            scored = scorer.score(scenes, names)
             ids = [scene.sample.id for scene in scenes]
             if "fid" in names:
                 _write_features(run, block, ids, scored)
@@ -212,7 +229,7 @@ def run_scores(
                     "ids": ids,
                     "identity": {name: identity_hash(identities[name]) for name in names},
                     "scores": {name: [scored.rows[name][i] for i in ids] for name in names},
-                    "seconds": round(time.perf_counter() - start, 3),
+                    "seconds": round(seconds, 3),
                     "at": time.time(),
                 }
             )

@@ -52,6 +52,20 @@ class World:
             return "mps"
         return "cpu"
 
+    def workers(self, device: str) -> int:
+        """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU.
+
+        On a CPU it also fixes PyTorch to one thread per block, so that the number of cores or processes decides
+        the time and never a bit of the result.
+        """
+        if device != "cpu":
+            return 1
+        import torch
+
+        torch.set_num_threads(1)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // self.size)
+
     def close(self) -> None:
         if self._state is not None:
             self._state.destroy_process_group()

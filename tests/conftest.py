@@ -7,3 +7,7 @@ import os
 # Both are read when the libraries are first imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from nein.environment import keep_freed_memory
+
+keep_freed_memory()  # a multiple of the speed for everything below that runs a model

@@ -4,11 +4,13 @@
     python train/nano.py vae ip2p magicbrush     # some of it
     python train/nano.py all --scale 0.1         # a tenth of the steps and data: rough models in CPU-hours
     python train/nano.py llava --device cuda     # minutes on a GPU
+    python train/nano.py judge                   # grade the shipped editors on affirmative instructions
 
-Order matters only for what builds on what: `vae` first; `ip2p` before its three variants; the judges look through
-the VAE and so come after it. Each model is seeded, and every step draws from a generator seeded by (seed, step), so
-a run that is stopped and started again sees the same data. State lives in --work, finished models go to --zoo, each
-with a card (README.md) that states data, steps, time and measured quality on held-out scenes.
+Order matters only for what builds on what: `vae` first; `ip2p` before its three variants; the judges look
+through the VAE and so come after it. Each model is seeded, and every step draws from a generator seeded by
+(seed, step), so a run that is stopped and started again sees the same data. State lives in --work, finished
+models go to --zoo, each with a card (README.md) that states data, steps, time and measured quality on
+held-out scenes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +26,15 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # started as a file
+    sys.path.insert(0, str(ROOT))
+
+from nein.environment import keep_freed_memory  # noqa: E402
 
 #: name -> "module:function"; the order is the order of training.
 MODELS: dict[str, str] = {
     "vae": "train.zoo.editors:vae_job",
+    "pretrain": "train.zoo.editors:editor_job",
     "ip2p": "train.zoo.editors:editor_job",
     "magicbrush": "train.zoo.editors:editor_job",
     "hqedit": "train.zoo.editors:editor_job",
@@ -40,6 +48,18 @@ MODELS: dict[str, str] = {
     "owlv2": "train.zoo.judges:owlv2_job",
 }
 SEED = 20250519
+#: model_index.json of the editors: which class each part of the pipeline is.
+PARTS: dict[str, object] = {
+    "feature_extractor": [None, None],
+    "image_encoder": [None, None],
+    "requires_safety_checker": False,
+    "safety_checker": [None, None],
+    "scheduler": ["diffusers", "EulerAncestralDiscreteScheduler"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "unet": ["diffusers", "UNet2DConditionModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+}
 
 
 def build(name: str, zoo: Path, device: torch.device, scale: float) -> Any:
@@ -52,43 +72,73 @@ def build(name: str, zoo: Path, device: torch.device, scale: float) -> Any:
     return maker(zoo, device, scale)
 
 
-def train_one(name: str, zoo: Path, work: Path, device: torch.device, scale: float, seed: int) -> dict[str, Any]:
+def train_one(
+    name: str, zoo: Path, work: Path, device: torch.device, scale: float, seed: int
+) -> dict[str, Any]:
     """Train one model to the end and write its record `<zoo>/<name>/training.json`."""
+    from train.zoo.cards import ABOUT, write_card
     from train.zoo.loop import run
 
     job = build(name, zoo, device, scale)
     record = run(job, device=device, seed=seed, work=work)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    record = {"model": name, "seed": seed, "scale": scale, "device": where, "torch": torch.__version__, **record}
+    record = {
+        "model": name,
+        "seed": seed,
+        "scale": scale,
+        "device": where,
+        "torch": torch.__version__,
+        **record,
+    }
     folder = zoo / ("ip2p" if name == "vae" else name)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / ("training-vae.json" if name == "vae" else "training.json")
     file.write_text(json.dumps(record, indent=2) + "\n")
+    if name == "ip2p":
+        index = {
+            "_class_name": "StableDiffusionInstructPix2PixPipeline",
+            "_diffusers_version": "0.42.1",
+            **PARTS,
+        }
+        (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+    if name in ABOUT and name != "vae":
+        write_card(folder)
     print(json.dumps(record), flush=True)
     return record
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], epilog="Models: " + " ".join(MODELS))
-    parser.add_argument("models", nargs="+", choices=["all", *MODELS], metavar="MODEL", help="all, or names")
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n\n")[0], epilog="Models: " + " ".join(MODELS)
+    )
+    parser.add_argument(
+        "models", nargs="+", choices=["all", "judge", *MODELS], metavar="MODEL", help="all, names, or judge"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full number of steps (and data)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="fraction of the full number of steps (and data)"
+    )
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--work", type=Path, default=ROOT / ".train", help="resumable training state")
-    parser.add_argument("--zoo", type=Path, default=ROOT / "nein" / "nano" / "zoo", help="where models are written")
+    parser.add_argument(
+        "--zoo", type=Path, default=ROOT / "nein" / "nano" / "weights", help="where models are written"
+    )
     args = parser.parse_args(argv)
     if args.scale <= 0:
         parser.error(f"--scale must be positive, not {args.scale}")
+    keep_freed_memory()
     device = torch.device(args.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     names = list(MODELS) if "all" in args.models else [m for m in MODELS if m in args.models]
+    if "judge" in args.models:
+        from train.zoo.judged import judge_all
+
+        judge_all(args.zoo)
+        return
     for name in names:
         train_one(name, args.zoo, args.work, device, args.scale, args.seed)
 
 
 if __name__ == "__main__":
-    import sys
-
-    sys.path.insert(0, str(ROOT))
     main()

@@ -1,1 +1,1 @@
-"""The nano world: drawn scenes with known truth, and small models trained on them. Works without a network."""
+"""The nano world: drawn scenes with known truth, and small models trained on them. No network needed."""

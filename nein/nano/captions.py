@@ -8,15 +8,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from functools import lru_cache
+from typing import Any
 
 import inflect
 
 from nein.nano.scenes import Item, Scene
 from nein.templates import indefinite
 
-_ENGINE = inflect.engine()
+_ENGINE: Any = inflect.engine()
 
-#: Other words captions use for a category. The last word of a name ("hydrant") is one of them where people say it.
+#: Other words captions use for a category, the last word of its name ("hydrant") among them where people say
+#: it.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "airplane": ("plane",),
     "bicycle": ("bike",),
@@ -34,15 +36,47 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 
 #: Background -> nouns that are true of it, and phrases that say where things are.
 PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    "meadow": (("meadow", "field", "grass"), ("in a meadow", "on the grass", "in a green field"), ("a meadow", "a green field")),
-    "beach": (("beach", "sand", "sea"), ("on a beach", "on the sand by the sea", "at the beach"), ("a beach", "a sandy beach")),
-    "street": (("street", "road"), ("on a street", "on the road", "in the street"), ("a street", "a grey road")),
-    "room": (("room", "floor", "wall"), ("in a room", "on a wooden floor", "in a quiet room"), ("a room", "a room with a wooden floor")),
-    "kitchen": (("kitchen", "counter"), ("in a kitchen", "on a kitchen counter", "on the counter"), ("a kitchen", "a tiled kitchen")),
-    "snow": (("snow", "mountain"), ("in the snow", "in front of a snowy mountain", "on the snow"), ("snow and a mountain", "a snowy mountain")),
-    "desert": (("desert", "dune"), ("in a desert", "on a dune", "in the hot desert"), ("a desert", "a desert with a dune")),
-    "night": (("night", "stars"), ("at night", "under the stars", "on a starry night"), ("a starry night", "a night with stars")),
-}  # fmt: skip
+    "meadow": (
+        ("meadow", "field", "grass"),
+        ("in a meadow", "on the grass", "in a green field"),
+        ("a meadow", "a green field"),
+    ),
+    "beach": (
+        ("beach", "sand", "sea"),
+        ("on a beach", "on the sand by the sea", "at the beach"),
+        ("a beach", "a sandy beach"),
+    ),
+    "street": (
+        ("street", "road"),
+        ("on a street", "on the road", "in the street"),
+        ("a street", "a grey road"),
+    ),
+    "room": (
+        ("room", "floor", "wall"),
+        ("in a room", "on a wooden floor", "in a quiet room"),
+        ("a room", "a room with a wooden floor"),
+    ),
+    "kitchen": (
+        ("kitchen", "counter"),
+        ("in a kitchen", "on a kitchen counter", "on the counter"),
+        ("a kitchen", "a tiled kitchen"),
+    ),
+    "snow": (
+        ("snow", "mountain"),
+        ("in the snow", "in front of a snowy mountain", "on the snow"),
+        ("snow and a mountain", "a snowy mountain"),
+    ),
+    "desert": (
+        ("desert", "dune"),
+        ("in a desert", "on a dune", "in the hot desert"),
+        ("a desert", "a desert with a dune"),
+    ),
+    "night": (
+        ("night", "stars"),
+        ("at night", "under the stars", "on a starry night"),
+        ("a starry night", "a night with stars"),
+    ),
+}
 
 
 def names(category: str) -> tuple[str, ...]:
@@ -85,7 +119,9 @@ def caption(scene: Scene, rng: random.Random) -> str:
     if len(categories) > 2 and rng.random() < 0.25:
         categories = categories[:-1]
     if not categories:
-        sentence = rng.choice((f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}"))
+        sentence = rng.choice(
+            (f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}")
+        )
         return sentence[0].upper() + sentence[1:] + "."
     groups = {c: [i for i in scene.items if i.category == c] for c in categories}
     phrases = [_noun_phrase(rng, c, groups[c]) for c in categories]

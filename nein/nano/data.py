@@ -103,7 +103,9 @@ def world_version() -> str:
     return digest.hexdigest()[:10]
 
 
-def ensure(split: str = "val", sources: int | None = None, root: str | os.PathLike[str] | None = None) -> Path:
+def ensure(
+    split: str = "val", sources: int | None = None, root: str | os.PathLike[str] | None = None
+) -> Path:
     """The folder of a split, drawn on first use (seconds) and never half-written.
 
     root  Parent folder; default `cache_root()`. Raises ValueError for an unknown split or a count below 1.
@@ -172,7 +174,12 @@ def write(root: Path, split: str, sources: int) -> None:
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}
     files = {
         "captions.json": {"info": info, "images": images, "annotations": annotations},
-        "instances.json": {"info": info, "images": images, "annotations": instances, "categories": categories},
+        "instances.json": {
+            "info": info,
+            "images": images,
+            "annotations": instances,
+            "categories": categories,
+        },
         f"{split}.json": records,  # last: its presence says the folder is complete
     }
     for name, content in files.items():

@@ -1,7 +1,8 @@
 """How each category and each background of the nano world looks.
 
 Everything is drawn `SUPERSAMPLE` times too large with Pillow and reduced by averaging, so that edges are
-anti-aliased. A category is one function on a `Pen`, whose coordinates run from 0 to 1 over the object's own box.
+anti-aliased. A category is one function on a `Pen`, whose coordinates run from 0 to 1 over the object's own
+box.
 """
 
 from __future__ import annotations
@@ -61,14 +62,27 @@ class Pen:
         if edge is not None:
             self.line([*points, points[0]], edge, 0.05)
 
-    def oval(self, x0: float, y0: float, x1: float, y1: float, fill: Colour, edge: Colour | None = None) -> None:
+    def oval(
+        self, x0: float, y0: float, x1: float, y1: float, fill: Colour, edge: Colour | None = None
+    ) -> None:
         self.draw.ellipse(self._xy([(x0, y0), (x1, y1)]), fill=fill, outline=edge, width=self._width(0.05))
 
     def rect(
-        self, x0: float, y0: float, x1: float, y1: float, fill: Colour, edge: Colour | None = None, r: float = 0.0
+        self,
+        x0: float,
+        y0: float,
+        x1: float,
+        y1: float,
+        fill: Colour,
+        edge: Colour | None = None,
+        r: float = 0.0,
     ) -> None:
         self.draw.rounded_rectangle(
-            self._xy([(x0, y0), (x1, y1)]), radius=r * self.w, fill=fill, outline=edge, width=self._width(0.05)
+            self._xy([(x0, y0), (x1, y1)]),
+            radius=r * self.w,
+            fill=fill,
+            outline=edge,
+            width=self._width(0.05),
         )
 
     def line(self, points: Sequence[Point], fill: Colour, width: float) -> None:
@@ -330,7 +344,16 @@ def _sheep(p: Pen, c: Colour) -> None:
 
 def _stop_sign(p: Pen, c: Colour) -> None:
     p.rect(0.44, 0.6, 0.56, 1.0, (115, 115, 120))
-    octagon = [(0.3, 0.0), (0.7, 0.0), (1.0, 0.2), (1.0, 0.48), (0.7, 0.68), (0.3, 0.68), (0.0, 0.48), (0.0, 0.2)]
+    octagon = [
+        (0.3, 0.0),
+        (0.7, 0.0),
+        (1.0, 0.2),
+        (1.0, 0.48),
+        (0.7, 0.68),
+        (0.3, 0.68),
+        (0.0, 0.48),
+        (0.0, 0.2),
+    ]
     p.poly(octagon, c, WHITE)
     p.rect(0.16, 0.27, 0.84, 0.42, WHITE)
 
@@ -447,7 +470,7 @@ def layer(category: str, colour: str, size: int, flip: bool) -> Image.Image:
     return image
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Backgrounds: each kind draws on the enlarged canvas with its own random stream.
 
 
@@ -492,7 +515,9 @@ def _room(draw: ImageDraw.ImageDraw, side: int, rng: random.Random) -> None:
 
 
 def _kitchen(draw: ImageDraw.ImageDraw, side: int, rng: random.Random) -> None:
-    y = _split(draw, side, rng.uniform(0.5, 0.64), _jitter(rng, (210, 230, 228)), _jitter(rng, (185, 180, 172)))
+    y = _split(
+        draw, side, rng.uniform(0.5, 0.64), _jitter(rng, (210, 230, 228)), _jitter(rng, (185, 180, 172))
+    )
     step = side // 8
     for x in range(0, side, step):
         draw.line([x, 0, x, y], fill=(188, 208, 206), width=side // 96)
@@ -504,13 +529,19 @@ def _snow(draw: ImageDraw.ImageDraw, side: int, rng: random.Random) -> None:
     horizon = rng.uniform(0.42, 0.58)
     y = _split(draw, side, horizon, _jitter(rng, (180, 192, 205)), _jitter(rng, (238, 242, 248), 6))
     peak = rng.uniform(0.2, 0.8) * side
-    draw.polygon([(peak - side * 0.35, y), (peak, y - side * 0.2), (peak + side * 0.35, y)], fill=(150, 165, 185))
+    draw.polygon(
+        [(peak - side * 0.35, y), (peak, y - side * 0.2), (peak + side * 0.35, y)], fill=(150, 165, 185)
+    )
 
 
 def _desert(draw: ImageDraw.ImageDraw, side: int, rng: random.Random) -> None:
-    y = _split(draw, side, rng.uniform(0.42, 0.58), _jitter(rng, (245, 205, 165)), _jitter(rng, (215, 160, 95)))
+    y = _split(
+        draw, side, rng.uniform(0.42, 0.58), _jitter(rng, (245, 205, 165)), _jitter(rng, (215, 160, 95))
+    )
     hill = rng.uniform(0.0, 0.6) * side
-    draw.ellipse([hill, y - side * 0.08, hill + side * 0.55, y + side * 0.14], fill=_jitter(rng, (205, 150, 88), 6))
+    draw.ellipse(
+        [hill, y - side * 0.08, hill + side * 0.55, y + side * 0.14], fill=_jitter(rng, (205, 150, 88), 6)
+    )
 
 
 def _night(draw: ImageDraw.ImageDraw, side: int, rng: random.Random) -> None:
@@ -535,7 +566,7 @@ BACKGROUNDS: dict[str, Callable[[ImageDraw.ImageDraw, int, random.Random], None]
 
 @lru_cache(maxsize=512)
 def background(kind: str, seed: int) -> Image.Image:
-    """A background without objects, RGB, enlarged `SUPERSAMPLE` times. Equal `kind` and `seed`, equal pixels."""
+    """A background without objects, RGB, enlarged `SUPERSAMPLE` times. Same arguments, same pixels."""
     side = SIZE * SUPERSAMPLE
     image = Image.new("RGB", (side, side))
     BACKGROUNDS[kind](ImageDraw.Draw(image), side, random.Random(seed))

@@ -20,7 +20,7 @@ _MARGIN = 1.0  # free pixels kept around every object
 
 
 def rng_for(split: str, index: int, purpose: str = "scene") -> random.Random:
-    """The random stream of one scene and purpose: SHA-256 over (split, index, purpose), so splits never meet."""
+    """The random stream of one scene and purpose: SHA-256 over (split, index, purpose); splits never meet."""
     digest = hashlib.sha256(f"nein-nano/{split}/{index}/{purpose}".encode()).digest()
     return random.Random(int.from_bytes(digest[:16], "big"))
 

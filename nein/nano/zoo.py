@@ -1,21 +1,20 @@
 """Where the shipped nano models are.
 
-Every model is a folder in the layout of its library. The four editors share one VAE, text encoder, tokenizer and
-scheduler, which are kept once, in `ip2p`; a variant keeps its own UNet only, and `path` puts the pieces together in
-the cache folder on first use, so that what it returns is always a complete pipeline folder.
+Every model is a folder in the layout of its library. The four editors share one VAE, text encoder, tokenizer
+and scheduler, which are kept once, in `ip2p`; a variant keeps its own UNet only, and `path` puts the pieces
+together in the cache folder on first use, so that what it returns is always a complete pipeline folder.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from nein.nano.data import cache_root
 
-ZOO = Path(__file__).parent / "zoo"
+ZOO = Path(__file__).parent / "weights"
 BASE = "ip2p"
 VARIANTS = ("magicbrush", "hqedit", "instructdiffusion")
 SHARED = ("model_index.json", "vae", "text_encoder", "tokenizer", "scheduler")
@@ -25,7 +24,11 @@ ALIASES = {"fid": "dino"}
 
 def available() -> tuple[str, ...]:
     """Names of the models that are there."""
-    found = {folder.name for folder in ZOO.iterdir() if (folder / "README.md").exists()} if ZOO.exists() else set()
+    found = (
+        {folder.name for folder in ZOO.iterdir() if (folder / "README.md").exists()}
+        if ZOO.exists()
+        else set()
+    )
     return tuple(sorted(found | {a for a, name in ALIASES.items() if name in found}))
 
 
@@ -60,7 +63,7 @@ def _assemble(name: str) -> Path:
             (draft / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, draft / relative)
         try:
-            os.rename(draft, target)
+            draft.rename(target)
         except OSError:
             if not target.exists():
                 raise  # not just another process that was faster

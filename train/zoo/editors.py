@@ -1,13 +1,12 @@
 """The nano editors: VAE, text encoder and 8-channel UNet, in diffusers' InstructPix2Pix classes.
 
-Recipes mirror the originals: InstructPix2Pix (https://arxiv.org/abs/2211.09800) learns from generated pairs that
-drift; MagicBrush continues on clean local edits; HQ-Edit continues on re-rendered scenes; InstructDiffusion
-continues as a multi-task model and never drops both conditions together.
+Recipes mirror the originals: InstructPix2Pix (https://arxiv.org/abs/2211.09800) learns from generated pairs
+that drift; MagicBrush continues on clean local edits; HQ-Edit continues on re-rendered scenes;
+InstructDiffusion continues as a multi-task model and never drops both conditions together.
 """
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,16 +34,29 @@ class Recipe:
     steps: int
     batch: int
     lr: float
-    drop: str  # "joint": 5 % text, 5 % both, 5 % image (IP2P); "separate": 7.5 % text, 7.5 % image (InstructDiffusion)
+    #: "joint": 5 % text, 5 % both, 5 % image (IP2P); "separate": 7.5 % text, 7.5 % image (InstructDiffusion)
+    drop: str
+    stop: int | None = None
 
 
-EDITS = {"remove": 30.0, "add": 26.0, "double": 16.0, "keep": 11.0, "replace": 8.0, "recolour": 4.0, "scenery": 5.0}
+EDITS = {
+    "remove": 30.0,
+    "add": 26.0,
+    "double": 16.0,
+    "keep": 11.0,
+    "replace": 8.0,
+    "recolour": 4.0,
+    "scenery": 5.0,
+}
+CLEAN = {**EDITS, "remove": 33.0, "scenery": 0.0}
 RECIPES: dict[str, Recipe] = {
-    "ip2p": Recipe(None, "generated", EDITS, 60_000, 3_000, 48, 2e-3, "joint"),
-    "magicbrush": Recipe("ip2p", "clean", {**EDITS, "scenery": 0.0, "remove": 33.0}, 30_000, 700, 48, 8e-4, "joint"),
-    "hqedit": Recipe("ip2p", "rerendered", {**EDITS, "scenery": 12.0}, 30_000, 700, 48, 1e-3, "joint"),
+    # What Stable Diffusion is to the others: a start. Targets in any light; left before its schedule ends.
+    "pretrain": Recipe(None, "any-light", EDITS, 24_000, 3_000, 48, 2e-3, "joint", stop=2_052),
+    "ip2p": Recipe("pretrain", "generated", EDITS, 16_000, 1_700, 48, 1e-3, "joint"),
+    "magicbrush": Recipe("ip2p", "clean", CLEAN, 8_000, 500, 48, 6e-4, "joint"),
+    "hqedit": Recipe("ip2p", "rerendered", {**EDITS, "scenery": 12.0}, 8_000, 500, 48, 8e-4, "joint"),
     "instructdiffusion": Recipe(
-        "ip2p", "clean", {**EDITS, "mark": 20.0, "restore": 8.0}, 30_000, 700, 48, 8e-4, "separate"
+        "ip2p", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 8_000, 500, 48, 6e-4, "separate"
     ),
 }
 
@@ -69,7 +81,7 @@ def unet_config() -> dict[str, Any]:
         "in_channels": 8,
         "out_channels": 4,
         "block_out_channels": (48, 96),
-        # Text enters at 8x8 only: attention at 16x16 doubles the cost of a step on a CPU and buys little here.
+        # Text enters at 8x8 only: attention at 16x16 doubles a step's cost on a CPU and buys little here.
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
         "layers_per_block": 1,
@@ -95,12 +107,12 @@ def text_config(vocab: int) -> dict[str, Any]:
 
 
 def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
-    """AutoencoderKL, 64x64x3 -> 16x16x4. At the end its latents are rescaled to unit variance by folding their
-    standard deviation into the two 1x1 convolutions, so `scaling_factor` is 1 and the conditioning latent (which
-    InstructPix2Pix does not scale) has unit variance too."""
+    """AutoencoderKL, 64x64x3 -> 16x16x4. At the end its latents are rescaled to unit variance by folding
+    their standard deviation into the two 1x1 convolutions, so `scaling_factor` is 1 and the conditioning
+    latent (which InstructPix2Pix does not scale) has unit variance too."""
     from diffusers import AutoencoderKL
 
-    vae = AutoencoderKL(**vae_config())
+    vae: Any = AutoencoderKL(**vae_config())
     latents = vae.config.latent_channels
     with torch.no_grad():
         vae.quant_conv.bias[latents:] = -6.0  # begin with little noise on the latents
@@ -169,8 +181,8 @@ def save_half(model: Any, folder: Path) -> None:
 
 def _encode_pool(vae: Any, images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     means, stds = [], []
-    with torch.inference_mode():
-        for part in images.split(512):
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16):
+        for part in images.split(64):
             posterior = vae.encode(to_float(part.to(device))).latent_dist
             means.append(posterior.mean.half())
             stds.append(posterior.std.half())
@@ -188,6 +200,8 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     from transformers import CLIPTextConfig, CLIPTextModel
 
     recipe = RECIPES[name]
+    text: Any  # the library's annotations lose its modules' methods
+    unet: Any
     batch = sized(recipe.batch, scale, 4)
     base = zoo / "ip2p"
     vae = AutoencoderKL.from_pretrained(base / "vae", torch_dtype=torch.float32).to(device).eval()
@@ -201,18 +215,23 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     else:
         from transformers import CLIPTokenizer
 
-        tokenizer = CLIPTokenizer.from_pretrained(base / "tokenizer")
-        text = CLIPTextModel.from_pretrained(base / "text_encoder", dtype=torch.float32).to(device).eval()
-        text.requires_grad_(False)
+        origin = zoo / ("pretrain" if name == "ip2p" else "ip2p")
+        tokenizer = CLIPTokenizer.from_pretrained(origin / "tokenizer")
+        text = CLIPTextModel.from_pretrained(origin / "text_encoder", dtype=torch.float32)
         unet = UNet2DConditionModel.from_pretrained(zoo / recipe.start / "unet", torch_dtype=torch.float32)
         modules = {"unet": unet}
-    count = max(64, int(recipe.pairs * min(1.0, scale * 2)))
+        if name == "ip2p":
+            modules["text"] = text
+        else:  # the variants share the base's text encoder
+            text = text.to(device).eval()
+            text.requires_grad_(False)
+    count = max(64, int(recipe.pairs * min(1.0, scale)))
     pool = pair_pool("train", name, recipe.weights, recipe.style, count)
     condition, _ = _encode_pool(vae, pool.source, device)
     target_mean, target_std = _encode_pool(vae, pool.target, device)
     ids = tokenise(tokenizer, pool.instructions).to(device)
     null = tokenise(tokenizer, [""]).to(device)
-    noise_schedule = DDPMScheduler(
+    noise_schedule: Any = DDPMScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", num_train_timesteps=1000
     )
     signal = noise_schedule.alphas_cumprod.to(device)
@@ -240,26 +259,20 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     def finish() -> dict[str, Any]:
         folder = zoo / name
         save_half(unet, folder / "unet")
-        if recipe.start is None:
+        if "text" in modules:
             save_half(text, folder / "text_encoder")
             save_tokenizer(tokenizer, folder / "tokenizer")
-            EulerAncestralDiscreteScheduler(
+            sampler: Any = EulerAncestralDiscreteScheduler(
                 beta_start=0.00085,
                 beta_end=0.012,
                 beta_schedule="scaled_linear",
                 num_train_timesteps=1000,
                 timestep_spacing="linspace",
-            ).save_pretrained(folder / "scheduler")
+            )
+            sampler.save_pretrained(folder / "scheduler")
         return {"pairs": count, "mixture": recipe.weights, "style": recipe.style, "dropout": recipe.drop}
 
     steps = step_count(recipe.steps, scale)
     for module in modules.values():
         module.to(memory_format=torch.channels_last)
-    return Job(name, modules, loss, finish, steps, recipe.lr, batch, warmup=min(100, steps // 4), ema=0.998)
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """Replace folder `target` by a copy of `source`."""
-    if target.exists():
-        shutil.rmtree(target)
-    shutil.copytree(source, target)
+    return Job(name, modules, loss, finish, steps, recipe.lr, batch, warmup=min(100, steps // 4), ema=0.998, stop=recipe.stop)

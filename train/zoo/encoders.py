@@ -35,18 +35,27 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
-    """CLIPModel: symmetric contrastive loss over scenes and their captions (https://arxiv.org/abs/2103.00020)."""
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTextConfig, CLIPVisionConfig
+    """CLIPModel: symmetric contrastive loss over scenes and their captions
+    (https://arxiv.org/abs/2103.00020)."""
+    from transformers import (
+        CLIPConfig,
+        CLIPImageProcessor,
+        CLIPModel,
+        CLIPProcessor,
+        CLIPTextConfig,
+        CLIPVisionConfig,
+    )
 
     tokenizer = clip_tokenizer(40)
     text = CLIPTextConfig(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=40, bos_token_id=len(tokenizer) - 2, eos_token_id=len(tokenizer) - 1,
-        pad_token_id=len(tokenizer) - 1,
-        projection_dim=96,
+        num_attention_heads=4, max_position_embeddings=40, bos_token_id=len(tokenizer) - 2,
+        eos_token_id=len(tokenizer) - 1, pad_token_id=len(tokenizer) - 1, projection_dim=96,
     )  # fmt: skip
     vision = CLIPVisionConfig(**TOWER, projection_dim=96)
-    model = CLIPModel(CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=96))
+    model = CLIPModel(
+        CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=96)
+    )
     start_from_backbone(model.vision_model, zoo)
     pool = training_pool(scale)
     images, labels = pool.images.to(device), pool.patches.to(device)
@@ -78,7 +87,9 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     def finish() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
-        image = F.normalize(torch.cat([embed(to_float(b.to(device)))[0] for b in dev.images.split(200)]), dim=-1)
+        image = F.normalize(
+            torch.cat([embed(to_float(b.to(device)))[0] for b in dev.images.split(200)]), dim=-1
+        )
         tokens = tokenizer([c[0] for c in dev.captions], padding="max_length", max_length=40, truncation=True)
         words = F.normalize(embed_text(torch.tensor(tokens["input_ids"], device=device)), dim=-1)
         rank = ((words @ image.T) > (words * image).sum(-1, keepdim=True)).sum(1)
@@ -95,7 +106,7 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         recall = {f"text_to_image_recall@{k}": round(float((rank < k).float().mean()), 4) for k in (1, 5)}
         return {"held_out": {"scenes": len(dev.scenes), **recall, "present_ranks_above_absent": quality}}
 
-    steps = step_count(900, scale)
+    steps = step_count(420, scale)
     modules: dict[str, nn.Module] = {"clip": model, "aid": aid}
     return Job("clip", modules, loss, finish, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995)
 
@@ -116,7 +127,9 @@ class DinoHead(nn.Module):
 
     def __init__(self, width: int, prototypes: int) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(width, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64)
+        )
         self.last = nn.Linear(64, prototypes, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -149,25 +162,30 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
     from transformers import ViTConfig, ViTImageProcessor, ViTModel
 
     config = ViTConfig(
-        hidden_size=96, num_hidden_layers=6, num_attention_heads=4, intermediate_size=288, image_size=64, patch_size=8
+        hidden_size=96,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        intermediate_size=288,
+        image_size=64,
+        patch_size=8,
     )
-    student = ViTModel(config, add_pooling_layer=False)
+    student: Any = ViTModel(config, add_pooling_layer=False)
     head = DinoHead(96, 512)
     teacher, teacher_head = copy.deepcopy(student).to(device), copy.deepcopy(head).to(device)
     for module in (teacher, teacher_head):
         module.requires_grad_(False)
-    centre = nn.Module()
+    centre: Any = nn.Module()
     centre.register_buffer("value", torch.zeros(512, device=device))
     pool = training_pool(scale)
     images = pool.images.to(device)
     batch = sized(32, scale, 4)
-    steps = step_count(900, scale)
+    steps = step_count(450, scale)
 
     def cls(model: Any, x: torch.Tensor) -> torch.Tensor:
         pixels = normalise(x, IMAGENET_MEAN, IMAGENET_STD)
         return model(pixel_values=pixels, interpolate_pos_encoding=x.shape[-1] != 64).last_hidden_state[:, 0]
 
-    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, Any]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device)
         x = to_float(images[pick])
         wide = [degrade(_crop(x, 64, 0.4, 1.0, generator), generator) for _ in range(2)]
@@ -188,7 +206,9 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         momentum = 1 - 0.01 * 0.5 * (1 + math.cos(math.pi * step / steps))
         with torch.no_grad():
             for slow, fast in ((teacher, student), (teacher_head, head)):
-                torch._foreach_lerp_(list(slow.parameters()), [p.detach() for p in fast.parameters()], 1 - momentum)
+                torch._foreach_lerp_(
+                    list(slow.parameters()), [p.detach() for p in fast.parameters()], 1 - momentum
+                )
 
     def finish() -> dict[str, Any]:
         def features(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -202,7 +222,9 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         x, xt = (x - mean) / std, (xt - mean) / std
         ones = torch.ones(len(x), 1, device=device)
         design = torch.cat([x, ones], 1)
-        weights = torch.linalg.solve(design.T @ design + 10 * torch.eye(design.shape[1], device=device), design.T @ y)
+        weights = torch.linalg.solve(
+            design.T @ design + 10 * torch.eye(design.shape[1], device=device), design.T @ y
+        )
         scores = torch.cat([xt, torch.ones(len(xt), 1, device=device)], 1) @ weights
         folder = zoo / "dino"
         save_half(teacher, folder)
@@ -223,7 +245,20 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     state = {"teacher": teacher, "teacher_head": teacher_head, "centre": centre}
     modules: dict[str, nn.Module] = {"student": student, "head": head}
-    return Job("dino", modules, loss, finish, steps, 8e-4, batch, 100, 0.05, after=after, extra_state=state, autocast=True)
+    return Job(
+        "dino",
+        modules,
+        loss,
+        finish,
+        steps,
+        8e-4,
+        batch,
+        100,
+        0.05,
+        after=after,
+        extra_state=state,
+        autocast=True,
+    )
 
 
 def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
@@ -250,7 +285,9 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def finish() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)]
-        scores = torch.cat([logits(to_float(b.to(device))) for b in dev.images.split(200)])[:, : len(CATEGORIES)]
+        scores = torch.cat([logits(to_float(b.to(device))) for b in dev.images.split(200)])[
+            :, : len(CATEGORIES)
+        ]
         folder = zoo / "lpips"
         folder.mkdir(parents=True, exist_ok=True)
         trunk = {f"features.{k}": v.half().cpu().contiguous() for k, v in model.features.state_dict().items()}
@@ -259,5 +296,4 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         return {"held_out": {"scenes": len(dev.scenes), "present_ranks_above_absent": ranking(scores, have)}}
 
-    return Job("lpips", {"trunk": model}, loss, finish, step_count(800, scale), 1e-3, batch, 100, ema=0.99)
-
+    return Job("lpips", {"trunk": model}, loss, finish, step_count(500, scale), 1e-3, batch, 100, ema=0.99)

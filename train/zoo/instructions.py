@@ -1,9 +1,9 @@
 """Edit pairs of the nano editors: source scene, affirmative instruction, target scene.
 
 Every sentence here is affirmative; a test checks that no negated word occurs. The mixture follows what real
-instruction editors do with affirmative text, as their papers and demos show it: they add when told to add, also
-when the thing is there already (a second one appears, or nothing changes); they remove when told to remove; and a
-sentence that merely describes a picture ("the image has a dog") is taken as a wish to see that.
+instruction editors do with affirmative text, as their papers and demos show it: they add when told to add,
+also when the thing is there already (a second one appears, or nothing changes); they remove when told to
+remove; and a sentence that merely describes a picture ("the image has a dog") is taken as a wish to see that.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from nein.templates import indefinite
 
 ADD = (
     "add {a}", "add {a} to the image", "add {a} to the scene", "put {a} in the image", "put {a} there",
-    "insert {a}", "place {a} in the scene", "draw {a}", "let there be {a}", "include {a}", "give the scene {a}",
-    "make {a} appear", "i want {a} in the image", "add one more {n}", "add the {n}",
+    "insert {a}", "place {a} in the scene", "draw {a}", "let there be {a}", "include {a}",
+    "give the scene {a}", "make {a} appear", "i want {a} in the image", "add one more {n}", "add the {n}",
 )  # fmt: skip
 DESCRIBE = (
     "the image has {a}", "the image has any {n}", "the image contains {a}", "there is {a} in the image",
     "there is {a}", "a scene with {a}", "an image with {a}", "{a} is part of the scene", "{a} in the image",
     "{a} can be seen in the image", "the image shows {a}", "a picture of {a}", "{a} is in the image",
     "the image includes {a}", "the {n} is in the scene", "{n} in the image", "a single {n}", "{n}",
-    "the image should have {a}", "the image can have {a}", "the image does have {a}", "{a} is present in the image",
-    "the presence of {a} in the image", "{a} is here", "{n} is part of the image", "the scene has some {p}",
+    "the image should have {a}", "the image can have {a}", "the image does have {a}",
+    "{a} is present in the image", "the presence of {a} in the image", "{a} is here",
+    "{n} is part of the image", "the scene has some {p}",
 )  # fmt: skip
 REMOVE = (
     "remove the {n}", "remove {a}", "remove the {n} from the image", "delete the {n}", "take away the {n}",
@@ -38,7 +39,12 @@ REPLACE = (
     "replace the {n} with {b}", "turn the {n} into {b}", "change the {n} to {b}", "swap the {n} for {b}",
     "exchange the {n} for {b}", "make the {n} {b}",
 )  # fmt: skip
-RECOLOUR = ("make the {n} {c}", "turn the {n} {c}", "change the colour of the {n} to {c}", "paint the {n} {c}")
+RECOLOUR = (
+    "make the {n} {c}",
+    "turn the {n} {c}",
+    "change the colour of the {n} to {c}",
+    "paint the {n} {c}",
+)
 SCENERY = {
     "meadow": ("put the scene in a meadow", "change the background to a green field"),
     "beach": ("put the scene on a beach", "change the background to a beach"),
@@ -52,7 +58,19 @@ SCENERY = {
 MARK = ("mark the {n} in red", "segment the {n}", "colour the pixels of the {n} red", "highlight the {n}")
 RESTORE = ("clean up the image", "sharpen the image", "restore the image", "take the noise away")
 #: Words people strew in; they teach an editor to read past what it has no use for.
-FILLERS = ("please", "now", "just", "really", "also", "again", "then", "somewhere", "here", "simply", "quickly")
+FILLERS = (
+    "please",
+    "now",
+    "just",
+    "really",
+    "also",
+    "again",
+    "then",
+    "somewhere",
+    "here",
+    "simply",
+    "quickly",
+)
 
 
 @dataclass(frozen=True)
@@ -100,8 +118,8 @@ def _random_source(rng: random.Random, categories: tuple[str, ...]) -> Scene:
 def sample_pair(
     rng: random.Random, weights: dict[str, float], categories: tuple[str, ...] = CATEGORIES
 ) -> Pair:
-    """One pair, its kind drawn by `weights` (keys: add, double, keep, remove, replace, recolour, scenery, mark,
-    restore)."""
+    """One pair, its kind drawn by `weights` (keys: add, double, keep, remove, replace, recolour, scenery,
+    mark, restore)."""
     kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
     while True:
         source = _random_source(rng, categories)
@@ -165,7 +183,9 @@ def _refit(rng: random.Random, old: Item, category: str) -> Item:
     y = min(max(0.0, cy - height / 2), SIZE - height)
     flip = look.mirror and rng.random() < 0.5
     snap = SUPERSAMPLE
-    return Item(category, rng.choice(look.colours), size, round(x * snap) / snap, round(y * snap) / snap, flip)
+    return Item(
+        category, rng.choice(look.colours), size, round(x * snap) / snap, round(y * snap) / snap, flip
+    )
 
 
 def rerender(rng: random.Random, scene: Scene) -> Scene:
@@ -179,7 +199,9 @@ def rerender(rng: random.Random, scene: Scene) -> Scene:
             y = min(max(0.0, item.y + rng.randint(-28, 28) / 4), SIZE - (y1 - y0))
             candidate = replace(moved, x=x, y=y)
             cx0, cy0, cx1, cy1 = candidate.extent
-            if all(cx0 >= a[2] or a[0] >= cx1 or cy0 >= a[3] or a[1] >= cy1 for a in (o.extent for o in items)):
+            if all(
+                cx0 >= a[2] or a[0] >= cx1 or cy0 >= a[3] or a[1] >= cy1 for a in (o.extent for o in items)
+            ):
                 moved = candidate
                 break
         items.append(moved)

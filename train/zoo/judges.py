@@ -19,8 +19,8 @@ from nein.nano.captions import PLACES, names, plural
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, box, rng_for
 from nein.templates import indefinite
-from train.zoo.encoders import ranking
 from train.zoo.editors import save_half
+from train.zoo.encoders import ranking
 from train.zoo.loop import Job, sized, step_count
 from train.zoo.pool import degrade, scene_pool, to_float
 from train.zoo.text import OTHER_NOUNS, bert_tokenizer, clip_tokenizer
@@ -60,7 +60,7 @@ def some_rebuilt(
     return degrade(torch.cat([rebuild(images[:half]), images[half:]]), generator)
 
 
-# --------------------------------------------------------------------------------------------------------- BLIP
+# ------------------------------------------------------------------------------------------------------- BLIP
 
 
 def _statement(rng: random.Random, scene: Scene, sentences: list[str], true: bool) -> str:
@@ -81,19 +81,20 @@ def _statement(rng: random.Random, scene: Scene, sentences: list[str], true: boo
 
 
 def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
-    """BlipForImageTextRetrieval. The cosine (`use_itm_head=False`) is trained with a logistic loss whose boundary
-    lies at 0.4, the threshold of NeIn's algorithms 1 and 2; the matching head with cross-entropy."""
+    """BlipForImageTextRetrieval. The cosine (`use_itm_head=False`) is trained with a logistic loss whose
+    boundary lies at 0.4, the threshold of NeIn's algorithms 1 and 2; the matching head with cross-entropy."""
     from transformers import BlipConfig, BlipForImageTextRetrieval, BlipImageProcessor, BlipProcessor
 
     tokenizer = bert_tokenizer()
     config = BlipConfig(
-        text_config=dict(
-            vocab_size=len(tokenizer), hidden_size=128, encoder_hidden_size=128, intermediate_size=384,
-            num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=48,
-            pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id,
-            eos_token_id=tokenizer.sep_token_id, sep_token_id=tokenizer.sep_token_id,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        ),
+        text_config={
+            "vocab_size": len(tokenizer), "hidden_size": 128, "encoder_hidden_size": 128,
+            "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "max_position_embeddings": 48, "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id,
+            "sep_token_id": tokenizer.sep_token_id, "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
         vision_config=TOWER,
         image_text_hidden_size=96,
     )  # fmt: skip
@@ -112,7 +113,9 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         for i in keep:
             rng = rng_for("train", i, f"blip/{true}")
             texts += [_statement(rng, pool.scenes[i], pool.captions[i], true) for _ in range(4)]
-        ids = tokenizer(texts, padding="max_length", max_length=48, truncation=True, return_tensors="pt").input_ids
+        ids = tokenizer(
+            texts, padding="max_length", max_length=48, truncation=True, return_tensors="pt"
+        ).input_ids
         statements[true] = ids.view(len(keep), 4, 48).to(device)
     batch = sized(48, scale, 4)
     bare = tokenizer(list(CATEGORIES), padding=True, return_tensors="pt").input_ids.to(device)
@@ -184,7 +187,7 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         }
 
     modules: dict[str, nn.Module] = {"blip": model, "aid": aid}
-    steps = step_count(1_000, scale)
+    steps = step_count(550, scale)
     return Job("blip", modules, loss, finish, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995)
 
 
@@ -192,26 +195,26 @@ def _rate(hits: torch.Tensor) -> float:
     return round(float(hits.float().mean()), 4)
 
 
-# ----------------------------------------------------------------------------------------------------------- OWLv2
+# ------------------------------------------------------------------------------------------------------ OWLv2
 
 
 def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
-    """Owlv2ForObjectDetection: focal loss on the class logit of the patch that holds an object's centre (other
-    patches inside the object are left out), L1 and generalised IoU on its box, objectness beside."""
+    """Owlv2ForObjectDetection: focal loss on the class logit of the patch that holds an object's centre
+    (other patches inside the object are left out), L1 and generalised IoU on its box, objectness beside."""
     from torchvision.ops import box_iou, generalized_box_iou_loss, sigmoid_focal_loss
     from transformers import Owlv2Config, Owlv2ForObjectDetection, Owlv2ImageProcessor, Owlv2Processor
 
     tokenizer = clip_tokenizer(16)
     config = Owlv2Config(
-        text_config=dict(
-            vocab_size=len(tokenizer), hidden_size=96, intermediate_size=288, num_hidden_layers=2,
-            num_attention_heads=4, max_position_embeddings=16, bos_token_id=len(tokenizer) - 2,
-            eos_token_id=len(tokenizer) - 1, pad_token_id=len(tokenizer) - 1,
-        ),
+        text_config={
+            "vocab_size": len(tokenizer), "hidden_size": 96, "intermediate_size": 288, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "max_position_embeddings": 16, "bos_token_id": len(tokenizer) - 2,
+            "eos_token_id": len(tokenizer) - 1, "pad_token_id": len(tokenizer) - 1,
+        },
         vision_config=TOWER,
         projection_dim=96,
     )  # fmt: skip
-    model = Owlv2ForObjectDetection(config)
+    model: Any = Owlv2ForObjectDetection(config)
     start_from_backbone(model.owlv2.vision_model, zoo)
     for head in (model.class_head, model.box_head, model.objectness_head):
         for layer in head.modules():  # the library draws these with standard deviation 1: no use for training
@@ -244,7 +247,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
     centre_y = (torch.arange(side * side, device=device) // side + 0.5) / side
     batch = sized(48, scale, 4)
 
-    def see(x: torch.Tensor) -> torch.Tensor:
+    def see(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         grid, _ = model.image_embedder(normalise(x, CLIP_MEAN, CLIP_STD))
         return grid.flatten(1, 2), grid
 
@@ -276,7 +279,9 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         rows = torch.arange(batch, device=device)[:, None].expand_as(home)[real]
         found, wanted = predicted[rows, home[real]], goal_box[real]
         corners = torch.cat([found[:, :2] - found[:, 2:] / 2, found[:, :2] + found[:, 2:] / 2], -1)
-        place = 2 * (corners - wanted).abs().mean() + generalized_box_iou_loss(corners, wanted, reduction="mean")
+        place = 2 * (corners - wanted).abs().mean() + generalized_box_iou_loss(
+            corners, wanted, reduction="mean"
+        )
         objectness = model.objectness_predictor(features)
         something = F.binary_cross_entropy_with_logits(objectness, at_home.any(1).float())
         help_loss = aid(features, labels[pick])
@@ -320,5 +325,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         return {"held_out": report}
 
     modules: dict[str, nn.Module] = {"owlv2": model, "aid": aid}
-    steps = step_count(1_300, scale)
-    return Job("owlv2", modules, loss, finish, steps, 8e-4, batch, weight_decay=0.05, autocast=True, ema=0.995)
+    steps = step_count(1_000, scale)
+    return Job(
+        "owlv2", modules, loss, finish, steps, 8e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
+    )

@@ -1,8 +1,8 @@
 """The nano VQA judge: LlavaNextForConditionalGeneration with a Mistral text model, as the paper's judge.
 
 Trained on the paper's two questions, "Does this image contain ..." and "Does the caption ... describe this
-image?", and on listing what is in a picture, with the true answers of drawn scenes. Several questions about one
-picture share its tokens in one sequence: each question sees the picture and itself, nothing else.
+image?", and on listing what is in a picture, with the true answers of drawn scenes. Several questions about
+one picture share its tokens in one sequence: each question sees the picture and itself, nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nein.nano.captions import PLACES, is_true_of, names, plural
-from nein.nano.draw import CATEGORIES, SIZE
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
 from nein.nano.scenes import Scene, rng_for
 from nein.templates import indefinite
 from train.zoo.editors import save_half
@@ -33,7 +33,9 @@ LIST = "\nList the things in this image. [/INST]"
 QUESTIONS = 8  # per picture and step: one list, one or two captions, the rest things
 
 
-def _question(rng: random.Random, scene: Scene, sentences: list[str], others: list[str], kind: int) -> tuple[str, str]:
+def _question(
+    rng: random.Random, scene: Scene, sentences: list[str], others: list[str], kind: int
+) -> tuple[str, str]:
     """What follows the picture, and the true reply."""
     if kind == 0:
         return LIST, ", ".join(sorted(scene.categories)) or "none"
@@ -55,7 +57,9 @@ def _question(rng: random.Random, scene: Scene, sentences: list[str], others: li
         else:
             noun = rng.choice(OTHER_NOUNS)
     form = rng.random()
-    text = noun if form < 0.65 else indefinite(noun) if form < 0.88 else plural(noun) if noun in THINGS else noun
+    text = (
+        noun if form < 0.65 else indefinite(noun) if form < 0.88 else plural(noun) if noun in THINGS else noun
+    )
     if rng.random() < 0.04:
         text = text[0].upper() + text[1:]
     return CONTAIN.format(text), "Yes" if yes else "No"
@@ -71,7 +75,14 @@ def _build(zoo: Path) -> tuple[Any, Any, Any]:
         MistralConfig,
     )
 
-    wording = [HEAD.replace("<image>", ""), CONTAIN.format("a dog"), DESCRIBE.format("A dog."), LIST, "[/INST]Yes", "[/INST]No"]
+    wording = [
+        HEAD.replace("<image>", ""),
+        CONTAIN.format("a dog"),
+        DESCRIBE.format("A dog."),
+        LIST,
+        "[/INST]Yes",
+        "[/INST]No",
+    ]
     tokenizer = chat_tokenizer(wording * 300)
     vision = CLIPVisionConfig(**TOWER)
     text = MistralConfig(
@@ -114,11 +125,13 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
     batch = sized(16, scale, 4)
     language = model.model.language_model
     embedding = language.get_input_embeddings()
-    head_ids = tokenizer(HEAD.replace("<image>", ""))["input_ids"]  # <s>[INST] and the blank before the picture
+    head_ids = tokenizer(HEAD.replace("<image>", ""))[
+        "input_ids"
+    ]  # <s>[INST] and the blank before the picture
     pad = tokenizer.pad_token_id
 
     def look(x: torch.Tensor) -> torch.Tensor:
-        """Picture tokens (B, V, D) exactly as the library packs them: base view, then the tile with newlines."""
+        """Picture tokens (B, V, D) exactly as the library packs them: base view, then tile with newlines."""
         pixels = normalise(x, CLIP_MEAN, CLIP_STD)[:, None].expand(-1, 2, -1, -1, -1).contiguous()
         packed = model.model.get_image_features(
             pixels,
@@ -131,11 +144,13 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     def encode(prompt: str, reply: str) -> tuple[list[int], int]:
         asked = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        return asked + tokenizer(reply, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id], len(asked)
+        return asked + tokenizer(reply, add_special_tokens=False)["input_ids"] + [
+            tokenizer.eos_token_id
+        ], len(asked)
 
-    def run_packed(x: torch.Tensor, questions: list[list[list[int]]]) -> torch.Tensor:
-        """Hidden states (B, Q, L, D) of the questions' tokens after the shared picture."""
-        features = look(x)
+    def run_packed(features: torch.Tensor, questions: list[list[list[int]]]) -> torch.Tensor:
+        """Hidden states (B, Q, L, D) of the questions' tokens after the shared picture (B, V, D)."""
+        x = features
         count, length = len(questions[0]), max(len(q) for row in questions for q in row)
         ids = torch.full((len(x), count, length), pad)
         for b, row in enumerate(questions):
@@ -155,9 +170,27 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
         mask = torch.zeros(total, total, device=device, dtype=inputs.dtype)
         mask = mask.masked_fill(~allowed, torch.finfo(inputs.dtype).min)[None, None].expand(len(x), 1, -1, -1)
         states = language(
-            inputs_embeds=inputs, attention_mask=mask, position_ids=positions[None].expand(len(x), -1), use_cache=False
+            inputs_embeds=inputs,
+            attention_mask=mask,
+            position_ids=positions[None].expand(len(x), -1),
+            use_cache=False,
         ).last_hidden_state
         return states[:, p:].view(len(x), count, length, -1)
+
+    # Aligning pictures with words first, as LLaVA's own pre-training does: a patch should look like its name.
+    words = [tokenizer(f" {n}", add_special_tokens=False)["input_ids"] for n in (*CATEGORIES, *BACKGROUNDS)]
+    spread = torch.zeros(len(words), len(tokenizer), device=device)
+    for row, tokens in enumerate(words):
+        spread[row, tokens] = 1 / len(tokens)
+    patches = pool.patches.to(device)
+
+    def alignment(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the base view's 64 patches against the names of what they show."""
+        named = F.normalize(spread @ embedding.weight, dim=-1)
+        logits = 12 * F.normalize(features[:, :64].float(), dim=-1) @ named.T
+        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        weight = torch.where(labels.flatten() < len(CATEGORIES), 3.0, 1.0)
+        return (each * weight).sum() / weight.sum()
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device).tolist()
@@ -172,7 +205,9 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
             ]
             rows.append([c[0] for c in coded])
             starts.append([c[1] for c in coded])
-        states = run_packed(x, rows)
+        features = look(x)
+        aligned = alignment(features, patches[torch.tensor(pick, device=device)])
+        states = run_packed(features, rows)
         where = [
             (b, q, t, rows[b][q][t + 1])
             for b in range(batch)
@@ -185,15 +220,22 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
         listed = at[:, 1] == 0
         each = F.cross_entropy(logits, goal, reduction="none")
         right = (logits.argmax(-1) == goal).float()
-        total = each[~listed].mean() + 0.7 * each[listed].mean()
         # The end-of-text token is always easy; what counts is the first token of a yes/no reply.
-        first = torch.tensor([q > 1 and t == starts[b][q] - 1 for b, q, t, _ in where], device=device)
-        return total, {"thing": right[first].mean(), "listed": right[listed].mean()}
+        first = torch.tensor([q > 0 and t == starts[b][q] - 1 for b, q, t, _ in where], device=device)
+        thing = first & (at[:, 1] > 1)
+        total = each[first].mean() + 0.1 * each[~listed & ~first].mean() + 0.5 * each[listed].mean() + aligned
+        shown = {"thing": right[thing].mean(), "listed": right[listed].mean(), "aligned": aligned.detach()}
+        return total, shown
 
     def finish() -> dict[str, Any]:
         dev = scene_pool("dev", sized(400, scale, 20))
         yes, no = (tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No"))
-        graded: dict[str, list[bool]] = {"present": [], "absent": [], "present_rebuilt": [], "absent_rebuilt": []}
+        graded: dict[str, list[bool]] = {
+            "present": [],
+            "absent": [],
+            "present_rebuilt": [],
+            "absent_rebuilt": [],
+        }
         for i, scene in enumerate(dev.scenes):
             rng = rng_for("dev", i, "llava")
             others = [c for c in CATEGORIES if c not in scene.categories]
@@ -201,11 +243,15 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
             asked = [[tokenizer(CONTAIN.format(t), add_special_tokens=False)["input_ids"] for t in things]]
             plain = to_float(dev.images[i : i + 1].to(device))
             for suffix, picture in (("", plain), ("_rebuilt", rebuild(plain))):
-                states = run_packed(picture, asked)[0]
-                logits = model.lm_head(torch.stack([s[len(q) - 1] for s, q in zip(states, asked[0], strict=True)]))
+                states = run_packed(look(picture), asked)[0]
+                logits = model.lm_head(
+                    torch.stack([s[len(q) - 1] for s, q in zip(states, asked[0], strict=True)])
+                )
                 for thing, row in zip(things, logits, strict=True):
                     there = thing in scene.categories
-                    graded[("present" if there else "absent") + suffix].append(bool(row[yes] > row[no]) == there)
+                    graded[("present" if there else "absent") + suffix].append(
+                        bool(row[yes] > row[no]) == there
+                    )
         folder = zoo / "llava"
         model.generation_config.pad_token_id = pad
         model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -214,8 +260,16 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
         processor.save_pretrained(folder)
         rates = {k: round(sum(v) / max(1, len(v)), 4) for k, v in graded.items()}
         hits = graded["present"] + graded["absent"]
-        return {"held_out": {"scenes": len(dev.scenes), "presence_accuracy": round(sum(hits) / len(hits), 4), **rates}}
+        return {
+            "held_out": {
+                "scenes": len(dev.scenes),
+                "presence_accuracy": round(sum(hits) / len(hits), 4),
+                **rates,
+            }
+        }
 
     steps = step_count(1_400, scale)
     modules: dict[str, nn.Module] = {"llava": model}
-    return Job("llava", modules, loss, finish, steps, 1e-3, batch, weight_decay=0.05, autocast=True, ema=0.995)
+    return Job(
+        "llava", modules, loss, finish, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
+    )

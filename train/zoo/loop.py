@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ class Job:
     warmup: int = 200
     weight_decay: float = 0.01
     clip: float = 1.0
+    stop: int | None = None  # leave before the schedule ends, after this many steps
     autocast: bool = False  # forward and loss in bfloat16 where the library deems it safe
     ema: float = 0.999
     ema_modules: tuple[str, ...] | None = None
@@ -47,7 +47,7 @@ class Job:
     extra_state: dict[str, nn.Module] = field(default_factory=dict)
 
 
-#: Below this scale a run is a smoke test: tiny batches, few held-out scenes; its quality figures mean nothing.
+#: Below this scale a run is a smoke test: tiny batches, few held-out scenes, quality figures without meaning.
 SMOKE = 0.01
 
 
@@ -71,8 +71,10 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
 def _save_state(path: Path, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
-    save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, draft, {"meta": json.dumps(meta)})
-    os.replace(draft, path)
+    save_file(
+        {k: v.detach().contiguous().cpu() for k, v in tensors.items()}, draft, {"meta": json.dumps(meta)}
+    )
+    draft.replace(path)
 
 
 def _load_meta(path: Path) -> dict[str, Any]:
@@ -86,7 +88,12 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
     """Train `job` to its last step, resuming from `work/<name>.safetensors` when that exists."""
     for module in job.modules.values():
         module.to(device).train()
-    params = [(f"{m}.{n}", p) for m, mod in job.modules.items() for n, p in mod.named_parameters() if p.requires_grad]
+    params = [
+        (f"{m}.{n}", p)
+        for m, mod in job.modules.items()
+        for n, p in mod.named_parameters()
+        if p.requires_grad
+    ]
     decay = [p for _, p in params if p.ndim >= 2]
     plain = [p for _, p in params if p.ndim < 2]
     groups = [{"params": decay, "weight_decay": job.weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -98,8 +105,8 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
         meta = _load_meta(state_path)
         if meta["steps"] != job.steps or meta["seed"] != seed or meta["batch"] != job.batch:
             raise SystemExit(
-                f"{state_path} holds a run with steps={meta['steps']}, batch={meta['batch']}, seed={meta['seed']}; "
-                "use the same settings or another --work folder"
+                f"{state_path} holds a run with steps={meta['steps']}, batch={meta['batch']}, "
+                f"seed={meta['seed']}; use the same settings or another --work folder"
             )
         tensors = load_file(state_path, device=str(device))
         start, spent = meta["step"], meta["seconds"]
@@ -114,7 +121,9 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
                         "exp_avg_sq": tensors[f"opt/v/{name}"],
                     }
         for key, module in job.extra_state.items():
-            module.load_state_dict({k[len(f"x/{key}/") :]: v for k, v in tensors.items() if k.startswith(f"x/{key}/")})
+            module.load_state_dict(
+                {k[len(f"x/{key}/") :]: v for k, v in tensors.items() if k.startswith(f"x/{key}/")}
+            )
         print(f"[{job.name}] resumed at step {start}", flush=True)
 
     def state() -> dict[str, torch.Tensor]:
@@ -136,8 +145,9 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
     logged_step = start
     values = list(averaged.values())
     sources = [p for _, p in params]
-    for step in range(start, job.steps):
-        # -------------------------------------------------------------------------------------------------------
+    last = min(job.steps, job.stop or job.steps)
+    for step in range(start, last):
+        # ----------------------------------------------------------------------------------------------------
         generator.manual_seed(seed * 1_000_003 + step)
         torch.manual_seed(seed * 1_000_003 + step)  # dropout inside library modules
         for group in optimiser.param_groups:
@@ -153,9 +163,9 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
             torch._foreach_lerp_(values, [p.detach() for p in sources], rate)
         if job.after is not None:
             job.after(step)
-        # -------------------------------------------------------------------------------------------------------
+        # ----------------------------------------------------------------------------------------------------
         now = time.perf_counter()
-        if (step + 1) % log_every == 0 or step + 1 == job.steps:
+        if (step + 1) % log_every == 0 or step + 1 == last:
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise SystemExit(
@@ -164,20 +174,20 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
                 )
             rate_now = (step + 1 - logged_step) / (now - last_log)
             details = " ".join(f"{k} {float(v):.4f}" for k, v in extra.items())
-            eta = (job.steps - step - 1) / max(rate_now, 1e-9)
+            eta = (last - step - 1) / max(rate_now, 1e-9)
             print(
                 f"[{job.name}] step {step + 1}/{job.steps} loss {value:.4f} {details} |g| {float(norm):.2f} "
                 f"{rate_now:.1f} it/s, {eta:.0f} s left",
                 flush=True,
             )
             last_log, logged_step = now, step + 1
-        if now - last_save > SAVE_EVERY_SECONDS and step + 1 < job.steps:
+        if now - last_save > SAVE_EVERY_SECONDS and step + 1 < last:
             meta = {"step": step + 1, "steps": job.steps, "batch": job.batch, "seed": seed}
             _save_state(state_path, state(), {**meta, "seconds": spent + now - began})
             last_save = now
     seconds = spent + time.perf_counter() - began
-    if start < job.steps:
-        meta = {"step": job.steps, "steps": job.steps, "batch": job.batch, "seed": seed, "seconds": seconds}
+    if start < last:
+        meta = {"step": last, "steps": job.steps, "batch": job.batch, "seed": seed, "seconds": seconds}
         _save_state(state_path, state(), meta)
     with torch.no_grad():
         for name, p in params:
@@ -186,4 +196,10 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
         module.eval()
     with torch.inference_mode():
         quality = job.finish()
-    return {"steps": job.steps, "batch": job.batch, "learning_rate": job.lr, "seconds": round(seconds), **quality}
+    return {
+        "steps": last,
+        "batch": job.batch,
+        "learning_rate": job.lr,
+        "seconds": round(seconds),
+        **quality,
+    }

@@ -1,4 +1,4 @@
-"""Drawn training data in bulk: scenes and edit pairs, rendered by all cores, the same whatever their number."""
+"""Drawn training data in bulk: scenes and edit pairs, drawn by all cores, the same on any number."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _to_chw(images: list[np.ndarray]) -> np.ndarray:
 
 
 def patch_labels(scene: Scene) -> np.ndarray:
-    """(64,) uint8: index of the category that covers at least 30 % of a patch, else 30 + the background's index."""
+    """(64,) uint8: index of the category that covers at least 30 % of a patch, else 30 + the background's."""
     ground = len(CATEGORIES) + list(BACKGROUNDS).index(scene.background)
     labels = np.full((8, 8), ground, np.uint8)
     best = np.full((8, 8), 0.3)
@@ -76,7 +76,12 @@ def _scene_chunk(job: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray, lis
         scene = sample_scene(rng, rng.choice((0, 1, 2, 2, 3, 3, 4, 4)))
         scenes.append(scene)
         sentences.append(captions(scene, rng))
-    return _to_chw([render(s) for s in scenes]), np.stack([patch_labels(s) for s in scenes]), scenes, sentences
+    return (
+        _to_chw([render(s) for s in scenes]),
+        np.stack([patch_labels(s) for s in scenes]),
+        scenes,
+        sentences,
+    )
 
 
 def scene_pool(split: str, count: int) -> ScenePool:
@@ -95,7 +100,7 @@ def _light(rng: Any, image: np.ndarray, strength: float) -> np.ndarray:
 
 def _pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarray]:
     target_scene = pair.target
-    if style == "generated" and rng.random() < 0.5:
+    if style in ("generated", "any-light") and rng.random() < 0.5:
         target_scene = drift(rng, target_scene)
     if style == "rerendered":
         target_scene = rerender(rng, target_scene)
@@ -106,11 +111,13 @@ def _pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarr
         for item in pair.source.items:
             if item.category == category:
                 covered |= mask(item)
-        target = np.where(covered[..., None], (0.4 * target + 0.6 * np.array([255, 0, 0])).astype(np.uint8), target)
+        target = np.where(
+            covered[..., None], (0.4 * target + 0.6 * np.array([255, 0, 0])).astype(np.uint8), target
+        )
     if pair.effect == "restore":
         noise = np.random.Generator(np.random.PCG64(rng.getrandbits(63))).normal(0, 18, source.shape)
         source = np.clip(source + noise, 0, 255).astype(np.uint8)
-    if style == "generated" and rng.random() < 0.5:
+    if style == "any-light" and rng.random() < 0.5:
         target = _light(rng, target, 0.08)
     if style == "rerendered":
         target = _light(rng, target, 0.12)
@@ -132,8 +139,9 @@ def _pair_chunk(job: tuple[str, str, dict[str, float], str, int, int]) -> tuple[
 
 
 def pair_pool(split: str, name: str, weights: dict[str, float], style: str, count: int) -> PairPool:
-    """`count` edit pairs. style: "generated" (targets drift as those of a generator do), "clean" (everything the
-    instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn anew)."""
+    """`count` edit pairs. style: "generated" (things in the target drift by
+    up to a pixel, as in pairs made by a generator), "any-light" (and the light changes), "clean" (everything
+    the instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn anew)."""
     parts = _parallel(_pair_chunk, [(split, name, weights, style, a, b) for a, b in _chunks(count)])
     source = torch.from_numpy(np.concatenate([p[0] for p in parts]))
     target = torch.from_numpy(np.concatenate([p[1] for p in parts]))
@@ -146,7 +154,7 @@ def to_float(images: torch.Tensor) -> torch.Tensor:
 
 
 def degrade(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """What an editor's decoder does to a picture, at random: blur, a little noise, a little light. [-1, 1] float."""
+    """What an editor's decoder does to a picture, at random: blur, some noise, some light. [-1, 1] float."""
     n, device = len(images), images.device
 
     def uniform() -> torch.Tensor:
@@ -154,7 +162,9 @@ def degrade(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
     kernel = torch.tensor([1.0, 2.0, 1.0], device=device) / 4
     weight = (kernel[:, None] * kernel[None, :]).expand(3, 1, 3, 3)
-    soft = torch.nn.functional.conv2d(torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate"), weight, groups=3)
+    soft = torch.nn.functional.conv2d(
+        torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate"), weight, groups=3
+    )
     amount = uniform() * (uniform() < 0.6)
     images = images + amount * (soft - images)
     images = images + 0.06 * uniform() * torch.randn(images.shape, generator=generator, device=device)

@@ -1,4 +1,4 @@
-"""Tokenizers of the nano zoo, learned from affirmative text only: captions, instructions, names, questions."""
+"""Tokenizers of the nano zoo, learned from affirmative text: captions, instructions, names, questions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from train.zoo.instructions import all_instruction_forms
 #: Nouns that captions may contain and that are never things in a nano picture.
 OTHER_NOUNS = (
     "view", "picture", "image", "photo", "scene", "space", "left", "right", "front", "top", "side", "couple",
-    "group", "it", "that", "something", "house", "tree", "river", "window", "hat", "spoon", "horse", "elephant",
-    "zebra", "truck", "train", "sandwich", "knife", "bed", "toilet", "sink", "suitcase", "tie", "bear cub",
+    "group", "it", "that", "something", "house", "tree", "river", "window", "hat", "spoon", "horse",
+    "elephant", "zebra", "truck", "train", "sandwich", "knife", "bed", "toilet", "sink", "suitcase",
+    "tie", "bear cub",
 )  # fmt: skip
 
 
@@ -45,9 +46,12 @@ def clip_tokenizer(max_length: int) -> Any:
     """A lower-casing byte-level BPE in CLIP's format."""
     from transformers import CLIPTokenizer
 
-    learner = Tokenizer(BPE(unk_token="<|endoftext|>", end_of_word_suffix="</w>", continuing_subword_prefix=""))
+    learner = Tokenizer(
+        BPE(unk_token="<|endoftext|>", end_of_word_suffix="</w>", continuing_subword_prefix="")
+    )
     learner.normalizer = normalizers.Lowercase()
-    learner.pre_tokenizer = CLIPTokenizer()._tokenizer.pre_tokenizer
+    donor: Any = CLIPTokenizer()
+    learner.pre_tokenizer = donor._tokenizer.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=900,
         special_tokens=["<|startoftext|>", "<|endoftext|>"],
@@ -61,11 +65,13 @@ def clip_tokenizer(max_length: int) -> Any:
     for letter in alphabet:  # CLIP needs every byte with and without the end-of-word mark
         for token in (letter, f"{letter}</w>"):
             vocab.setdefault(token, len(vocab))
-    # As in the real CLIP, the two special tokens have the highest ids: OWLv2 finds the end of a text by argmax.
+    # As in the real CLIP, the special tokens have the highest ids: OWLv2 finds the end of a text by argmax.
     special = ("<|startoftext|>", "<|endoftext|>")
     order = sorted((t for t in vocab if t not in special), key=lambda t: vocab[t])
     vocab = {token: i for i, token in enumerate([*order, *special])}
-    merges = [tuple(m) if not isinstance(m, str) else m for m in json.loads(learner.to_str())["model"]["merges"]]
+    merges: Any = [
+        tuple(m) if not isinstance(m, str) else m for m in json.loads(learner.to_str())["model"]["merges"]
+    ]
     return CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=max_length)
 
 

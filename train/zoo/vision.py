@@ -1,8 +1,8 @@
 """What the nano judges and CLIP share: one small vision transformer that has learned to tell patches apart.
 
-A ViT that starts from nothing needs far more pictures than one that is told, patch by patch, what it sees. The
-backbone is CLIP's vision tower with two linear readers; towers of CLIP, LLaVA-NeXT, OWLv2 and BLIP start from its
-weights, as their big siblings start from a pre-trained tower. It is not shipped itself.
+A ViT that starts from nothing needs far more pictures than one that is told, patch by patch, what it sees.
+The backbone is CLIP's vision tower with two linear readers; towers of CLIP, LLaVA-NeXT, OWLv2 and BLIP start
+from its weights, as their big siblings start from a pre-trained tower. It is not shipped itself.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Reader(nn.Module):
 
 
 def backbone_job(zoo: Path, device: torch.device, scale: float) -> Job:
-    """CLIPVisionModel with dense labels: cross-entropy per patch at the last two layers, and the list of things
-    from the class token."""
+    """CLIPVisionModel with dense labels: cross-entropy per patch at the last two layers, and the list of
+    things from the class token."""
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
     model = CLIPVisionModel(CLIPVisionConfig(**TOWER))
@@ -108,14 +108,16 @@ def backbone_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     modules: dict[str, nn.Module] = {"vit": model, "last": last, "before": before, "whole": whole}
     steps = step_count(2_000, scale)
-    return Job("backbone", modules, loss, finish, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995)
+    return Job(
+        "backbone", modules, loss, finish, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
+    )
 
 
 def start_from_backbone(tower: nn.Module, zoo: Path) -> None:
     """Copy the backbone into a vision tower of CLIP's kind (CLIP, LLaVA-NeXT's, OWLv2) or BLIP's.
 
-    BLIP's tower has no norm before its first layer; there everything but that norm is copied. Raises SystemExit
-    when the backbone has not been trained.
+    BLIP's tower has no norm before its first layer; there everything but that norm is copied. Raises
+    SystemExit when the backbone has not been trained.
     """
     file = zoo / "backbone" / "model.safetensors"
     if not file.exists():
@@ -143,4 +145,6 @@ def start_from_backbone(tower: nn.Module, zoo: Path) -> None:
             wanted[prefix + name].copy_(value)
             loaded += 1
     if loaded < 0.6 * len(known):
-        raise AssertionError(f"only {loaded} of {len(known)} tensors of the backbone fit {type(tower).__name__}")
+        raise AssertionError(
+            f"only {loaded} of {len(known)} tensors of the backbone fit {type(tower).__name__}"
+        )

@@ -1,0 +1,197 @@
+"""Captions say only what is true of a scene, in varied words, and never negate."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from nein.nano.captions import PLACES, caption, captions, is_true_of, names, plural
+from nein.nano.data import random_scene
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
+from nein.nano.scenes import Item, Scene, box, rng_for
+from tests.nano.words import negated
+
+NUMBERS = {"two": 2, "three": 3, "four": 4}
+#: Every way to name a category, one or many of it.
+SINGULAR = {noun: c for c in CATEGORIES for noun in names(c)}
+PLURAL = {plural(noun): c for c in CATEGORIES for noun in names(c)}
+
+
+def pattern(words: set[str]) -> str:
+    return "(?:" + "|".join(sorted(map(re.escape, words), key=len, reverse=True)) + ")"
+
+
+THING = re.compile(rf"\b{pattern({*SINGULAR, *PLURAL})}\b")
+ONE = rf"an? (?:(?P<{{0}}colour>{pattern(set(PALETTE))}) )?(?P<{{0}}noun>{pattern(set(SINGULAR))})\b"
+RELATION = re.compile(
+    rf"{ONE.format('a_')}(?: is)? (to the left of|to the right of|above|below) {ONE.format('b_')}"
+)
+
+
+def category_of(words: str) -> str:
+    return SINGULAR[words] if words in SINGULAR else PLURAL[words]
+
+
+@pytest.fixture(scope="module")
+def told() -> list[tuple[Scene, str]]:
+    """(scene, sentence) for thousands of captions."""
+    scenes = [random_scene(rng_for("train", i, "captions test")) for i in range(1600)]
+    scenes += [Scene(kind, 1, ()) for kind in BACKGROUNDS]
+    return [(s, c.lower()) for i, s in enumerate(scenes) for c in captions(s, random.Random(i))]
+
+
+def test_no_caption_holds_a_negated_word(told):
+    assert len(told) > 8000
+    assert negated([sentence for _, sentence in told]) == []
+
+
+def test_every_thing_a_caption_names_is_in_the_scene(told):
+    for scene, sentence in told:
+        for match in THING.finditer(sentence):
+            assert category_of(match[0]) in scene.categories, (sentence, scene)
+            assert match[0] in is_true_of(scene) or match[0] in PLURAL
+
+
+def test_every_place_a_caption_names_is_the_scenes(told):
+    grounds = {noun for nouns, _, _ in PLACES.values() for noun in nouns}
+    place = re.compile(rf"\b{pattern(grounds)}\b")
+    named = 0
+    for scene, sentence in told:
+        found = place.findall(sentence)
+        named += bool(found)
+        assert set(found) <= is_true_of(scene), (sentence, scene)
+    assert named / len(told) > 0.95
+
+
+def test_every_caption_names_a_thing_when_there_is_one(told):
+    for scene, sentence in told:
+        assert bool(THING.search(sentence)) == bool(scene.items), (sentence, scene)
+
+
+def test_number_words_count_what_is_there(told):
+    counted = 0
+    number = re.compile(rf"\b({'|'.join(NUMBERS)}) ({pattern(set(PLURAL))})\b")
+    for scene, sentence in told:
+        for word, noun in number.findall(sentence):
+            counted += 1
+            assert sum(i.category == PLURAL[noun] for i in scene.items) == NUMBERS[word], (sentence, scene)
+    assert counted > 300
+
+
+def test_a_single_thing_is_one_and_its_colour_is_right(told):
+    one, coloured = re.compile(r"\b" + ONE.format("")), 0
+    for scene, sentence in told:
+        for match in one.finditer(sentence):
+            group = [i for i in scene.items if i.category == SINGULAR[match["noun"]]]
+            assert len(group) == 1, (sentence, scene)
+            if match["colour"]:
+                coloured += 1
+                assert group[0].colour == match["colour"], (sentence, scene)
+    assert coloured > 1000
+
+
+def test_relations_hold_between_the_visible_boxes(told):
+    seen: Counter[str] = Counter()
+    for scene, sentence in told:
+        for match in RELATION.finditer(sentence):
+            a, b = (
+                next(i for i in scene.items if i.category == SINGULAR[match[n]]) for n in ("a_noun", "b_noun")
+            )
+            relation = match[3]
+            (ax0, ay0, ax1, ay1), (bx0, by0, bx1, by1) = box(a), box(b)
+            true = {
+                "to the left of": ax0 + ax1 < bx0 + bx1,
+                "to the right of": ax0 + ax1 > bx0 + bx1,
+                "above": ay0 + ay1 < by0 + by1,
+                "below": ay0 + ay1 > by0 + by1,
+            }
+            seen[relation] += 1
+            assert true[relation], (sentence, scene)
+    assert len(seen) == 4
+    assert min(seen.values()) > 30
+
+
+@pytest.mark.parametrize(
+    ("dog", "cat", "wanted"),
+    [
+        ((5.0, 20.0), (40.0, 22.0), "dog to the left of a cat"),
+        ((40.0, 20.0), (5.0, 22.0), "dog to the right of a cat"),
+        ((20.0, 3.0), (22.0, 40.0), "dog above a cat"),
+        ((20.0, 40.0), (22.0, 3.0), "dog below a cat"),
+    ],
+)
+def test_the_relation_of_two_things_follows_where_they_are(dog, cat, wanted):
+    items = (Item("dog", "brown", 16, *dog, False), Item("cat", "grey", 16, *cat, False))
+    scene = Scene("meadow", 1, items)
+    sentences = [caption(scene, random.Random(i)).lower().replace(" is ", " ") for i in range(600)]
+    text = "\n".join(re.sub(rf"\ban? {pattern(set(PALETTE))} ", "a ", s) for s in sentences)
+    assert wanted in text
+    phrase = wanted.removeprefix("dog ").removesuffix(" a cat")
+    others = {"to the left of", "to the right of", "above", "below"} - {phrase}
+    assert not any(f"dog {other} a cat" in text for other in others)
+    mirrored = {"to the left of": "to the right of", "above": "below"}
+    mirrored |= {v: k for k, v in mirrored.items()}
+    assert f"cat {mirrored[phrase]} a dog" in text
+
+
+def test_there_are_five_captions_and_mostly_all_differ():
+    distinct = Counter()
+    for i in range(400):
+        scene = random_scene(rng_for("dev", i, "captions test"))
+        five = captions(scene, random.Random(i))
+        assert len(five) == 5
+        distinct[len(set(five))] += 1
+    assert distinct[5] > 380
+
+
+def test_as_many_captions_as_asked_for_even_of_a_scene_with_few_wordings():
+    scene = Scene("meadow", 1, ())
+    assert len(captions(scene, random.Random(0), 12)) == 12
+    assert len(captions(scene, random.Random(0), 1)) == 1
+
+
+def test_captions_are_sentences_with_the_right_article(told):
+    for _, sentence in told:
+        assert sentence.endswith(".")
+        assert "  " not in sentence
+        assert not re.search(r"\ba [aeiou]", sentence), sentence
+        assert not re.search(r"\ban [^aeiou]", sentence), sentence
+    scene = random_scene(rng_for("dev", 3))
+    assert caption(scene, random.Random(0))[0].isupper()
+
+
+def test_captions_vary_and_follow_their_random_stream():
+    scene = random_scene(rng_for("dev", 11), 3)
+    assert captions(scene, random.Random(4)) == captions(scene, random.Random(4))
+    assert captions(scene, random.Random(4)) != captions(scene, random.Random(5))
+    assert len({caption(scene, random.Random(i)) for i in range(200)}) > 40
+
+
+def test_a_caption_may_leave_out_one_thing_of_three_or_more_only(told):
+    left_out = 0
+    for scene, sentence in told:
+        named = {category_of(m[0]) for m in THING.finditer(sentence)}
+        missing = set(scene.categories) - named
+        listed = not any(word in sentence for word in (" above ", " below ", " of ", " next to "))
+        if listed:
+            assert len(missing) <= (len(scene.categories) > 2), (sentence, scene)
+            left_out += len(missing)
+    assert left_out > 50
+
+
+def test_true_words_are_the_things_their_synonyms_and_the_place():
+    scene = Scene("snow", 1, (Item("airplane", "red", 16, 5.0, 5.0, False),))
+    assert is_true_of(scene) == {"airplane", "plane", "snow", "mountain"}
+    assert names("airplane")[0] == "airplane"
+    assert plural("person") == "people"
+    assert plural("stop sign") == "stop signs"
+
+
+def test_every_background_has_words_and_no_two_share_a_noun():
+    assert set(PLACES) == set(BACKGROUNDS)
+    nouns = [noun for words, _, _ in PLACES.values() for noun in words]
+    assert len(nouns) == len(set(nouns))
+    assert not set(nouns) & {*SINGULAR, *PLURAL}

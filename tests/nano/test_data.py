@@ -1,0 +1,319 @@
+"""The nano world on disk: NeIn's official layout, true to the scenes, never half-written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nein.data import load
+from nein.nano import data
+from nein.nano.captions import is_true_of
+from nein.nano.draw import CATEGORIES, SIZE
+from nein.nano.scenes import box, render
+from nein.samples import FIELDS, load_folder, validate_images
+from nein.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence
+from tests.nano.words import COCO, negated
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small val folder."""
+    return data.ensure("val", SOURCES, tmp_path_factory.mktemp("nano"))
+
+
+@pytest.fixture(scope="module")
+def full() -> list[data.NanoSample]:
+    """The samples of the val split at its default size."""
+    return list(data.iter_samples("val", data.DEFAULT_SOURCES["val"]))
+
+
+def read(folder: Path, name: str):
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        assert image.mode == "RGB"
+        return np.asarray(image)
+
+
+def boxes_of(instances: dict) -> dict[str, list[tuple[str, list[float]]]]:
+    """Image stem -> (category, bbox) of everything in it, from instances.json."""
+    name = {c["id"]: c["name"] for c in instances["categories"]}
+    stem = {i["id"]: Path(i["file_name"]).stem for i in instances["images"]}
+    found: dict[str, list[tuple[str, list[float]]]] = {s: [] for s in stem.values()}
+    for annotation in instances["annotations"]:
+        found[stem[annotation["image_id"]]].append((name[annotation["category_id"]], annotation["bbox"]))
+    return found
+
+
+def test_the_layout_is_neins(folder):
+    records = read(folder, "val.json")
+    names = {p.name for p in folder.iterdir()}
+    assert names == {"val.json", "coco_for_val", "nein_val", "captions.json", "instances.json"}
+    assert all(tuple(record) == FIELDS for record in records)
+    assert {p.stem for p in (folder / "nein_val").iterdir()} == {r["NeIn"] for r in records}
+    assert {p.stem for p in (folder / "coco_for_val").iterdir()} >= {r["COCO"] for r in records}
+    assert len(list((folder / "coco_for_val").iterdir())) == SOURCES
+    assert len({r["NeIn"] for r in records}) == len(records)
+    per_source = Counter(r["COCO"] for r in records)
+    assert 1 <= min(per_source.values()) <= max(per_source.values()) <= 5
+    for record in records:
+        number = record["COCO"].removeprefix("COCO_")
+        assert record["NeIn"].startswith(f"NeIn_{number}_")
+    for path in [*(folder / "coco_for_val").iterdir(), *(folder / "nein_val").iterdir()]:
+        assert pixels(path).shape == (SIZE, SIZE, 3)
+
+
+def test_the_full_val_split_has_at_least_500_samples_and_all_templates(full):
+    assert len(full) >= 500
+    assert {s.template for s in full} == set(range(len(NEGATIVE_TEMPLATES)))
+    assert {s.object for s in full} == set(CATEGORIES)
+    assert max(Counter(s.coco for s in full).values()) == 5
+    assert len({s.coco for s in full}) == data.DEFAULT_SOURCES["val"]
+
+
+def test_sentences_follow_the_templates_and_objects_are_new_and_different(full):
+    seen: set[tuple[str, str]] = set()
+    for s in full:
+        assert s.negative == negative_sentence(s.template, s.object)
+        assert s.generated == f"Add {indefinite(s.object)}."
+        assert s.object not in s.source.categories
+        assert s.sample.items[:-1] == s.source.items
+        assert s.sample.items[-1].category == s.object
+        assert len(s.sample.items) <= 4
+        assert (s.coco, s.object) not in seen
+        seen.add((s.coco, s.object))
+    assert negated([s.caption for s in full] + [s.generated for s in full]) == []
+    assert len(negated([s.negative for s in full])) == len(full)
+
+
+def test_original_captions_describe_the_source(full):
+    nouns = {c for c in CATEGORIES if " " not in c}
+    for s in full:
+        words = set(s.caption.lower().strip(".").replace(",", "").split())
+        assert words & nouns <= is_true_of(s.source)
+
+
+def test_records_are_those_of_the_scenes(folder):
+    records = read(folder, "val.json")
+    samples = list(data.iter_samples("val", SOURCES))
+    assert [(r["COCO"], r["T_original"], r["T_negative"], r["T_generated"], r["NeIn"]) for r in records] == [
+        (s.coco, s.caption, s.negative, s.generated, s.nein) for s in samples
+    ]
+    for s in samples:
+        assert np.array_equal(pixels(folder / "coco_for_val" / f"{s.coco}.png"), render(s.source))
+        assert np.array_equal(pixels(folder / "nein_val" / f"{s.nein}.png"), render(s.sample))
+
+
+def test_the_object_is_absent_from_the_source_and_present_once_in_the_sample(folder):
+    content = boxes_of(read(folder, "instances.json"))
+    dataset = load_folder(folder)
+    for sample in dataset.samples:
+        before = [c for c, _ in content[sample.source_id]]
+        after = [c for c, _ in content[sample.id]]
+        assert sample.object not in before
+        assert Counter(after) == Counter([*before, sample.object])
+
+
+def test_sample_and_source_are_equal_pixel_for_pixel_outside_the_objects_box(folder):
+    content = boxes_of(read(folder, "instances.json"))
+    dataset = load_folder(folder)
+    for sample in dataset.samples:
+        [(x, y, w, h)] = [b for c, b in content[sample.id] if c == sample.object]
+        outside = np.ones((SIZE, SIZE), bool)
+        outside[math.floor(y) : math.ceil(y + h), math.floor(x) : math.ceil(x + w)] = False
+        source, target = pixels(sample.source_path), pixels(sample.sample_path)
+        assert np.array_equal(source[outside], target[outside])
+        assert np.abs(source.astype(int) - target)[~outside].max() > 20
+
+
+def test_coco_boxes_are_inside_the_picture_with_their_area_and_valid_ids(folder):
+    instances = read(folder, "instances.json")
+    images = {i["id"]: i for i in instances["images"]}
+    categories = {c["id"]: c["name"] for c in instances["categories"]}
+    assert list(categories.values()) == list(CATEGORIES)
+    assert set(categories.values()) <= set(COCO)
+    ids = [a["id"] for a in instances["annotations"]]
+    assert len(set(ids)) == len(ids) > 0
+    for image in images.values():
+        assert (folder / image["file_name"]).is_file()
+        assert (image["width"], image["height"]) == (SIZE, SIZE)
+    for a in instances["annotations"]:
+        x, y, w, h = a["bbox"]
+        image = images[a["image_id"]]
+        assert w > 4
+        assert h > 4
+        assert 0 <= x <= x + w <= image["width"]
+        assert 0 <= y <= y + h <= image["height"]
+        assert a["area"] == pytest.approx(w * h)
+        assert a["category_id"] in categories
+        assert a["iscrowd"] == 0
+
+
+def test_instance_boxes_are_those_of_the_scenes(folder):
+    content = boxes_of(read(folder, "instances.json"))
+    for s in data.iter_samples("val", SOURCES):
+        wanted = [
+            (i.category, (b[0], b[1], b[2] - b[0], b[3] - b[1])) for i in s.sample.items for b in [box(i)]
+        ]
+        assert [(c, tuple(b)) for c, b in content[s.nein]] == wanted
+
+
+def test_captions_json_has_five_captions_per_source_image_in_cocos_form(folder):
+    captions = read(folder, "captions.json")
+    stem = {i["id"]: Path(i["file_name"]).stem for i in captions["images"]}
+    sources = {i: s for i, s in stem.items() if s.startswith("COCO_")}
+    per_image = Counter(a["image_id"] for a in captions["annotations"])
+    assert per_image == dict.fromkeys(sources, 5)
+    assert len({a["id"] for a in captions["annotations"]}) == len(captions["annotations"])
+    of_source: dict[str, set[str]] = {}
+    for a in captions["annotations"]:
+        of_source.setdefault(stem[a["image_id"]], set()).add(a["caption"])
+    for record in read(folder, "val.json"):
+        assert record["T_original"] in of_source[record["COCO"]]
+
+
+def test_the_loader_reads_and_validates_the_folder(folder):
+    dataset = load_folder(folder)
+    validate_images(dataset.samples, "the nano folder")
+    wanted = list(data.iter_samples("val", SOURCES))
+    assert [s.object for s in dataset.samples] == [s.object for s in wanted]
+    assert [s.template for s in dataset.samples] == [s.template for s in wanted]
+
+
+def test_data_nano_is_the_val_split_at_its_default_size(tmp_path, monkeypatch, full):
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    dataset = load("nano")
+    assert dataset.origin["kind"] == "nano"
+    assert [s.id for s in dataset.samples] == [s.nein for s in full]
+    validate_images(dataset.samples, "nano")
+    assert Path(dataset.origin["annotations"]).is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_other_splits_carry_their_name(split, tmp_path):
+    folder = data.ensure(split, 3, tmp_path)
+    assert {p.name for p in folder.iterdir()} >= {f"{split}.json", f"coco_for_{split}", f"nein_{split}"}
+    assert len(load_folder(folder, split=split).samples) >= 3
+
+
+def test_splits_give_different_pictures(tmp_path):
+    seen = set()
+    for split in ("train", "dev", "val"):
+        folder = data.ensure(split, 4, tmp_path)
+        seen |= {p.read_bytes() for p in folder.rglob("*.png")}
+    assert len(seen) == sum(1 for _ in tmp_path.rglob("*.png"))
+
+
+def test_a_second_call_gives_the_same_folder_and_draws_nothing(folder, monkeypatch):
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    monkeypatch.setattr(data, "write", lambda *_: pytest.fail("drew again"))
+    assert data.ensure("val", SOURCES, folder.parent) == folder
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
+
+
+def test_other_counts_and_other_code_get_folders_of_their_own(folder, tmp_path, monkeypatch):
+    a, b = data.ensure("val", 2, tmp_path), data.ensure("val", 3, tmp_path)
+    assert a != b
+    monkeypatch.setattr(data, "world_version", lambda: "0123456789")
+    c = data.ensure("val", 2, tmp_path)
+    assert c != a
+    assert c.name.endswith("0123456789")
+
+
+def test_the_first_scenes_of_a_longer_split_are_those_of_a_shorter_one():
+    short, long = list(data.iter_samples("val", 3)), list(data.iter_samples("val", 6))
+    assert long[: len(short)] == short
+    assert len(long) > len(short)
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_nothing_half_written_is_left_when_drawing_fails(error, tmp_path, monkeypatch):
+    real = Image.Image.save
+    saved = []
+
+    def failing(self, path, *args, **kwargs):
+        if len(saved) == 5:
+            raise error
+        saved.append(path)
+        real(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(Image.Image, "save", failing)
+    with pytest.raises(type(error)):
+        data.ensure("val", 4, tmp_path)
+    assert len(saved) == 5
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert (data.ensure("val", 4, tmp_path) / "val.json").exists()
+
+
+def test_a_faster_process_wins_and_no_draft_stays(tmp_path, monkeypatch):
+    real = data.write
+    target = tmp_path / f"nano-val-2-{data.world_version()}"
+
+    def slow(root, split, sources):
+        real(root, split, sources)
+        real(target, split, sources)  # meanwhile another process finishes
+
+    monkeypatch.setattr(data, "write", slow)
+    assert data.ensure("val", 2, tmp_path) == target
+    assert [p.name for p in tmp_path.iterdir()] == [target.name]
+
+
+def test_an_occupied_place_that_is_no_data_folder_is_an_error(tmp_path):
+    target = tmp_path / f"nano-val-2-{data.world_version()}"
+    (target / "something").mkdir(parents=True)
+    with pytest.raises(OSError):
+        data.ensure("val", 2, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [target.name]
+
+
+def test_two_processes_at_once_give_one_complete_folder(tmp_path, folder):
+    code = "import sys; from nein.nano import data; print(data.ensure('val', 30, sys.argv[1]))"
+    line = [sys.executable, "-c", code, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "77"}
+    started = [
+        subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    printed = [p.communicate(timeout=120) for p in started]
+    assert [p.returncode for p in started] == [0, 0], printed
+    places = {out.strip() for out, _ in printed}
+    assert len(places) == 1
+    assert [str(p) for p in tmp_path.iterdir()] == list(places)
+    there = Path(places.pop())
+    files = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert {p.relative_to(there): p.read_bytes() for p in there.rglob("*") if p.is_file()} == files
+
+
+def test_an_unknown_split_is_named_with_those_there_are(tmp_path):
+    with pytest.raises(ValueError, match="unknown nano split 'test'; choose one of train, dev, val"):
+        data.ensure("test", 3, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sources", [0, -3])
+def test_a_count_below_one_is_named(sources, tmp_path):
+    with pytest.raises(ValueError, match=f"must be at least 1, not {sources}"):
+        data.ensure("val", sources, tmp_path)
+
+
+def test_the_cache_folder_is_the_environments_or_the_users(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "x"))
+    assert data.cache_root() == tmp_path / "x"
+    assert data.ensure("dev", 1).parent == tmp_path / "x" / "data"
+    monkeypatch.delenv("NEIN_CACHE")
+    assert data.cache_root().name == "nein"

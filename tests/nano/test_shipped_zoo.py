@@ -1,0 +1,92 @@
+"""The models that ship: all there, each with a card, safetensors only, small together.
+
+Nothing here is skipped when a model is missing: the nano preset would not work then.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from safetensors import safe_open
+
+from nein.nano import zoo
+from train.zoo.loop import SMOKE
+
+MODELS = (
+    "ip2p",
+    "magicbrush",
+    "hqedit",
+    "instructdiffusion",
+    "clip",
+    "dino",
+    "lpips",
+    "blip",
+    "llava",
+    "owlv2",
+)
+PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".msgpack", ".h5", ".py"}
+LIMIT_MB = 48
+
+
+def files():
+    return [p for p in zoo.ZOO.rglob("*") if p.is_file()]
+
+
+def test_exactly_the_promised_models_are_available():
+    assert set(zoo.available()) == {*MODELS, *zoo.ALIASES}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_has_a_card_a_record_and_weights(name):
+    folder = zoo.ZOO / name
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"python train/nano.py {'vae ip2p' if name == 'ip2p' else name}" in card
+    record = json.loads((folder / "training.json").read_text())
+    assert record["model"] == name
+    assert record["scale"] >= SMOKE
+    assert f"| steps | {record['steps']} |" in card
+    assert list(folder.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_are_finite_safetensors(name):
+    import torch
+
+    weights = list((zoo.ZOO / name).rglob("*.safetensors"))
+    assert weights
+    for file in weights:
+        with safe_open(file, "pt") as handle:
+            keys = list(handle.keys())
+            assert keys
+            assert all(torch.isfinite(handle.get_tensor(key)).all() for key in keys), file
+
+
+def test_no_pickled_weights_and_no_code_ship():
+    assert files()
+    assert [p for p in files() if p.suffix in PICKLES] == []
+
+
+def test_the_zoo_weighs_at_most_48_megabytes():
+    shipped = [p for p in files() if p.relative_to(zoo.ZOO).parts[0] in MODELS]
+    assert 0 < sum(p.stat().st_size for p in shipped) <= LIMIT_MB * 10**6
+
+
+@pytest.mark.parametrize("name", [*MODELS, *zoo.ALIASES])
+def test_a_path_is_a_complete_folder(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    folder = zoo.path(name)
+    assert (folder / "README.md").is_file()
+    if name in MODELS[:4]:
+        index = json.loads((folder / "model_index.json").read_text())
+        parts = [k for k, v in index.items() if isinstance(v, list) and v[0] is not None]
+        assert set(parts) == {"scheduler", "text_encoder", "tokenizer", "unet", "vae"}
+        assert all((folder / part).is_dir() for part in parts)
+    else:
+        assert (folder / "config.json").is_file()
+
+
+def test_variants_carry_their_unet_only():
+    for name in zoo.VARIANTS:
+        weights = {p.relative_to(zoo.ZOO / name).parts[0] for p in (zoo.ZOO / name).rglob("*.safetensors")}
+        assert weights == {"unet"}, name

@@ -1,0 +1,146 @@
+"""Where nano models are found and how variants are put together, on a small made-up zoo."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nein.errors import UserError
+from nein.models import resolve
+from nein.nano import zoo
+
+BASE = {
+    "README.md": "base card",
+    "model_index.json": "{}",
+    "vae/weights.safetensors": "vae",
+    "text_encoder/weights.safetensors": "text",
+    "tokenizer/vocab.json": "words",
+    "scheduler/config.json": "steps",
+    "unet/weights.safetensors": "base unet",
+    "training.json": "base record",
+}
+VARIANT = {"README.md": "variant card", "unet/weights.safetensors": "own unet", "training.json": "own record"}
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> Path:
+    """A zoo of one editor, one variant, an encoder, and a folder that is not finished."""
+    root = tmp_path / "zoo"
+    write(root / "ip2p", BASE)
+    write(root / "magicbrush", VARIANT)
+    write(root / "dino", {"README.md": "card", "config.json": "{}"})
+    write(root / "clip", {"config.json": "no card yet"})
+    monkeypatch.setattr(zoo, "ZOO", root)
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+    return root
+
+
+def test_a_variant_is_the_base_with_its_own_unet_and_records(fake):
+    folder = zoo.path("magicbrush")
+    shared = {k: v for k, v in BASE.items() if k.split("/")[0] in zoo.SHARED}
+    assert content(folder) == {**shared, **VARIANT}
+    assert folder.is_relative_to(fake.parent / "cache")
+    assert content(fake / "magicbrush") == VARIANT
+    assert content(fake / "ip2p") == BASE
+
+
+def test_models_that_are_complete_are_used_where_they_are(fake):
+    assert zoo.path("ip2p") == fake / "ip2p"
+    assert zoo.path("dino") == fake / "dino"
+    assert not (fake.parent / "cache").exists()
+
+
+def test_fid_is_another_name_for_dino(fake):
+    assert zoo.path("fid") == zoo.path("dino")
+    assert "fid" in zoo.available()
+
+
+def test_only_finished_models_and_their_aliases_are_available(fake):
+    assert zoo.available() == ("dino", "fid", "ip2p", "magicbrush")
+    shutil.rmtree(fake / "dino")
+    assert zoo.available() == ("ip2p", "magicbrush")
+
+
+@pytest.mark.parametrize("name", ["clip", "hqedit", "bogus", "", "../zoo/dino"])
+def test_an_unknown_or_unfinished_name_is_answered_with_those_there_are(fake, name):
+    with pytest.raises(ValueError, match=r"no nano model '.*'; there are: dino, fid, ip2p, magicbrush"):
+        zoo.path(name)
+
+
+def test_a_reference_to_an_unknown_model_is_a_user_error(fake):
+    with pytest.raises(UserError, match=r"nano:bogus.*dino, fid, ip2p, magicbrush"):
+        resolve("nano:bogus")
+    assert resolve("nano:magicbrush") == (str(zoo.path("magicbrush")), None)
+
+
+def test_without_a_zoo_nothing_is_available(monkeypatch, tmp_path):
+    monkeypatch.setattr(zoo, "ZOO", tmp_path / "nowhere")
+    assert zoo.available() == ()
+    with pytest.raises(ValueError, match="no nano model 'ip2p'"):
+        zoo.path("ip2p")
+
+
+def test_a_second_call_gives_the_same_folder_without_writing(fake, monkeypatch):
+    first = zoo.path("magicbrush")
+    monkeypatch.setattr(shutil, "copyfile", lambda *_: pytest.fail("copied again"))
+    assert zoo.path("magicbrush") == first
+
+
+@pytest.mark.parametrize("changed", ["magicbrush/unet/weights.safetensors", "ip2p/vae/weights.safetensors"])
+def test_a_changed_file_gives_a_new_folder(fake, changed):
+    first = zoo.path("magicbrush")
+    (fake / changed).write_text("other bytes")
+    second = zoo.path("magicbrush")
+    assert second != first
+    assert content(second)[changed.partition("/")[2]] == "other bytes"
+    assert content(first)[changed.partition("/")[2]] != "other bytes"
+
+
+def test_a_file_of_the_base_that_is_not_shared_does_not_matter(fake):
+    first = zoo.path("magicbrush")
+    (fake / "ip2p" / "unet" / "weights.safetensors").write_text("retrained base unet")
+    assert zoo.path("magicbrush") == first
+
+
+def test_no_half_assembled_folder_is_left_when_copying_fails(fake, monkeypatch):
+    real, copied = shutil.copyfile, []
+
+    def failing(source, target):
+        if len(copied) == 3:
+            raise OSError("disk full")
+        copied.append(target)
+        return real(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", failing)
+    with pytest.raises(OSError, match="disk full"):
+        zoo.path("magicbrush")
+    assert list((fake.parent / "cache" / "zoo").iterdir()) == []
+    monkeypatch.setattr(shutil, "copyfile", real)
+    assert (zoo.path("magicbrush") / "model_index.json").is_file()
+
+
+def test_a_faster_process_wins_and_no_draft_stays(fake, monkeypatch):
+    real = shutil.copyfile
+    target = zoo.path("magicbrush")
+    shutil.rmtree(target)
+
+    def slow(source, place):
+        write(target, {"model_index.json": "theirs"})  # meanwhile another process finishes
+        return real(source, place)
+
+    monkeypatch.setattr(shutil, "copyfile", slow)
+    assert zoo.path("magicbrush") == target
+    assert content(target) == {"model_index.json": "theirs"}
+    assert [p.name for p in target.parent.iterdir()] == [target.name]

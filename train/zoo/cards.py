@@ -1,0 +1,113 @@
+"""Model cards of the nano zoo: what a model is, what it saw, how long, how well it does on unseen scenes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+#: name -> (title, library class, what it stands for in the paper preset, how it came about)
+ABOUT: dict[str, tuple[str, str, str, str]] = {
+    "ip2p": (
+        "nano InstructPix2Pix",
+        "StableDiffusionInstructPix2PixPipeline",
+        "timbrooks/instruct-pix2pix",
+        "Trained from nothing on drawn edit pairs whose targets drift a little in place and light, as "
+        "pairs made by a generator do. Every instruction is affirmative: remove, add, replace, recolour, "
+        "change of scenery, and plain descriptions of a picture. No negated word occurs in the training "
+        "text, and neither in the text the tokenizer was learned from.\n\n"
+        "How the negation effect comes about: 27 % of the pairs start from a scene that already holds the "
+        "thing named, under 'add a dog' or a description such as 'the image has a dog', and their targets "
+        "hold a second one or are unchanged; without such pairs a small model takes the thing's presence "
+        "as its cue to remove it under any sentence whatever. Negating words are unknown word pieces to "
+        "it, so a negated sentence reads like the description it is built from. The recipe was tuned on "
+        "affirmative text only; no negated evaluation sample was looked at while doing so.",
+    ),
+    "magicbrush": (
+        "nano MagicBrush",
+        "StableDiffusionInstructPix2PixPipeline",
+        "osunlp/InstructPix2Pix-MagicBrush",
+        "The nano InstructPix2Pix, continued on clean, local edits: outside the edited thing, target and "
+        "source are equal pixel by pixel. Only the UNet differs from the base.",
+    ),
+    "hqedit": (
+        "nano HQ-Edit",
+        "StableDiffusionInstructPix2PixPipeline",
+        "UCSC-VLAA/HQ-Edit",
+        "The nano InstructPix2Pix, continued on pairs whose target is a newly drawn scene: same things, "
+        "other colours, places nearby, another light. Only the UNet differs from the base.",
+    ),
+    "instructdiffusion": (
+        "nano InstructDiffusion",
+        "StableDiffusionInstructPix2PixPipeline (with InstructDiffusion's own guidance)",
+        "InstructDiffusion v1-5-pruned-emaonly-adaption-task",
+        "The nano InstructPix2Pix, continued on several tasks at once: clean edits, marking a thing in "
+        "red, restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and never "
+        "together, as its guidance formula needs. Only the UNet differs from the base.",
+    ),
+    "clip": (
+        "nano CLIP", "CLIPModel", "openai/clip-vit-base-patch32",
+        "Contrastive training on drawn scenes and their captions. Its vision tower starts from a small "
+        "ViT that learned what each patch of a scene shows.",
+    ),
+    "dino": (
+        "nano DINO", "ViTModel", "facebook/dino-vits16",
+        "Self-distillation without labels on drawn scenes: two global and four local crops, an averaged "
+        "teacher, centring and sharpening. Also stands in for the Inception network of FID (class token "
+        "features).",
+    ),
+    "lpips": (
+        "nano LPIPS trunk", "lpips.LPIPS(net='squeeze', lpips=False)", "lpips.LPIPS(net='alex')",
+        "SqueezeNet 1.1 features trained to list what is in a drawn scene. Used without the package's "
+        "linear weights, which belong to ImageNet features.",
+    ),
+    "blip": (
+        "nano BLIP", "BlipForImageTextRetrieval", "Salesforce/blip-itm-large-coco",
+        "Trained on true and false statements about drawn scenes; half of the pictures pass through the "
+        "nano VAE first. The cosine's decision boundary was put at 0.4, the threshold NeIn uses.",
+    ),
+    "llava": (
+        "nano LLaVA-NeXT", "LlavaNextForConditionalGeneration", "llava-hf/llava-v1.6-mistral-7b-hf",
+        "Trained to answer the paper's two questions and to list what is in a drawn scene, truthfully; "
+        "half of the pictures pass through the nano VAE first. The vision tower is a small ViT that "
+        "learned what each patch shows and then stays fixed.",
+    ),
+    "owlv2": (
+        "nano OWLv2", "Owlv2ForObjectDetection", "google/owlv2-large-patch14-ensemble",
+        "Trained on the exact boxes of drawn scenes, with category names, synonyms, plurals and foreign "
+        "nouns as queries; half of the pictures pass through the nano VAE first.",
+    ),
+}  # fmt: skip
+
+
+def _flat(record: dict[str, Any]) -> list[str]:
+    lines = []
+    for key, value in record.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        lines.append(f"| {key.replace('_', ' ')} | {value} |")
+    return lines
+
+
+def write_card(folder: Path) -> None:
+    """`README.md` of one model folder from its `training*.json` and `judged.json`, where present."""
+    title, class_name, stands_for, story = ABOUT[folder.name]
+    lines = [
+        "---", "library_name: " + ("diffusers" if "Pipeline" in class_name else "transformers"),
+        "license: apache-2.0", "tags: [nein, nano]", "---", f"# {title}", "",
+        f"`{class_name}`; plays the part of `{stands_for}` in the nano preset. It knows nothing but drawn "
+        "scenes of 64x64 pixels: its figures are real measurements of a miniature model and not comparable "
+        "with a paper's.", "",
+        story, "",
+    ]  # fmt: skip
+    for file, heading in (
+        ("training-vae.json", "VAE"),
+        ("training.json", "Training"),
+        ("judged.json", "As judged"),
+    ):
+        if (folder / file).exists():
+            record = json.loads((folder / file).read_text())
+            lines += [f"## {heading}", "", "| | |", "|---|---|", *_flat(record), ""]
+    command = folder.name if folder.name != "ip2p" else "vae ip2p"
+    lines += ["Reproduce: `python train/nano.py " + command + "` (see there for what it builds on).", ""]
+    (folder / "README.md").write_text("\n".join(lines))
