@@ -18,6 +18,13 @@ from nein.samples import Dataset, Sample
 Item = TypeVar("Item")
 
 
+def one_thread() -> None:
+    """For worker threads: PyTorch's own threads off. The setting belongs to the thread that makes it."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A data set, the selected indices in data order, and the block size."""
@@ -50,15 +57,20 @@ def share(items: Sequence[Item], rank: int, size: int) -> list[Item]:
 
 
 def prefetch(
-    work: Callable[[int], Item], numbers: Iterable[int], ahead: int = 2
+    work: Callable[[int], Item],
+    numbers: Iterable[int],
+    ahead: int = 2,
+    initializer: Callable[[], None] | None = None,
 ) -> Iterator[tuple[int, Item]]:
     """Yields (number, work(number)) in order, running up to `ahead` calls before they are asked for.
 
-    Used for reading files beside a GPU, and for whole blocks of work on a CPU: there several blocks run at once,
-    each on one thread, rather than one block on several. A block's arithmetic is then the same on any number of
-    cores (the order in which threads add up decides the last bits), and small models gain more from it.
+    Used for reading files beside a GPU, and for whole blocks of work on a CPU: there several blocks run at
+    once, each on one thread, rather than one block on several. A block's arithmetic is then the same on any
+    number of cores (the order in which threads add up decides the last bits), and it is faster.
     """
-    with ThreadPoolExecutor(max_workers=max(1, ahead), thread_name_prefix="block") as pool:
+    with ThreadPoolExecutor(
+        max_workers=max(1, ahead), thread_name_prefix="block", initializer=initializer
+    ) as pool:
         waiting: list[tuple[int, Future[Item]]] = []
         try:
             for number in numbers:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 import editors
 from nein import images, journal
-from nein.blocks import Plan, prefetch, share
+from nein.blocks import Plan, one_thread, prefetch, share
 from nein.errors import UserError
 from nein.runs import RunDir
 from nein.samples import Sample
@@ -54,7 +54,7 @@ def run_edits(
         journal.Journal(run.journals, "edits", world.rank) as log,
         tqdm(total=total, desc=f"edit {run.label}", unit="image", disable=not world.is_main) as bar,
     ):
-        finished = prefetch(work, blocks, workers) if workers > 1 else one_after_another()
+        finished = prefetch(work, blocks, workers, one_thread) if workers > 1 else one_after_another()
         for block, (rows, seconds) in finished:
             log.append({"block": block, "edits": rows, "seconds": round(seconds, 3), "at": time.time()})
             bar.update(len(rows))

@@ -31,9 +31,9 @@ def describe(device: str | None) -> dict[str, Any]:
 def keep_freed_memory() -> bool:
     """Ask glibc to keep freed blocks instead of returning them to the system; True where that worked.
 
-    A model on a CPU frees and takes the same large buffers in every step. By default each of them is mapped and
-    unmapped by the kernel, and faulting the pages in again takes longer than the arithmetic: measured factors of
-    three to five on the nano models. Call before the first large allocation. A no-op elsewhere than on glibc.
+    A model on a CPU frees and takes the same large buffers in every step. By default each of them is mapped
+    and unmapped by the kernel, and faulting the pages in again can take longer than the arithmetic. Call
+    before the first large allocation. Does nothing elsewhere than on glibc.
     """
     if sys.platform != "linux":
         return False

@@ -148,8 +148,10 @@ def score_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: 
 def build_scorers(
     config: EvalConfig, names: Sequence[str], device: str, count: int
 ) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
-    """`count` scorers for the metrics `names` that share their models, and kind -> (fingerprint, description) of
-    those models. Each scorer has its own view of the caches, so that several can work on different blocks."""
+    """`count` scorers for the metrics `names`, and kind -> (fingerprint, description) of their models.
+
+    They share the models; each has its own view of the caches, so that several can work on different blocks.
+    """
     encoders = models.load_encoders(names, config, device)
     judges = models.load_judges(names, config, device)
     loaded = {**encoders, **judges}

@@ -61,8 +61,19 @@ def resolve_editors(config: EvalConfig) -> list[EditorChoice]:
     """The editors of a command, in its order; `all` is every editor of the preset. Loads nothing."""
     asked: list[str] = []
     for name in config.editor:
-        asked += [e for e, preset in DEFAULT_ROWS if preset == config.preset] if name == "all" else [name]
+        asked += _every_editor(config.preset) if name == "all" else [name]
     return [_choose(name, config) for name in dict.fromkeys(asked)]
+
+
+def _every_editor(preset: str) -> list[str]:
+    """The editors that have a row in the preset and, in the nano preset, a model that ships."""
+    rows = {editor: editors.PRESETS[row] for (editor, p), row in DEFAULT_ROWS.items() if p == preset}
+    if preset != "nano":
+        return list(rows)
+    from nein.nano import zoo
+
+    shipped = zoo.available()
+    return [editor for editor, row in rows.items() if row.checkpoint.removeprefix("nano:") in shipped]
 
 
 def _choose(name: str, config: EvalConfig) -> EditorChoice:

@@ -21,7 +21,7 @@ from metrics import IMAGE_METRICS, PRESENCE_METRICS, Score
 from metrics.base import MODEL_ERRORS
 from metrics.base import reason as why
 from nein import atomic, images, journal
-from nein.blocks import Plan, prefetch, share
+from nein.blocks import Plan, one_thread, prefetch, share
 from nein.cache import FeatureCache, RecordCache, scope_of
 from nein.edit import by_sample
 from nein.runs import RunDir, identity_hash
@@ -210,7 +210,7 @@ def run_scores(
             free.put(scorer)
 
     if len(scorers) > 1:
-        finished = prefetch(lambda block: score(block, read(block)), blocks, len(scorers))
+        finished = prefetch(lambda block: score(block, read(block)), blocks, len(scorers), one_thread)
     else:
         finished = ((block, score(block, scenes)) for block, scenes in prefetch(read, blocks))
     total = sum(len(plan.members(block)) for block in blocks)

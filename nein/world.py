@@ -55,8 +55,8 @@ class World:
     def workers(self, device: str) -> int:
         """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU.
 
-        On a CPU it also fixes PyTorch to one thread per block, so that the number of cores or processes decides
-        the time and never a bit of the result.
+        On a CPU it also fixes PyTorch to one thread per block, so that the number of cores or processes
+        decides the time and never a bit of the result.
         """
         if device != "cpu":
             return 1

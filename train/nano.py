@@ -2,8 +2,8 @@
 
     python train/nano.py all                     # everything, in order; resumes where it stopped
     python train/nano.py vae ip2p magicbrush     # some of it
-    python train/nano.py all --scale 0.1         # a tenth of the steps and data: rough models in CPU-hours
-    python train/nano.py llava --device cuda     # minutes on a GPU
+    python train/nano.py all --scale 0.1         # a tenth of the steps and data: rough models
+    python train/nano.py llava --device cuda     # on a GPU
     python train/nano.py judge                   # grade the shipped editors on affirmative instructions
 
 Order matters only for what builds on what: `vae` first; `ip2p` before its three variants; the judges look
@@ -35,6 +35,7 @@ from nein.environment import keep_freed_memory  # noqa: E402
 MODELS: dict[str, str] = {
     "vae": "train.zoo.editors:vae_job",
     "pretrain": "train.zoo.editors:editor_job",
+    "pretrain2": "train.zoo.editors:editor_job",
     "ip2p": "train.zoo.editors:editor_job",
     "magicbrush": "train.zoo.editors:editor_job",
     "hqedit": "train.zoo.editors:editor_job",
@@ -132,6 +133,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.backends.cudnn.benchmark = True
     names = list(MODELS) if "all" in args.models else [m for m in MODELS if m in args.models]
     if "judge" in args.models:
+        if len(args.models) > 1:
+            parser.error("judge stands alone: it grades the editors that are there")
         from train.zoo.judged import judge_all
 
         judge_all(args.zoo)

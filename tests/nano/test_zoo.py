@@ -56,6 +56,11 @@ def test_a_variant_is_the_base_with_its_own_unet_and_records(fake):
     assert content(fake / "ip2p") == BASE
 
 
+def test_a_file_of_the_variants_own_takes_the_place_of_the_bases(fake):
+    write(fake / "magicbrush", {"scheduler/config.json": "other steps"})
+    assert content(zoo.path("magicbrush"))["scheduler/config.json"] == "other steps"
+
+
 def test_models_that_are_complete_are_used_where_they_are(fake):
     assert zoo.path("ip2p") == fake / "ip2p"
     assert zoo.path("dino") == fake / "dino"

@@ -28,7 +28,14 @@ def test_all_is_every_editor_of_the_preset_once() -> None:
     found = [choice.asked for choice in choose("--editor", "ip2p,all")]
     assert found[0] == "ip2p"
     assert len(found) == len(set(found))
-    assert {"ip2p", "magicbrush", "hqedit"} <= set(found)
+    assert {"ip2p", "magicbrush"} <= set(found) <= {"ip2p", "magicbrush", "hqedit"}
+
+
+def test_all_leaves_out_what_does_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nein.nano.zoo.available", lambda: ("ip2p", "clip"))
+    assert [choice.asked for choice in choose("--editor", "all")] == ["ip2p"]
+    monkeypatch.setattr("nein.nano.zoo.available", lambda: ("ip2p", "hqedit", "magicbrush"))
+    assert [choice.asked for choice in choose("--editor", "all")] == ["ip2p", "magicbrush", "hqedit"]
 
 
 def test_overrides_reach_the_editor_and_its_identity() -> None:

@@ -214,9 +214,10 @@ def test_a_pair_follows_its_random_stream():
     assert len({sample_pair(random.Random(i), weights).instruction for i in range(100)}) > 90
 
 
-def test_every_recipe_uses_known_kinds_and_starts_from_the_base():
+def test_every_recipe_uses_known_kinds_and_starts_from_one_before_it():
     assert {name: recipe.start for name, recipe in RECIPES.items()} == {
-        "ip2p": None, "magicbrush": "ip2p", "hqedit": "ip2p", "instructdiffusion": "ip2p",
+        "pretrain": None, "pretrain2": "pretrain", "ip2p": "pretrain2",
+        "magicbrush": "ip2p", "hqedit": "ip2p", "instructdiffusion": "ip2p",
     }  # fmt: skip
     for recipe in RECIPES.values():
         assert set(recipe.weights) <= set(KINDS)

@@ -149,6 +149,16 @@ def test_a_finished_run_started_again_only_measures(tmp_path, uninterrupted):
     assert record["held_out"] == uninterrupted[0]["held_out"]
 
 
+def test_a_run_may_leave_before_its_schedule_ends(tmp_path, uninterrupted):
+    job, net, _ = make_job(0, stop=4)
+    record = run(job, tmp_path / "early")
+    assert record["steps"] == 4
+    assert not equal(weights(net), uninterrupted[1])
+    job, net, _ = make_job(7)  # the rest of the schedule, from where it was left
+    run(job, tmp_path / "early")
+    assert equal(weights(net), uninterrupted[1])
+
+
 def test_training_learns(tmp_path):
     torch.manual_seed(0)
     layer = nn.Linear(3, 1)

@@ -20,7 +20,19 @@ from nein.nano.scenes import render
 from train import nano
 from train.zoo import cards, llava
 
-ORDER = ("vae", "ip2p", "magicbrush", "backbone", "clip", "dino", "lpips", "blip", "llava", "owlv2")
+ORDER = (
+    "vae",
+    "pretrain",
+    "ip2p",
+    "magicbrush",
+    "backbone",
+    "clip",
+    "dino",
+    "lpips",
+    "blip",
+    "llava",
+    "owlv2",
+)
 
 
 def smoke(root: Path, *models: str, **options: str) -> Path:
@@ -108,7 +120,9 @@ def test_models_are_trained_in_the_order_of_the_table_whatever_the_order_of_the_
     trained.clear()
     smoke(tmp_path, "all")
     assert trained == list(nano.MODELS)
-    assert trained.index("vae") < trained.index("ip2p") < trained.index("magicbrush")
+    assert (
+        trained.index("vae") < trained.index("pretrain") < trained.index("ip2p") < trained.index("magicbrush")
+    )
     assert trained.index("backbone") < trained.index("clip")
 
 

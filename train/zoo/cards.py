@@ -108,6 +108,6 @@ def write_card(folder: Path) -> None:
         if (folder / file).exists():
             record = json.loads((folder / file).read_text())
             lines += [f"## {heading}", "", "| | |", "|---|---|", *_flat(record), ""]
-    command = folder.name if folder.name != "ip2p" else "vae ip2p"
+    command = folder.name if folder.name != "ip2p" else "vae pretrain pretrain2 ip2p"
     lines += ["Reproduce: `python train/nano.py " + command + "` (see there for what it builds on).", ""]
     (folder / "README.md").write_text("\n".join(lines))

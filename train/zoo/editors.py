@@ -7,6 +7,7 @@ InstructDiffusion continues as a multi-task model and never drops both condition
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nein.nano.draw import CATEGORIES
+from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from train.zoo.loop import Job, sized, step_count
 from train.zoo.pool import pair_pool, scene_pool, to_float
 from train.zoo.text import clip_tokenizer, save_tokenizer
@@ -39,6 +40,8 @@ class Recipe:
     stop: int | None = None
 
 
+#: Editors whose text encoder is trained along; the variants share the text encoder of the last of them.
+BASES = ("pretrain", "pretrain2", "ip2p")
 EDITS = {
     "remove": 30.0,
     "add": 26.0,
@@ -52,13 +55,57 @@ CLEAN = {**EDITS, "remove": 33.0, "scenery": 0.0}
 RECIPES: dict[str, Recipe] = {
     # What Stable Diffusion is to the others: a start. Targets in any light; left before its schedule ends.
     "pretrain": Recipe(None, "any-light", EDITS, 24_000, 3_000, 48, 2e-3, "joint", stop=2_052),
-    "ip2p": Recipe("pretrain", "generated", EDITS, 16_000, 1_700, 48, 1e-3, "joint"),
+    "pretrain2": Recipe("pretrain", "generated", EDITS, 16_000, 1_700, 48, 1e-3, "joint", stop=983),
+    "ip2p": Recipe("pretrain2", "generated", EDITS, 14_000, 1_450, 48, 1e-3, "joint"),
     "magicbrush": Recipe("ip2p", "clean", CLEAN, 8_000, 500, 48, 6e-4, "joint"),
     "hqedit": Recipe("ip2p", "rerendered", {**EDITS, "scenery": 12.0}, 8_000, 500, 48, 8e-4, "joint"),
     "instructdiffusion": Recipe(
         "ip2p", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 8_000, 500, 48, 6e-4, "separate"
     ),
 }
+
+
+class Grounding(nn.Module):
+    """Training aid, thrown away afterwards: inside the UNet, a patch of the source should look like its name.
+
+    A big editor gets this from Stable Diffusion; a small one that starts from nothing takes very long to
+    learn which of the things it sees is the one that the sentence names. Features on the 8x8 grid, before the
+    first cross-attention and after the middle, are compared with the token embeddings of what a patch shows.
+    """
+
+    spread: torch.Tensor
+
+    def __init__(self, unet: Any, embedding: nn.Embedding, tokenizer: Any) -> None:
+        super().__init__()
+        words = [tokenizer(n, add_special_tokens=False)["input_ids"] for n in (*CATEGORIES, *BACKGROUNDS)]
+        spread = torch.zeros(len(words), embedding.num_embeddings)
+        for row, tokens in enumerate(words):
+            spread[row, tokens] = 1 / len(tokens)
+        self.register_buffer("spread", spread)
+        width = unet.config.block_out_channels[-1]
+        self.early, self.late = nn.Linear(width, TEXT_WIDTH), nn.Linear(width, TEXT_WIDTH)
+        self._embedding = [embedding]  # in a list: not a parameter of ours
+        self._seen: dict[str, torch.Tensor] = {}
+        unet.down_blocks[-1].resnets[0].register_forward_hook(self._keep("early"))
+        unet.mid_block.register_forward_hook(self._keep("late"))
+
+    def _keep(self, name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            self._seen[name] = output
+
+        return hook
+
+    def forward(self, labels: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """labels (n, 64), chosen (B,) bool with n True; cross-entropy over names, things count triple."""
+        named = nn.functional.normalize(self.spread @ self._embedding[0].weight, dim=-1)
+        weight = torch.where(labels.flatten() < len(CATEGORIES), 3.0, 1.0)
+        total = torch.zeros((), device=labels.device)
+        for name, read in (("early", self.early), ("late", self.late)):
+            features = self._seen.pop(name)[chosen].flatten(2).transpose(1, 2)
+            logits = 12 * nn.functional.normalize(read(features), dim=-1) @ named.T
+            each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+            total = total + (each * weight).sum() / weight.sum()
+        return total
 
 
 def vae_config() -> dict[str, Any]:
@@ -171,12 +218,15 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
 
 def save_half(model: Any, folder: Path) -> None:
-    """Write `model` as fp16 safetensors without changing the one in memory."""
+    """Write `model` as fp16 safetensors without changing the one in memory; where it came from is not recorded."""
     import copy
 
     folder.mkdir(parents=True, exist_ok=True)
     clone = copy.deepcopy(model).half().cpu()
     clone.save_pretrained(folder, safe_serialization=True)
+    file = folder / "config.json"
+    config = {k: v for k, v in json.loads(file.read_text()).items() if k != "_name_or_path"}
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _encode_pool(vae: Any, images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -215,12 +265,12 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     else:
         from transformers import CLIPTokenizer
 
-        origin = zoo / ("pretrain" if name == "ip2p" else "ip2p")
+        origin = zoo / (recipe.start if name in BASES else "ip2p")
         tokenizer = CLIPTokenizer.from_pretrained(origin / "tokenizer")
         text = CLIPTextModel.from_pretrained(origin / "text_encoder", dtype=torch.float32)
         unet = UNet2DConditionModel.from_pretrained(zoo / recipe.start / "unet", torch_dtype=torch.float32)
         modules = {"unet": unet}
-        if name == "ip2p":
+        if name in BASES:
             modules["text"] = text
         else:  # the variants share the base's text encoder
             text = text.to(device).eval()
@@ -235,6 +285,9 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", num_train_timesteps=1000
     )
     signal = noise_schedule.alphas_cumprod.to(device)
+    grounding = Grounding(unet, text.get_input_embeddings(), tokenizer).to(device)
+    patches = pool.patches.to(device)
+    modules["grounding"] = grounding
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         b = batch
@@ -254,7 +307,9 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         cond = condition[pick].float() * (~no_image).view(-1, 1, 1, 1)
         states = text(tokens).last_hidden_state
         predicted = unet(torch.cat([noisy, cond], 1), t, states).sample
-        return (predicted - noise).square().mean(), {}
+        denoise = (predicted - noise).square().mean()
+        grounded = grounding(patches[pick][~no_image], ~no_image)
+        return denoise + 0.05 * grounded, {"denoise": denoise.detach(), "grounded": grounded.detach()}
 
     def finish() -> dict[str, Any]:
         folder = zoo / name
@@ -275,4 +330,15 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     steps = step_count(recipe.steps, scale)
     for module in modules.values():
         module.to(memory_format=torch.channels_last)
-    return Job(name, modules, loss, finish, steps, recipe.lr, batch, warmup=min(100, steps // 4), ema=0.998, stop=recipe.stop)
+    return Job(
+        name,
+        modules,
+        loss,
+        finish,
+        steps,
+        recipe.lr,
+        batch,
+        warmup=min(100, steps // 4),
+        ema=0.998,
+        stop=recipe.stop,
+    )

@@ -267,6 +267,8 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
     belong to ImageNet features."""
     from torchvision.models import squeezenet1_1
 
+    from metrics.encoders.lpips_net import build
+
     model = squeezenet1_1(weights=None, num_classes=len(CATEGORIES) + len(BACKGROUNDS), dropout=0.0)
     pool = training_pool(scale)
     images, labels = pool.images.to(device), truth(pool.scenes).to(device)
@@ -290,8 +292,13 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         ]
         folder = zoo / "lpips"
         folder.mkdir(parents=True, exist_ok=True)
-        trunk = {f"features.{k}": v.half().cpu().contiguous() for k, v in model.features.state_dict().items()}
-        save_file(trunk, folder / "model.safetensors", {"format": "pt"})
+        # The whole module, as `lpips` names it: its "net.slice2.3.squeeze.weight" is our "3.squeeze.weight".
+        trunk = model.features.state_dict()
+        state = build("squeeze", linear=False, version="0.1", pretrained=False).state_dict()
+        for key in state:
+            if key.startswith("net.slice"):
+                state[key] = trunk[key.split(".", 2)[2]].half().cpu().contiguous()
+        save_file(state, folder / "model.safetensors", {"format": "pt"})
         config = {"net": "squeeze", "lpips": False, "version": "0.1"}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         return {"held_out": {"scenes": len(dev.scenes), "present_ranks_above_absent": ranking(scores, have)}}

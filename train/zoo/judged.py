@@ -70,7 +70,7 @@ def judge_all(zoo: Path) -> None:
     from nein.nano import zoo as shipped
     from train.zoo.cards import write_card
 
-    for name in EDITORS:
+    for name in (e for e in EDITORS if e in shipped.available()):
         record = judge_editor(name, shipped.path(name), zoo)
         (zoo / name / "judged.json").write_text(json.dumps(record, indent=2) + "\n")
         write_card(zoo / name)

@@ -181,7 +181,7 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path, log_every: int
                 flush=True,
             )
             last_log, logged_step = now, step + 1
-        if now - last_save > SAVE_EVERY_SECONDS and step + 1 < last:
+        if now - last_save > SAVE_EVERY_SECONDS and step + 1 < last and math.isfinite(float(loss.detach())):
             meta = {"step": step + 1, "steps": job.steps, "batch": job.batch, "seed": seed}
             _save_state(state_path, state(), {**meta, "seconds": spent + now - began})
             last_save = now

@@ -32,12 +32,13 @@ class ScenePool:
 
 @dataclass
 class PairPool:
-    """`source`, `target` (N, 3, 64, 64) uint8 and the instructions."""
+    """`source`, `target` (N, 3, 64, 64) uint8, the instructions, and what each patch of the source shows."""
 
     source: torch.Tensor
     target: torch.Tensor
     instructions: list[str]
     kinds: list[str]
+    patches: torch.Tensor
 
 
 def _chunks(count: int) -> list[tuple[int, int]]:
@@ -126,7 +127,7 @@ def _pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarr
 
 def _pair_chunk(job: tuple[str, str, dict[str, float], str, int, int]) -> tuple[Any, ...]:
     split, name, weights, style, start, stop = job
-    sources, targets, texts, kinds = [], [], [], []
+    sources, targets, texts, kinds, labels = [], [], [], [], []
     for index in range(start, stop):
         rng = rng_for(split, index, f"pair/{name}")
         pair = sample_pair(rng, weights)
@@ -135,7 +136,8 @@ def _pair_chunk(job: tuple[str, str, dict[str, float], str, int, int]) -> tuple[
         targets.append(target)
         texts.append(pair.instruction)
         kinds.append(pair.kind)
-    return _to_chw(sources), _to_chw(targets), texts, kinds
+        labels.append(patch_labels(pair.source))
+    return _to_chw(sources), _to_chw(targets), texts, kinds, np.stack(labels)
 
 
 def pair_pool(split: str, name: str, weights: dict[str, float], style: str, count: int) -> PairPool:
@@ -145,7 +147,9 @@ def pair_pool(split: str, name: str, weights: dict[str, float], style: str, coun
     parts = _parallel(_pair_chunk, [(split, name, weights, style, a, b) for a, b in _chunks(count)])
     source = torch.from_numpy(np.concatenate([p[0] for p in parts]))
     target = torch.from_numpy(np.concatenate([p[1] for p in parts]))
-    return PairPool(source, target, [t for p in parts for t in p[2]], [k for p in parts for k in p[3]])
+    patches = torch.from_numpy(np.concatenate([p[4] for p in parts])).long()
+    texts, kinds = [t for p in parts for t in p[2]], [k for p in parts for k in p[3]]
+    return PairPool(source, target, texts, kinds, patches)
 
 
 def to_float(images: torch.Tensor) -> torch.Tensor:

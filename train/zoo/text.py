@@ -52,14 +52,16 @@ def clip_tokenizer(max_length: int) -> Any:
     learner.normalizer = normalizers.Lowercase()
     donor: Any = CLIPTokenizer()
     learner.pre_tokenizer = donor._tokenizer.pre_tokenizer
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=900,
-        special_tokens=["<|startoftext|>", "<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=1037,
+        # The learner numbers letters at the end of a word in the order of a hash table, and ties follow the
+        # numbers; named here, they are numbered the same every time.
+        special_tokens=["<|startoftext|>", "<|endoftext|>", *(f"{c}</w>" for c in sorted(alphabet))],
+        initial_alphabet=alphabet,
         end_of_word_suffix="</w>",
         show_progress=False,
     )
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner.train_from_iterator([*corpus(), *alphabet], trainer)
     vocab = learner.get_vocab()
     for letter in alphabet:  # CLIP needs every byte with and without the end-of-word mark
@@ -85,7 +87,10 @@ def bert_tokenizer() -> Any:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + list("0123456789'.,?!\"")
     trainer = trainers.WordPieceTrainer(
-        vocab_size=700, special_tokens=special, initial_alphabet=letters, show_progress=False
+        vocab_size=700,
+        special_tokens=[*special, *(f"##{c}" for c in letters)],
+        initial_alphabet=letters,
+        show_progress=False,
     )
     learner.train_from_iterator([*corpus(), *(f"x{c}" for c in letters for _ in range(3))], trainer)
     vocab = learner.get_vocab()

@@ -54,8 +54,8 @@ def truth(scenes: list[Scene]) -> torch.Tensor:
     return labels
 
 
-def training_pool(scale: float, size: int = POOL) -> ScenePool:
-    return scene_pool("train", max(64, int(size * min(1.0, scale))))
+def training_pool(scale: float, size: int | None = None) -> ScenePool:
+    return scene_pool("train", max(64, int((size or POOL) * min(1.0, scale))))
 
 
 class Reader(nn.Module):
