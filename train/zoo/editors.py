@@ -218,7 +218,7 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
 
 def save_half(model: Any, folder: Path) -> None:
-    """Write `model` as fp16 safetensors without changing the one in memory; where it came from is not recorded."""
+    """Write `model` as fp16 safetensors, without the path it came from; the one in memory is not changed."""
     import copy
 
     folder.mkdir(parents=True, exist_ok=True)

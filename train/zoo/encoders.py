@@ -303,4 +303,4 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         return {"held_out": {"scenes": len(dev.scenes), "present_ranks_above_absent": ranking(scores, have)}}
 
-    return Job("lpips", {"trunk": model}, loss, finish, step_count(500, scale), 1e-3, batch, 100, ema=0.99)
+    return Job("lpips", {"trunk": model}, loss, finish, step_count(3_000, scale), 1e-3, batch, 100, ema=0.99)
