@@ -20,8 +20,16 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "thing named, under 'add a dog' or a description such as 'the image has a dog', and their targets "
         "hold a second one or are unchanged; without such pairs a small model takes the thing's presence "
         "as its cue to remove it under any sentence whatever. Negating words are unknown word pieces to "
-        "it, so a negated sentence reads like the description it is built from. The recipe was tuned on "
-        "affirmative text only; no negated evaluation sample was looked at while doing so.",
+        "it, so a negated sentence reads like the description it is built from.\n\n"
+        "What was known while choosing the recipe: the share of such pairs follows an earlier try-out whose "
+        "outcome under two negated sentences was known, and the descriptive sentences were written with the "
+        "13 negative templates of NeIn in view (several are their affirmative counterparts). The effect is "
+        "therefore built in by that choice of affirmative data, not discovered. Training itself was steered "
+        "by affirmative samples of the dev split alone.\n\n"
+        "Irregularities: both stages of pre-training were left before their schedules ended, since changing "
+        "light kept the model from learning; the first stage's tokenizer numbered a few single letters ('a' "
+        "and '.' among them) differently from the one kept, and the later stages relearned those. Training "
+        "again gives a similar model, not these weights.",
     ),
     "magicbrush": (
         "nano MagicBrush",
@@ -75,7 +83,12 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
     "owlv2": (
         "nano OWLv2", "Owlv2ForObjectDetection", "google/owlv2-large-patch14-ensemble",
         "Trained on the exact boxes of drawn scenes, with category names, synonyms, plurals and foreign "
-        "nouns as queries; half of the pictures pass through the nano VAE first.",
+        "nouns as queries; half of the pictures pass through the nano VAE first. After training, a constant "
+        "was added to all class logits so that the threshold of 0.1 errs equally on training scenes; before "
+        "that, presence accuracy on the same held-out scenes was 96.8 %.\n\n"
+        "Irregularity: the tokenizer saved with these weights was overwritten and put together again from "
+        "another nano tokenizer, with the id of the word 'a' recovered from the optimiser's state. Category "
+        "names are not affected; rarely used single letters may be. Training again gives other ids.",
     ),
 }  # fmt: skip
 
