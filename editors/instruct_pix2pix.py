@@ -10,6 +10,7 @@ code. The negative prompt is always "": one derived from the instruction would g
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,9 +91,12 @@ class InstructPix2Pix:
         self._vae = self._place(pipeline.vae)
         self._unet = self._place(pipeline.unet)
         self._scheduler: Any = euler_ancestral(pipeline.scheduler.config)
+        self._scheduler.set_timesteps(steps, device=self._device)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
         self._texts: dict[str, tuple[torch.Tensor, str]] = {}
+        # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
+        self._text_lock = threading.Lock()
 
     def _place(self, module: Any) -> Any:
         layout = torch.channels_last if self.channels_last else torch.preserve_format
@@ -197,24 +201,23 @@ class InstructPix2Pix:
 
     def _encode_text(self, text: str) -> tuple[torch.Tensor, str]:
         """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
-        if text not in self._texts:
-            limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
-            encoded = self._tokenizer(
-                text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
-            ).to(self._device)
-            length = len(self._tokenizer(text, truncation=False)["input_ids"])
-            note = (
-                f"the instruction has {length} tokens, the text encoder read {limit}"
-                if length > limit
-                else ""
-            )
-            masked = getattr(self._text_encoder.config, "use_attention_mask", False)
-            mask = encoded["attention_mask"] if masked else None
-            hidden = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
-            if len(self._texts) >= _CACHED_TEXTS:
-                del self._texts[next(iter(self._texts))]
-            self._texts[text] = (hidden, note)
-        return self._texts[text]
+        with self._text_lock:
+            if text not in self._texts:
+                if len(self._texts) >= _CACHED_TEXTS:
+                    del self._texts[next(iter(self._texts))]
+                self._texts[text] = self._read_text(text)
+            return self._texts[text]
+
+    def _read_text(self, text: str) -> tuple[torch.Tensor, str]:
+        limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
+        encoded = self._tokenizer(
+            text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
+        ).to(self._device)
+        length = len(self._tokenizer(text, padding=False, truncation=False)["input_ids"])
+        note = f"the instruction has {length} tokens, the text encoder read {limit}" if length > limit else ""
+        masked = getattr(self._text_encoder.config, "use_attention_mask", False)
+        mask = encoded["attention_mask"] if masked else None
+        return self._text_encoder(encoded["input_ids"], attention_mask=mask)[0], note
 
     def _encode_images(self, images: np.ndarray) -> torch.Tensor:
         """(B, H, W, 3) uint8 to (B, 4, h, w): the mode of the VAE's posterior, not scaled."""
@@ -228,7 +231,6 @@ class InstructPix2Pix:
     def _sample(self, embeddings: torch.Tensor, sources: torch.Tensor, seeds: list[int]) -> torch.Tensor:
         """(3B, tokens, width) and (B, 4, h, w) to clean latents (B, 4, h, w) float32."""
         conditions = torch.cat([sources, sources, torch.zeros_like(sources)])
-        self._scheduler.set_timesteps(self.steps, device=self._device)
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(sources.shape[1:]), self._device)

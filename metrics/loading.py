@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -191,6 +192,19 @@ def library() -> str:
     from importlib.metadata import version
 
     return f"transformers {version('transformers')}"
+
+
+class SharedTokenizer:
+    """A tokenizer that several threads may call: a fast one keeps padding and truncation as state between
+    calls, and raises or mixes them up when two threads are in it at once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return self._tokenizer(*args, **kwargs)
 
 
 @contextlib.contextmanager

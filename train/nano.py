@@ -34,8 +34,6 @@ from nein.environment import keep_freed_memory  # noqa: E402
 #: name -> "module:function"; the order is the order of training.
 MODELS: dict[str, str] = {
     "vae": "train.zoo.editors:vae_job",
-    "pretrain": "train.zoo.editors:editor_job",
-    "pretrain2": "train.zoo.editors:editor_job",
     "ip2p": "train.zoo.editors:editor_job",
     "magicbrush": "train.zoo.editors:editor_job",
     "hqedit": "train.zoo.editors:editor_job",

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.loading import Source, exact, fingerprint, from_pretrained, load_model, source_fields
+from metrics.loading import (
+    SharedTokenizer,
+    Source,
+    exact,
+    fingerprint,
+    from_pretrained,
+    load_model,
+    source_fields,
+)
 from metrics.preprocess import ResizeCrop, map_images
 
 
@@ -25,7 +33,7 @@ class ClipEncoder:
         self, model: Any, tokenizer: Any, preprocess: ResizeCrop, source: Source, batch_size: int = 32
     ) -> None:
         self.model = model
-        self.tokenizer = tokenizer
+        self.tokenizer = SharedTokenizer(tokenizer)
         self.preprocess = preprocess
         self.source = source
         self.batch_size = batch_size

@@ -11,6 +11,7 @@ import torch
 from metrics.base import choose
 from metrics.judges.base import check_batch
 from metrics.loading import (
+    SharedTokenizer,
     Source,
     exact,
     fingerprint,
@@ -33,7 +34,7 @@ class BlipMatcher:
     ) -> None:
         self.model = model
         self.image_processor = image_processor
-        self.tokenizer = tokenizer
+        self.tokenizer = SharedTokenizer(tokenizer)
         self.source = source
         self.batch_size = batch_size
         self.fingerprint = fingerprint(self.describe())

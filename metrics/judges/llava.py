@@ -21,6 +21,7 @@ from metrics.base import MetricError, choose
 from metrics.judges.base import Answer, check_batch
 from metrics.judges.templates import TEMPLATES
 from metrics.loading import (
+    SharedTokenizer,
     Source,
     exact,
     fingerprint,
@@ -80,6 +81,7 @@ class LlavaNextJudge:
         self.batch_size = batch_size
         self.max_cache_tokens = max_cache_tokens
         tokenizer = processor.tokenizer
+        self._tokenizer = SharedTokenizer(tokenizer)
         self._image_id = int(model.config.image_token_id)
         self._image_word = tokenizer.convert_ids_to_tokens(self._image_id)
         eos = model.generation_config.eos_token_id
@@ -174,9 +176,7 @@ class LlavaNextJudge:
         return jobs
 
     def _tokens(self, prompt: str, count: int) -> list[int]:
-        return list(
-            self.processor.tokenizer(prompt.replace(self._image_word, self._image_word * count))["input_ids"]
-        )
+        return list(self._tokenizer(prompt.replace(self._image_word, self._image_word * count))["input_ids"])
 
     def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
         """Jobs whose beginnings have one length, at most `batch_size` at a time."""

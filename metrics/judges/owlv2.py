@@ -16,6 +16,7 @@ import torch
 from metrics.base import MetricError, choose
 from metrics.judges.base import Detection, check_batch
 from metrics.loading import (
+    SharedTokenizer,
     Source,
     exact,
     fingerprint,
@@ -50,7 +51,7 @@ class Owlv2Detector:
         batch_size: int = 8,
     ) -> None:
         self.model = model
-        self.tokenizer = tokenizer
+        self.tokenizer = SharedTokenizer(tokenizer)
         self.source = source
         self.pad = choose("pad", pad, PADS)
         self.backend = choose("backend", backend, BACKENDS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import sleep
 
 import numpy as np
 import pytest
@@ -330,3 +332,32 @@ def test_cpu_and_gpu_agree(tiny_editor, requests_of):
     requests = requests_of(4)
     for a, b in zip(tiny_editor().edit(requests), tiny_editor(device="cuda").edit(requests), strict=True):
         assert distance(a, b) < 0.5
+
+
+class OneAtATime:
+    """A tokenizer that, like a fast one, cannot be in two threads at once and counts such calls."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.inside, self.overlaps = tokenizer, 0, 0
+        self.model_max_length = tokenizer.model_max_length
+
+    def __call__(self, *args, **kwargs):
+        self.inside += 1
+        self.overlaps += self.inside > 1
+        sleep(0.005)
+        result = self.tokenizer(*args, **kwargs)
+        self.inside -= 1
+        return result
+
+
+def test_several_threads_never_share_the_tokenizer_and_edit_as_one_would(tiny_editor, requests_of):
+    requests = requests_of(5)
+    expected = tiny_editor().edit(requests)
+    editor = tiny_editor()
+    editor._tokenizer = OneAtATime(editor._tokenizer)
+    with ThreadPoolExecutor(5) as pool:
+        results = [r for rs in pool.map(lambda request: editor.edit([request]), requests) for r in rs]
+    assert editor._tokenizer.overlaps == 0
+    for result, alone in zip(results, expected, strict=True):
+        assert result.error is None
+        np.testing.assert_allclose(result.image.astype(int), alone.image.astype(int), atol=1)

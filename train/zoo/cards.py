@@ -12,7 +12,7 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "nano InstructPix2Pix",
         "StableDiffusionInstructPix2PixPipeline",
         "timbrooks/instruct-pix2pix",
-        "Trained from nothing on drawn edit pairs whose targets drift a little in place and light, as "
+        "Trained from nothing on drawn edit pairs whose targets drift a little in place, as "
         "pairs made by a generator do. Every instruction is affirmative: remove, add, replace, recolour, "
         "change of scenery, and plain descriptions of a picture. No negated word occurs in the training "
         "text, and neither in the text the tokenizer was learned from.\n\n"
@@ -26,10 +26,10 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "13 negative templates of NeIn in view (several are their affirmative counterparts). The effect is "
         "therefore built in by that choice of affirmative data, not discovered. Training itself was steered "
         "by affirmative samples of the dev split alone.\n\n"
-        "Irregularities: both stages of pre-training were left before their schedules ended, since changing "
-        "light kept the model from learning; the first stage's tokenizer numbered a few single letters ('a' "
-        "and '.' among them) differently from the one kept, and the later stages relearned those. Training "
-        "again gives a similar model, not these weights.",
+        "Two aids stand in for what a big editor brings along from Stable Diffusion; both are thrown away after "
+        "training. On the 8x8 grid inside the UNet, a patch of the source must look like its name, and must "
+        "know whether it shows what the instruction names. What an edit changes counts double in the loss, "
+        "and an added thing goes where there is most room. The model predicts velocity, not noise.",
     ),
     "magicbrush": (
         "nano MagicBrush",
@@ -121,6 +121,6 @@ def write_card(folder: Path) -> None:
         if (folder / file).exists():
             record = json.loads((folder / file).read_text())
             lines += [f"## {heading}", "", "| | |", "|---|---|", *_flat(record), ""]
-    command = folder.name if folder.name != "ip2p" else "vae pretrain pretrain2 ip2p"
+    command = folder.name if folder.name != "ip2p" else "vae ip2p"
     lines += ["Reproduce: `python train/nano.py " + command + "` (see there for what it builds on).", ""]
     (folder / "README.md").write_text("\n".join(lines))

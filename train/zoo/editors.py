@@ -37,11 +37,8 @@ class Recipe:
     lr: float
     #: "joint": 5 % text, 5 % both, 5 % image (IP2P); "separate": 7.5 % text, 7.5 % image (InstructDiffusion)
     drop: str
-    stop: int | None = None
 
 
-#: Editors whose text encoder is trained along; the variants share the text encoder of the last of them.
-BASES = ("pretrain", "pretrain2", "ip2p")
 EDITS = {
     "remove": 30.0,
     "add": 26.0,
@@ -53,10 +50,7 @@ EDITS = {
 }
 CLEAN = {**EDITS, "remove": 33.0, "scenery": 0.0}
 RECIPES: dict[str, Recipe] = {
-    # What Stable Diffusion is to the others: a start. Targets in any light; left before its schedule ends.
-    "pretrain": Recipe(None, "any-light", EDITS, 24_000, 3_000, 48, 2e-3, "joint", stop=2_052),
-    "pretrain2": Recipe("pretrain", "generated", EDITS, 16_000, 1_700, 48, 1e-3, "joint", stop=983),
-    "ip2p": Recipe("pretrain2", "generated", EDITS, 14_000, 1_450, 48, 1e-3, "joint"),
+    "ip2p": Recipe(None, "generated", EDITS, 36_000, 7_000, 48, 2e-3, "joint"),
     "magicbrush": Recipe("ip2p", "clean", CLEAN, 8_000, 500, 48, 6e-4, "joint"),
     "hqedit": Recipe("ip2p", "rerendered", {**EDITS, "scenery": 12.0}, 8_000, 500, 48, 8e-4, "joint"),
     "instructdiffusion": Recipe(
@@ -66,11 +60,13 @@ RECIPES: dict[str, Recipe] = {
 
 
 class Grounding(nn.Module):
-    """Training aid, thrown away afterwards: inside the UNet, a patch of the source should look like its name.
+    """Training aid, thrown away afterwards: the UNet is asked what it sees and what of it is named.
 
-    A big editor gets this from Stable Diffusion; a small one that starts from nothing takes very long to
-    learn which of the things it sees is the one that the sentence names. Features on the 8x8 grid, before the
-    first cross-attention and after the middle, are compared with the token embeddings of what a patch shows.
+    A big editor brings this along from Stable Diffusion; a small one that starts from nothing takes very long
+    to learn it from the denoising loss alone. Two questions, each put to the features on the 8x8 grid:
+    "what": a patch of the source is compared with the token embeddings of the names of things (before the
+    first cross-attention and after the middle); "which": does this patch show what the instruction names
+    (after the first cross-attention and after the middle).
     """
 
     spread: torch.Tensor
@@ -83,29 +79,48 @@ class Grounding(nn.Module):
             spread[row, tokens] = 1 / len(tokens)
         self.register_buffer("spread", spread)
         width = unet.config.block_out_channels[-1]
-        self.early, self.late = nn.Linear(width, TEXT_WIDTH), nn.Linear(width, TEXT_WIDTH)
+        self.what = nn.ModuleDict({k: nn.Linear(width, TEXT_WIDTH) for k in ("before", "middle")})
+        self.which = nn.ModuleDict({k: nn.Linear(width, 1) for k in ("after", "middle")})
         self._embedding = [embedding]  # in a list: not a parameter of ours
         self._seen: dict[str, torch.Tensor] = {}
-        unet.down_blocks[-1].resnets[0].register_forward_hook(self._keep("early"))
-        unet.mid_block.register_forward_hook(self._keep("late"))
+        deepest = unet.down_blocks[-1]
+        for name, module in (
+            ("before", deepest.resnets[0]),
+            ("after", deepest.attentions[0]),
+            ("middle", unet.mid_block),
+        ):
+            module.register_forward_hook(self._keep(name))
 
     def _keep(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
-            self._seen[name] = output
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            self._seen[name] = output if isinstance(output, torch.Tensor) else output[0]
 
         return hook
 
-    def forward(self, labels: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """labels (n, 64), chosen (B,) bool with n True; cross-entropy over names, things count triple."""
-        named = nn.functional.normalize(self.spread @ self._embedding[0].weight, dim=-1)
+    def forward(
+        self, labels: torch.Tensor, named: torch.Tensor, chosen: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """labels (B, 64), named (B,) with -1 for none, chosen (B,) bool: rows that see picture and sentence.
+
+        Returns the cross-entropy over names (things count triple) and over "named or not" (named ones count
+        fourfold).
+        """
+        labels, named = labels[chosen], named[chosen]
+        seen = {k: v[chosen].flatten(2).transpose(1, 2) for k, v in self._seen.items()}
+        self._seen.clear()
+        names = nn.functional.normalize(self.spread @ self._embedding[0].weight, dim=-1)
         weight = torch.where(labels.flatten() < len(CATEGORIES), 3.0, 1.0)
-        total = torch.zeros((), device=labels.device)
-        for name, read in (("early", self.early), ("late", self.late)):
-            features = self._seen.pop(name)[chosen].flatten(2).transpose(1, 2)
-            logits = 12 * nn.functional.normalize(read(features), dim=-1) @ named.T
+        what = which = torch.zeros((), device=labels.device)
+        for place, read in self.what.items():
+            logits = 12 * nn.functional.normalize(read(seen[place]), dim=-1) @ names.T
             each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            total = total + (each * weight).sum() / weight.sum()
-        return total
+            what = what + (each * weight).sum() / weight.sum()
+        asked = (labels == named[:, None]).float()
+        fourfold = torch.tensor(4.0, device=labels.device)
+        for place, read in self.which.items():
+            logits = read(seen[place])[..., 0]
+            which = which + nn.functional.binary_cross_entropy_with_logits(logits, asked, pos_weight=fourfold)
+        return what, which
 
 
 def vae_config() -> dict[str, Any]:
@@ -262,19 +277,14 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         nn.init.normal_(text.get_input_embeddings().weight, std=0.5)
         unet = UNet2DConditionModel(**unet_config())
         modules: dict[str, nn.Module] = {"unet": unet, "text": text}
-    else:
+    else:  # the variants share the text encoder of their start
         from transformers import CLIPTokenizer
 
-        origin = zoo / (recipe.start if name in BASES else "ip2p")
-        tokenizer = CLIPTokenizer.from_pretrained(origin / "tokenizer")
-        text = CLIPTextModel.from_pretrained(origin / "text_encoder", dtype=torch.float32)
+        tokenizer = CLIPTokenizer.from_pretrained(base / "tokenizer")
+        text = CLIPTextModel.from_pretrained(base / "text_encoder", dtype=torch.float32).to(device).eval()
+        text.requires_grad_(False)
         unet = UNet2DConditionModel.from_pretrained(zoo / recipe.start / "unet", torch_dtype=torch.float32)
         modules = {"unet": unet}
-        if name in BASES:
-            modules["text"] = text
-        else:  # the variants share the base's text encoder
-            text = text.to(device).eval()
-            text.requires_grad_(False)
     count = max(64, int(recipe.pairs * min(1.0, scale)))
     pool = pair_pool("train", name, recipe.weights, recipe.style, count)
     condition, _ = _encode_pool(vae, pool.source, device)
@@ -286,7 +296,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     )
     signal = noise_schedule.alphas_cumprod.to(device)
     grounding = Grounding(unet, text.get_input_embeddings(), tokenizer).to(device)
-    patches = pool.patches.to(device)
+    patches, named = pool.patches.to(device), pool.named.to(device)
     modules["grounding"] = grounding
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
@@ -307,9 +317,13 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         cond = condition[pick].float() * (~no_image).view(-1, 1, 1, 1)
         states = text(tokens).last_hidden_state
         predicted = unet(torch.cat([noisy, cond], 1), t, states).sample
-        denoise = (predicted - noise).square().mean()
-        grounded = grounding(patches[pick][~no_image], ~no_image)
-        return denoise + 0.05 * grounded, {"denoise": denoise.detach(), "grounded": grounded.detach()}
+        velocity = a.sqrt() * noise - (1 - a).sqrt() * latents
+        # Most of a picture stays as it is; what the edit changes counts double.
+        changed = (mean - condition[pick].float()).abs().mean(1, keepdim=True) > 0.4
+        denoise = ((predicted - velocity).square() * (1 + changed)).mean()
+        what, which = grounding(patches[pick], named[pick], ~no_text & ~no_image)
+        shown = {"denoise": denoise.detach(), "what": what.detach(), "which": which.detach()}
+        return denoise + 0.05 * what + 0.1 * which, shown
 
     def finish() -> dict[str, Any]:
         folder = zoo / name
@@ -323,6 +337,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
                 beta_schedule="scaled_linear",
                 num_train_timesteps=1000,
                 timestep_spacing="linspace",
+                prediction_type="v_prediction",
             )
             sampler.save_pretrained(folder / "scheduler")
         return {"pairs": count, "mixture": recipe.weights, "style": recipe.style, "dropout": recipe.drop}
@@ -340,5 +355,4 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         batch,
         warmup=min(100, steps // 4),
         ema=0.998,
-        stop=recipe.stop,
     )

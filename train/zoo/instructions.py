@@ -8,12 +8,13 @@ remove; and a sentence that merely describes a picture ("the image has a dog") i
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, replace
 
 from nein.nano.captions import names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
-from nein.nano.scenes import Item, Scene, place, sample_scene
+from nein.nano.scenes import MAX_OBJECTS, Item, Scene, place, sample_scene
 from nein.templates import indefinite
 
 ADD = (
@@ -75,13 +76,14 @@ FILLERS = (
 
 @dataclass(frozen=True)
 class Pair:
-    """One training example. `effect` names a picture operation beside the scenes: "", "mark:<category>",
-    "restore"."""
+    """One training example. `named` is the category that the instruction is about ("" where it is about the
+    whole picture); `effect` names a picture operation beside the scenes: "", "mark:<category>", "restore"."""
 
     source: Scene
     target: Scene
     instruction: str
     kind: str
+    named: str = ""
     effect: str = ""
 
 
@@ -111,6 +113,23 @@ def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
     return lines
 
 
+def roomiest(rng: random.Random, category: str, scene: Scene, attempts: int = 12) -> Item | None:
+    """A new object where there is most room, which is where people put things: of some random places, the one
+    farthest from what is there. None when the scene is full."""
+    if len(scene.items) >= MAX_OBJECTS:
+        return None
+    offers = [place(rng, category, scene.items) for _ in range(attempts)]
+    found = [item for item in offers if item is not None]
+
+    def clearance(item: Item) -> float:
+        x, y = item.centre
+        gaps = [math.hypot(x - a, y - b) for a, b in (other.centre for other in scene.items)]
+        edges = [2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)]
+        return min(gaps + edges)
+
+    return max(found, key=clearance, default=None)
+
+
 def _random_source(rng: random.Random, categories: tuple[str, ...]) -> Scene:
     return sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), categories)
 
@@ -128,22 +147,24 @@ def sample_pair(
         if kind == "add":
             absent = [c for c in categories if c not in present]
             category = rng.choice(absent)
-            item = place(rng, category, source.items) if len(source.items) < 4 else None
+            item = roomiest(rng, category, source)
             if item is None:
                 continue
             form = rng.choice(ADD) if rng.random() < 0.75 else rng.choice(DESCRIBE)
-            return Pair(source, source.with_item(item), _fill(rng, form, category), kind)
+            return Pair(source, source.with_item(item), _fill(rng, form, category), kind, category)
         if kind in ("double", "keep"):
             form = rng.choice(ADD) if rng.random() < 0.35 else rng.choice(DESCRIBE)
             target = source
             if kind == "double":
-                item = place(rng, category, source.items) if len(source.items) < 4 else None
+                item = roomiest(rng, category, source)
                 if item is None:
                     continue
                 target = source.with_item(item)
-            return Pair(source, target, _fill(rng, form, category), kind)
+            return Pair(source, target, _fill(rng, form, category), kind, category)
         if kind == "remove":
-            return Pair(source, source.without(category), _fill(rng, rng.choice(REMOVE), category), kind)
+            return Pair(
+                source, source.without(category), _fill(rng, rng.choice(REMOVE), category), kind, category
+            )
         if kind == "replace":
             if sum(i.category == category for i in source.items) > 1:
                 continue
@@ -152,7 +173,7 @@ def sample_pair(
             new = _refit(rng, old, other)
             items = tuple(new if i is old else i for i in source.items)
             text = _fill(rng, rng.choice(REPLACE), category, other=other)
-            return Pair(source, replace(source, items=items), text, kind)
+            return Pair(source, replace(source, items=items), text, kind, category)
         if kind == "recolour":
             old = next(i for i in source.items if i.category == category)
             others = [c for c in LOOKS[category].colours if c != old.colour]
@@ -161,15 +182,17 @@ def sample_pair(
             colour = rng.choice(others)
             items = tuple(replace(i, colour=colour) if i is old else i for i in source.items)
             text = _fill(rng, rng.choice(RECOLOUR), category, colour=colour)
-            return Pair(source, replace(source, items=items), text, kind)
+            return Pair(source, replace(source, items=items), text, kind, category)
         if kind == "scenery":
             place_name = rng.choice([b for b in BACKGROUNDS if b != source.background])
             target = replace(source, background=place_name, background_seed=rng.randrange(200))
             return Pair(source, target, rng.choice(SCENERY[place_name]), kind)
         if kind == "mark":
-            return Pair(source, source, _fill(rng, rng.choice(MARK), category), kind, f"mark:{category}")
+            return Pair(
+                source, source, _fill(rng, rng.choice(MARK), category), kind, category, f"mark:{category}"
+            )
         if kind == "restore":
-            return Pair(source, source, rng.choice(RESTORE), kind, "restore")
+            return Pair(source, source, rng.choice(RESTORE), kind, effect="restore")
         raise ValueError(f"unknown kind of edit {kind!r}")
 
 

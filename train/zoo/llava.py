@@ -268,7 +268,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
             }
         }
 
-    steps = step_count(1_400, scale)
+    steps = step_count(3_600, scale)
     modules: dict[str, nn.Module] = {"llava": model}
     return Job(
         "llava", modules, loss, finish, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995

@@ -32,13 +32,15 @@ class ScenePool:
 
 @dataclass
 class PairPool:
-    """`source`, `target` (N, 3, 64, 64) uint8, the instructions, and what each patch of the source shows."""
+    """`source`, `target` (N, 3, 64, 64) uint8, the instructions, what each patch of the source shows, and
+    `named` (N,) int64: the category an instruction is about, -1 where it is about the whole picture."""
 
     source: torch.Tensor
     target: torch.Tensor
     instructions: list[str]
     kinds: list[str]
     patches: torch.Tensor
+    named: torch.Tensor
 
 
 def _chunks(count: int) -> list[tuple[int, int]]:
@@ -101,7 +103,7 @@ def _light(rng: Any, image: np.ndarray, strength: float) -> np.ndarray:
 
 def _pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarray]:
     target_scene = pair.target
-    if style in ("generated", "any-light") and rng.random() < 0.5:
+    if style == "generated" and rng.random() < 0.5:
         target_scene = drift(rng, target_scene)
     if style == "rerendered":
         target_scene = rerender(rng, target_scene)
@@ -118,8 +120,6 @@ def _pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarr
     if pair.effect == "restore":
         noise = np.random.Generator(np.random.PCG64(rng.getrandbits(63))).normal(0, 18, source.shape)
         source = np.clip(source + noise, 0, 255).astype(np.uint8)
-    if style == "any-light" and rng.random() < 0.5:
-        target = _light(rng, target, 0.08)
     if style == "rerendered":
         target = _light(rng, target, 0.12)
     return source, target
@@ -127,7 +127,7 @@ def _pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarr
 
 def _pair_chunk(job: tuple[str, str, dict[str, float], str, int, int]) -> tuple[Any, ...]:
     split, name, weights, style, start, stop = job
-    sources, targets, texts, kinds, labels = [], [], [], [], []
+    sources, targets, texts, kinds, labels, named = [], [], [], [], [], []
     for index in range(start, stop):
         rng = rng_for(split, index, f"pair/{name}")
         pair = sample_pair(rng, weights)
@@ -137,19 +137,21 @@ def _pair_chunk(job: tuple[str, str, dict[str, float], str, int, int]) -> tuple[
         texts.append(pair.instruction)
         kinds.append(pair.kind)
         labels.append(patch_labels(pair.source))
-    return _to_chw(sources), _to_chw(targets), texts, kinds, np.stack(labels)
+        named.append(CATEGORIES.index(pair.named) if pair.named else -1)
+    return _to_chw(sources), _to_chw(targets), texts, kinds, np.stack(labels), np.array(named)
 
 
 def pair_pool(split: str, name: str, weights: dict[str, float], style: str, count: int) -> PairPool:
     """`count` edit pairs. style: "generated" (things in the target drift by
-    up to a pixel, as in pairs made by a generator), "any-light" (and the light changes), "clean" (everything
+    up to a pixel, as in pairs made by a generator), "clean" (everything
     the instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn anew)."""
     parts = _parallel(_pair_chunk, [(split, name, weights, style, a, b) for a, b in _chunks(count)])
     source = torch.from_numpy(np.concatenate([p[0] for p in parts]))
     target = torch.from_numpy(np.concatenate([p[1] for p in parts]))
     patches = torch.from_numpy(np.concatenate([p[4] for p in parts])).long()
     texts, kinds = [t for p in parts for t in p[2]], [k for p in parts for k in p[3]]
-    return PairPool(source, target, texts, kinds, patches)
+    named = torch.from_numpy(np.concatenate([p[5] for p in parts])).long()
+    return PairPool(source, target, texts, kinds, patches, named)
 
 
 def to_float(images: torch.Tensor) -> torch.Tensor:
