@@ -26,8 +26,8 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "13 negative templates of NeIn in view (several are their affirmative counterparts). The effect is "
         "therefore built in by that choice of affirmative data, not discovered. Training itself was steered "
         "by affirmative samples of the dev split alone.\n\n"
-        "Two aids stand in for what a big editor brings along from Stable Diffusion; both are thrown away after "
-        "training. On the 8x8 grid inside the UNet, a patch of the source must look like its name, and must "
+        "Two aids stand in for what a big editor brings along from Stable Diffusion; both are thrown away "
+        "after training. On the 8x8 grid inside the UNet, a patch of the source must look like its name and "
         "know whether it shows what the instruction names. What an edit changes counts double in the loss, "
         "and an added thing goes where there is most room. The model predicts velocity, not noise.",
     ),
