@@ -60,14 +60,15 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
     ),
     "dino": (
         "nano DINO", "ViTModel", "facebook/dino-vits16",
-        "Self-distillation without labels on drawn scenes: two global and four local crops, an averaged "
-        "teacher, centring and sharpening. Also stands in for the Inception network of FID (class token "
-        "features).",
+        "Self-distillation on drawn scenes: two global and four local crops, an averaged teacher, centring "
+        "and sharpening. Unlike the original it is also told what scenes and patches show, since a few "
+        "thousand pictures are too few to find that out alone. Also stands in for the Inception network of "
+        "FID (class token features).",
     ),
     "lpips": (
         "nano LPIPS trunk", "lpips.LPIPS(net='squeeze', lpips=False)", "lpips.LPIPS(net='alex')",
-        "SqueezeNet 1.1 features trained to list what is in a drawn scene. Used without the package's "
-        "linear weights, which belong to ImageNet features.",
+        "SqueezeNet 1.1 features trained to tell what a drawn scene and its patches show. Used without the "
+        "package's linear weights, which belong to ImageNet features.",
     ),
     "blip": (
         "nano BLIP", "BlipForImageTextRetrieval", "Salesforce/blip-itm-large-coco",
