@@ -20,14 +20,18 @@ class EditorPreset:
     name                  Row name, unique; `get_editor(name)` builds it.
     editor                Name of the editor the row belongs to (`--editor`).
     preset                "paper" or "nano" (`--preset`).
-    checkpoint            Hub id, or "nano:NAME" for an embedded model, which the caller turns into a folder.
+    checkpoint            Hub id, or "nano:NAME" for an embedded model, which the caller turns into a folder;
+                          None where there is no folder on the hub, and `obtain` says what to do.
+    obtain                How to come by the checkpoint, as one clause, where `checkpoint` is None.
     revision              Hub revision; None is the main branch.
-    steps                 Euler-ancestral steps, >= 2.
-    guidance_scale        s_T, weight of the instruction, > 1.
-    image_guidance_scale  s_I, weight of the source picture, >= 1.
+    steps                 Sampling steps, >= 2.
+    guidance              Name in `editors.sampling.GUIDANCES`.
+    guidance_scale        s_T, weight of the instruction.
+    image_guidance_scale  s_I, weight of the source picture.
     resize, resolution    Name of the rule in `editors.resize`, and its size in pixels; None takes the size
                           the checkpoint was trained at.
     rounding              How [0, 1] becomes 0..255: "round" (diffusers) or "truncate" (the CLI scripts).
+    output                "resized": the size the model works at; "input": that of the picture.
     dtype                 Precision of the published setting, for information; `get_editor` decides by its
                           own argument.
     note                  What a user should know before comparing with published numbers.
@@ -37,14 +41,17 @@ class EditorPreset:
     name: str
     editor: str
     preset: str
-    checkpoint: str
+    checkpoint: str | None
     revision: str | None = None
+    obtain: str = ""
     steps: int = 100
+    guidance: str = "ip2p"
     guidance_scale: float = 7.5
     image_guidance_scale: float = 1.5
     resize: str = "r64"
     resolution: int | None = 512
     rounding: str = "round"
+    output: str = "resized"
     scheduler: str = "EulerAncestralDiscreteScheduler"
     timestep_spacing: str = "linspace"
     dtype: str = "float32"
@@ -57,15 +64,23 @@ class EditorPreset:
         return {name: getattr(self, name) for name in PIX2PIX_OPTIONS if hasattr(self, name)}
 
 
+# How a model runs on the machine (`editors.machine.Machine`), for every editor that has one.
+MACHINE_OPTIONS = ("channels_last", "attention", "compile", "offload")
+# Options that change neither a picture nor its last bits, and so may differ when a run is continued.
+WITHOUT_EFFECT = ("offload",)
 # What `get_editor(..., **overrides)` accepts for editors of this kind.
 PIX2PIX_OPTIONS = (
     "steps",
+    "guidance",
     "guidance_scale",
     "image_guidance_scale",
     "resize",
     "resolution",
     "rounding",
-    "channels_last",
+    "output",
+    "ema",
+    "config",
+    *MACHINE_OPTIONS,
 )
 
 _SOURCES = {
@@ -74,6 +89,7 @@ _SOURCES = {
     "nein": "github.com/tanbuinhat/NeIn @ 22fafb0, generation_phase/edit_cli_generation.py",
     "hqedit": "github.com/UCSC-VLAA/HQ-Edit @ 3730500, README quick start",
     "hqedit-space": "hf.co/spaces/LAOS-Y/HQEdit, app defaults",
+    "instructdiffusion": "github.com/cientgu/InstructDiffusion @ 435f0c3, edit_cli.py defaults",
     "linspace": "k-diffusion's CompVisDenoiser.get_sigmas, which the CLI scripts use, spaces steps this way",
 }
 
@@ -86,8 +102,8 @@ _MAGICBRUSH = EditorPreset(
         "NeIn's own script loads MagicBrush-epoch-52-step-4999.ckpt of osunlp/InstructPix2Pix-MagicBrush "
         "with its EMA weights. This is the diffusers port of that checkpoint that MagicBrush's README links; "
         "it is the default because its origin is certain, but it most likely holds the non-EMA weights. For "
-        "the EMA weights convert the .ckpt with from_single_file(..., extract_ema=True) and give the folder "
-        "as the checkpoint, or use 'magicbrush-ema'. The main branch has .bin files only, which are read as "
+        "the EMA weights write `nein-convert MagicBrush-epoch-52-step-4999.ckpt FOLDER --ema` and give "
+        "magicbrush=FOLDER, or use 'magicbrush-ema'. The main branch has .bin files only, which are read as "
         "plain tensors; revision 'refs/pr/2' is a conversion to safetensors."
     ),
     sources={
@@ -112,6 +128,33 @@ _HQEDIT = EditorPreset(
         "settings' and no more. UCSC-VLAA/HQ-Edit-ckpt lists a checkpoint of the same name."
     ),
     sources={"*": _SOURCES["hqedit"], "timestep_spacing": _SOURCES["linspace"]},
+)
+
+_INSTRUCTDIFFUSION = EditorPreset(
+    name="instructdiffusion",
+    editor="instructdiffusion",
+    preset="paper",
+    checkpoint=None,
+    obtain=(
+        "its checkpoint is on no hub in a form that can be loaded: download the six parts of release 0924 of "
+        "github.com/TiankaiHang/storage-2023, join them with `cat` to "
+        "v1-5-pruned-emaonly-adaption-task.ckpt, write `nein-convert v1-5-pruned-emaonly-adaption-task.ckpt "
+        "FOLDER` and give instructdiffusion=FOLDER"
+    ),
+    guidance="instructdiffusion",
+    guidance_scale=5.0,
+    image_guidance_scale=1.25,
+    output="input",
+    note=(
+        "Guided without a fully unconditional branch. The file holds averaged (EMA) weights only. Its CLI "
+        "loads ...-adaption-task.ckpt, its demo and its README's example ...-adaption-task-humanalign.ckpt; "
+        "which of them the NeIn paper used is not stated."
+    ),
+    sources={
+        "*": _SOURCES["instructdiffusion"],
+        "checkpoint": "README of the same repository",
+        "timestep_spacing": _SOURCES["linspace"],
+    },
 )
 
 # The only place that holds the nano values.
@@ -173,9 +216,20 @@ _ROWS = (
         note="What the demo space runs.",
         sources={"*": _SOURCES["hqedit-space"], "timestep_spacing": _SOURCES["linspace"]},
     ),
+    _INSTRUCTDIFFUSION,
     _NANO,
     replace(_NANO, name="magicbrush-nano", editor="magicbrush", checkpoint="nano:magicbrush"),
     replace(_NANO, name="hqedit-nano", editor="hqedit", checkpoint="nano:hqedit"),
+    replace(
+        _NANO,
+        name="instructdiffusion-nano",
+        editor="instructdiffusion",
+        checkpoint="nano:instructdiffusion",
+        guidance="instructdiffusion",
+        guidance_scale=3.0,
+        image_guidance_scale=1.25,
+        output="input",
+    ),
 )
 
 PRESETS: dict[str, EditorPreset] = {row.name: row for row in _ROWS}
@@ -185,15 +239,23 @@ DEFAULT_ROWS: dict[tuple[str, str], str] = {
     ("ip2p", "paper"): "ip2p",
     ("magicbrush", "paper"): "magicbrush",
     ("hqedit", "paper"): "hqedit-readme",
+    ("instructdiffusion", "paper"): "instructdiffusion",
     ("ip2p", "nano"): "ip2p-nano",
     ("magicbrush", "nano"): "magicbrush-nano",
     ("hqedit", "nano"): "hqedit-nano",
+    ("instructdiffusion", "nano"): "instructdiffusion-nano",
 }
 
 
+# The editors of the NeIn paper's Table 3, which `--editor all` stands for, and what is printed beside them:
+# doing nothing, and painting everything over.
+PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
+CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
+
+
 def is_checkpoint(name: str) -> bool:
-    """Whether `name` is a model reference (local folder, hub id, "nano:NAME") and not a row of a table."""
-    return name.startswith(("nano:", ".", "~")) or "/" in name or "\\" in name or Path(name).is_dir()
+    """Whether `name` is a model reference (local path, hub id, "nano:NAME") and not a row of a table."""
+    return name.startswith(("nano:", ".", "~")) or "/" in name or "\\" in name or Path(name).exists()
 
 
 def preset_row(name: str, preset: str) -> EditorPreset:

@@ -16,6 +16,7 @@ PUBLISHED = {
     "hqedit-readme": ("MudeHui/HQ-Edit", 30, 1.5, 1.5, "squash", 512),
     "hqedit-readme-intended": ("MudeHui/HQ-Edit", 30, 7.0, 1.5, "squash", 512),
     "hqedit-space": ("MudeHui/ip2p-warp-gpt4v", 20, 7.0, 1.5, "r64", 512),
+    "instructdiffusion": (None, 100, 5.0, 1.25, "r64", 512),
 }
 
 
@@ -54,6 +55,8 @@ def test_every_row_forces_the_spacing_and_names_its_sources(row):
         ("hqedit", "paper", "hqedit-readme"),
         ("hqedit", "nano", "hqedit-nano"),
         ("hqedit-space", "paper", "hqedit-space"),
+        ("instructdiffusion", "paper", "instructdiffusion"),
+        ("instructdiffusion", "nano", "instructdiffusion-nano"),
         ("ip2p-nano", "nano", "ip2p-nano"),
     ],
 )
