@@ -15,7 +15,7 @@ from typing import Any
 from editors.base import Editor, EditorError, EditRequest, EditResult
 from editors.presets import (
     DEFAULT_ROWS,
-    PIX2PIX_OPTIONS,
+    OPTIONS,
     PRESETS,
     EditorPreset,
     is_checkpoint,
@@ -44,7 +44,8 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "identity": ("editors.basic:Identity", ()),
     "solid": ("editors.basic:Solid", ("color",)),
     "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
-    "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", PIX2PIX_OPTIONS),
+    "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
+    "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
 }
 _BASIC = ("identity", "solid", "flaky")
 

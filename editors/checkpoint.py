@@ -1,8 +1,8 @@
 """Reading a StableDiffusionInstructPix2PixPipeline from a folder, the hub or one file, with clear errors.
 
 Weights are read from safetensors. Some published repositories have only PyTorch's .bin files, and original
-checkpoints are .ckpt files; those are read as plain tensors (torch.load with weights_only=True), which runs no
-code from the file, and anything that would need more is refused.
+checkpoints are .ckpt files; those are read as plain tensors (torch.load with weights_only=True), which runs
+no code from the file, and anything that would need more is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ _WEIGHTS = ("unet", "vae", "text_encoder")
 # Written beside a converted pipeline: what it was made of.
 ORIGIN = "origin.json"
 # What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
-_LOAD_ERRORS = (
+LOAD_ERRORS = (
     OSError,
     ValueError,
     RuntimeError,
@@ -93,14 +93,15 @@ def load_pipeline(
             if Path(source).exists():
                 _check_folder(Path(source), checkpoint)
             else:
-                source, revision = _split_hub_id(source, revision)
+                source, revision = split_hub_id(source, revision)
             _check_unet(source, revision, checkpoint)
             pipeline, weights_format = _read(source, revision, checkpoint)
             published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
     _check_fit(pipeline, checkpoint)
     pipeline.set_progress_bar_config(disable=True)
-    return LoadedPipeline(pipeline, weights_format, _content_hash(pipeline), published)
+    sha = content_hash({part: getattr(pipeline, part) for part in _WEIGHTS}, [pipeline.tokenizer])
+    return LoadedPipeline(pipeline, weights_format, sha, published)
 
 
 def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def _check_folder(path: Path, checkpoint: str) -> None:
         )
 
 
-def _split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
+def split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
     owner_name, _, suffix = source.partition("@")
     parts = owner_name.split("/")
     if source.startswith("nano:"):
@@ -159,8 +160,8 @@ def _check_unet(source: str, revision: str | None, checkpoint: str) -> None:
     """Look at the UNet's configuration before gigabytes are read or fetched."""
     try:
         config = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
-    except _LOAD_ERRORS as error:
-        raise _unusable(checkpoint, error) from error
+    except LOAD_ERRORS as error:
+        raise unusable(checkpoint, error) from error
     channels = config.get("in_channels", 4)
     if channels != 8:
         raise EditorError(
@@ -180,16 +181,16 @@ def _read(source: str, revision: str | None, checkpoint: str) -> tuple[Any, str]
     load: Any = StableDiffusionInstructPix2PixPipeline.from_pretrained
     try:
         return load(source, use_safetensors=True, **arguments), "safetensors"
-    except _LOAD_ERRORS as error:
+    except LOAD_ERRORS as error:
         first_error = error
     # safetensors may be damaged rather than absent; then the first error is the one worth reading.
     if not _lacks_safetensors(source, first_error):
-        raise _unusable(checkpoint, first_error) from first_error
+        raise unusable(checkpoint, first_error) from first_error
     logger.warning("%s has no safetensors; reading its .bin files as plain tensors", checkpoint)
     try:
         return load(source, use_safetensors=False, **arguments), "bin"
-    except _LOAD_ERRORS as error:
-        raise _unusable(checkpoint, error) from error
+    except LOAD_ERRORS as error:
+        raise unusable(checkpoint, error) from error
 
 
 def _lacks_safetensors(source: str, error: Exception) -> bool:
@@ -198,7 +199,7 @@ def _lacks_safetensors(source: str, error: Exception) -> bool:
     return "safetensors" in str(error)
 
 
-def _unusable(checkpoint: str, error: Exception) -> EditorError:
+def unusable(checkpoint: str, error: Exception) -> EditorError:
     text = " ".join(str(error).split())
     if any(isinstance(link, pickle.UnpicklingError) for link in _chain(error)):
         return EditorError(
@@ -236,17 +237,18 @@ def _check_fit(pipeline: Any, checkpoint: str) -> None:
         )
 
 
-def _content_hash(pipeline: Any) -> str:
+def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any]) -> str:
+    """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
     sha = hashlib.sha256()
-    for part in _WEIGHTS:
-        module = getattr(pipeline, part)
+    for part, module in modules.items():
         sha.update(json.dumps([part, _public(module.config)], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):
             sha.update(f"{name}{tuple(tensor.shape)}".encode())
-            sha.update(tensor.contiguous().numpy().data)
-    backend = getattr(pipeline.tokenizer, "backend_tokenizer", None)
-    rules = backend.to_str() if backend is not None else sorted(pipeline.tokenizer.get_vocab().items())
-    sha.update(json.dumps([rules, pipeline.tokenizer.model_max_length]).encode())
+            sha.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for tokenizer in tokenizers:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+        sha.update(json.dumps([rules, tokenizer.model_max_length]).encode())
     return sha.hexdigest()
 
 

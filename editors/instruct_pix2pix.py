@@ -12,7 +12,6 @@ code. The negative prompt is always "": one derived from the instruction would g
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from editors.base import EditorError, EditRequest, EditResult, digest, find_fault
+from editors.base import EditorError, EditRequest, EditResult, digest
+from editors.batching import edit_in_batches
 from editors.checkpoint import load_pipeline, quiet
 from editors.machine import Machine
 from editors.noise import SampleNoise
@@ -32,10 +32,6 @@ ROUNDINGS = ("round", "truncate")
 _CACHED_TEXTS = 512
 # Pictures per pass through the VAE, whose activations at full resolution outweigh the UNet's.
 _VAE_CHUNK = 8
-# What a bad sample can raise; a bug in this file's own names should not become a "failed sample".
-_SAMPLE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError)
-
-logger = logging.getLogger(__name__)
 
 
 class InstructPix2Pix:
@@ -146,49 +142,20 @@ class InstructPix2Pix:
         return digest(facts)
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        results: dict[int, EditResult] = {}
-        groups: dict[tuple[int, ...], list[tuple[int, EditRequest, np.ndarray]]] = {}
-        for index, request in enumerate(requests):
-            fault = find_fault(request)
-            if fault is None:
-                resized = self._rule(request.image, self.resolution)
-                fault = self._find_misfit(resized)
-            if fault is not None:
-                results[index] = EditResult(request.id, None, fault)
-            else:
-                groups.setdefault(resized.shape, []).append((index, request, resized))
-        for members in groups.values():
-            for start in range(0, len(members), self.batch_size):
-                chunk = members[start : start + self.batch_size]
-                edited = self._edit_isolated([(request, resized) for _, request, resized in chunk])
-                results.update(zip((index for index, _, _ in chunk), edited, strict=True))
-        return [results[index] for index in range(len(requests))]
-
-    def _find_misfit(self, image: np.ndarray) -> str | None:
-        if image.shape[0] % self._vae_factor == 0 and image.shape[1] % self._vae_factor == 0:
-            return None
-        return (
-            f"the picture is {image.shape[1]} x {image.shape[0]} after resize rule {self.resize!r}, but the "
-            f"model needs multiples of {self._vae_factor}; use resize='r64'"
+        return edit_in_batches(
+            requests, self._prepare, self._edit_batch, batch_size=self.batch_size, device=self._device
         )
 
-    def _edit_isolated(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
-        """Edit pictures of one size; when the batch fails, one by one, so only the culprit has an error."""
-        try:
-            return self._edit_batch(items)
-        except torch.OutOfMemoryError:
-            # It is about the batch, not about a sample: smaller batches would differ in the last bits from
-            # those of an undisturbed run, so the run ends here and the user chooses.
-            raise
-        except _SAMPLE_ERRORS as error:
-            if self._device.type == "cuda":
-                # A broken CUDA context fails every later call too: that is the end of the run, not a sample.
-                torch.cuda.synchronize(self._device)
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        if len(items) == 1:
-            return [EditResult(items[0][0].id, None, reason)]
-        logger.warning("a batch of %d failed (%s); trying its samples one by one", len(items), reason)
-        return [result for item in items for result in self._edit_isolated([item])]
+    def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, np.ndarray]] | str:
+        """(size, the request with its resized picture), or why the model cannot take it."""
+        resized = self._rule(request.image, self.resolution)
+        height, width = resized.shape[:2]
+        if height % self._vae_factor or width % self._vae_factor:
+            return (
+                f"the picture is {width} x {height} after resize rule {self.resize!r}, but the "
+                f"model needs multiples of {self._vae_factor}; use resize='r64'"
+            )
+        return resized.shape, (request, resized)
 
     def _edit_batch(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
         with torch.inference_mode(), self._machine.attending():

@@ -6,11 +6,15 @@ Sources name the file and revision of the editor's own repository that the value
 from __future__ import annotations
 
 import difflib
+import functools
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from editors.base import EditorError
+from editors.modern import MODERN
+from editors.recipes import RECIPES
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class EditorPreset:
     output                "resized": the size the model works at; "input": that of the picture.
     dtype                 Precision of the published setting, for information; `get_editor` decides by its
                           own argument.
+    kind                  "instruct-pix2pix" or "pipeline": which class of ours runs it.
+    pipeline              Class of diffusers, for the latter.
+    negative_prompt       For the latter; None passes none. The former's is always "".
+    config                Where the configurations of a single file come from.
+    cosxl                 See `editors.pipelines.DiffusersPipeline`.
     note                  What a user should know before comparing with published numbers.
     sources               Field -> where its value comes from; "*" stands for every field not named.
     """
@@ -46,8 +55,8 @@ class EditorPreset:
     obtain: str = ""
     steps: int = 100
     guidance: str = "ip2p"
-    guidance_scale: float = 7.5
-    image_guidance_scale: float = 1.5
+    guidance_scale: float | None = 7.5
+    image_guidance_scale: float | None = 1.5
     resize: str = "r64"
     resolution: int | None = 512
     rounding: str = "round"
@@ -58,10 +67,14 @@ class EditorPreset:
     note: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     kind: str = "instruct-pix2pix"
+    pipeline: str | None = None
+    negative_prompt: str | None = None
+    config: str | None = None
+    cosxl: bool = False
 
     def options(self) -> dict[str, Any]:
         """The keyword arguments of the editor's class that this row decides."""
-        return {name: getattr(self, name) for name in PIX2PIX_OPTIONS if hasattr(self, name)}
+        return {name: getattr(self, name) for name in OPTIONS[self.kind] if hasattr(self, name)}
 
 
 # How a model runs on the machine (`editors.machine.Machine`), for every editor that has one.
@@ -82,6 +95,20 @@ PIX2PIX_OPTIONS = (
     "config",
     *MACHINE_OPTIONS,
 )
+PIPELINE_OPTIONS = (
+    "pipeline",
+    "steps",
+    "guidance_scale",
+    "image_guidance_scale",
+    "negative_prompt",
+    "resolution",
+    "config",
+    "cosxl",
+    "attention",
+    "compile",
+    "offload",
+)
+OPTIONS = {"instruct-pix2pix": PIX2PIX_OPTIONS, "pipeline": PIPELINE_OPTIONS}
 
 _SOURCES = {
     "ip2p": "github.com/timothybrooks/instruct-pix2pix @ 0dffd1e, edit_cli.py defaults",
@@ -230,6 +257,7 @@ _ROWS = (
         image_guidance_scale=1.25,
         output="input",
     ),
+    *(EditorPreset(**row) for row in MODERN),
 )
 
 PRESETS: dict[str, EditorPreset] = {row.name: row for row in _ROWS}
@@ -244,6 +272,7 @@ DEFAULT_ROWS: dict[tuple[str, str], str] = {
     ("magicbrush", "nano"): "magicbrush-nano",
     ("hqedit", "nano"): "hqedit-nano",
     ("instructdiffusion", "nano"): "instructdiffusion-nano",
+    **{(row["editor"], "paper"): row["name"] for row in MODERN},
 }
 
 
@@ -261,9 +290,10 @@ def is_checkpoint(name: str) -> bool:
 def preset_row(name: str, preset: str) -> EditorPreset:
     """The row for `--editor name --preset preset`.
 
-    `name` is an editor ("magicbrush"), a row ("magicbrush-ema") or any model reference, which gets the values
-    of InstructPix2Pix in the same preset and the resolution of its own checkpoint. EditorError when there is
-    no such row; editors without a model have none.
+    `name` is an editor ("magicbrush"), a row ("magicbrush-ema") or any model reference. The latter gets the
+    values of the row of the pipeline class it declares, where that is one of `editors.recipes`, else of
+    InstructPix2Pix in the same preset with the resolution of its own checkpoint. EditorError when there is no
+    such row; editors without a model have none.
     """
     presets = sorted({row.preset for row in _ROWS})
     if preset not in presets:
@@ -273,13 +303,14 @@ def preset_row(name: str, preset: str) -> EditorPreset:
     if name in PRESETS and PRESETS[name].preset == preset:
         return PRESETS[name]
     if name not in PRESETS and is_checkpoint(name):
-        parent = PRESETS[DEFAULT_ROWS["ip2p", preset]]
+        parent = _parent(name, preset)
         return replace(
             parent,
             name=name,
             editor=name,
             checkpoint=name,
-            resolution=None,
+            revision=None,
+            resolution=parent.resolution if parent.kind == "pipeline" else None,
             note=f"Values of the row {parent.name!r}.",
             sources={"checkpoint": "given by the user", "*": f"row {parent.name!r}"},
         )
@@ -288,6 +319,48 @@ def preset_row(name: str, preset: str) -> EditorPreset:
         f"editor {name!r} has no {preset!r} preset{near_match(name, choices)}; with --preset {preset} choose "
         f"one of: {', '.join(choices)}, or give a local folder or hub id"
     )
+
+
+def _parent(name: str, preset: str) -> EditorPreset:
+    """The row whose values a checkpoint gets."""
+    known = [row for row in _ROWS if row.pipeline and row.checkpoint == name.partition("@")[0]]
+    if known:
+        return known[0]
+    declared = declared_class(name)
+    if declared in RECIPES:
+        return next(row for row in _ROWS if row.pipeline == declared)
+    return PRESETS[DEFAULT_ROWS["ip2p", preset]]
+
+
+def declared_class(name: str) -> str | None:
+    """The pipeline class that a local folder or a repository on the hub declares; None if it tells none.
+
+    Looks at model_index.json only, on the hub after what is cached; without a network that is all it knows.
+    """
+    folder = Path(name).expanduser()
+    if folder.exists() or name.startswith(("nano:", ".", "~", "/")):
+        file = folder / "model_index.json"
+    else:
+        found = _index_on_hub(name)
+        if found is None:
+            return None
+        file = found
+    try:
+        return json.loads(file.read_text(encoding="utf-8")).get("_class_name") if file.is_file() else None
+    except (ValueError, AttributeError):
+        return None
+
+
+@functools.cache
+def _index_on_hub(name: str) -> Path | None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HFValidationError
+
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(hf_hub_download(repository, "model_index.json", revision=revision or None))
+    except (OSError, HFValidationError):  # the loader says more about what is wrong
+        return None
 
 
 def near_match(name: str, choices: list[str]) -> str:

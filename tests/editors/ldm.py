@@ -1,7 +1,7 @@
 """A pipeline's tensors written back in the original latent-diffusion format, by rules of our own.
 
-The rules are the reverse of what the loader does, written from the layout of the original code (openaimodel.py and
-model.py of github.com/CompVis/latent-diffusion), so that the two can disagree.
+The rules are the reverse of what the loader does, written from the original code (openaimodel.py
+and model.py of github.com/CompVis/latent-diffusion), so that the two can disagree.
 """
 
 from __future__ import annotations

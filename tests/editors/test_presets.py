@@ -31,18 +31,19 @@ def test_paper_rows_hold_the_published_settings():
             row.resolution,
         )
         for row in PRESETS.values()
-        if row.preset == "paper"
+        if row.preset == "paper" and row.kind == "instruct-pix2pix"
     }
     assert found == PUBLISHED
 
 
 @pytest.mark.parametrize("row", PRESETS.values(), ids=lambda row: row.name)
 def test_every_row_forces_the_spacing_and_names_its_sources(row):
-    assert row.timestep_spacing == "linspace"
-    assert row.scheduler == "EulerAncestralDiscreteScheduler"
+    if row.kind == "instruct-pix2pix":
+        assert row.timestep_spacing == "linspace"
+        assert row.scheduler == "EulerAncestralDiscreteScheduler"
     assert row.sources["*"]
     assert row.note
-    assert set(row.options()) <= set(editors.presets.PIX2PIX_OPTIONS)
+    assert set(row.options()) <= set(editors.presets.OPTIONS[row.kind])
 
 
 @pytest.mark.parametrize(
