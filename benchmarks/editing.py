@@ -35,7 +35,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
-from editors.instruct_pix2pix import DTYPES
+from editors.machine import DTYPES
 from nein.models import resolve
 
 OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")

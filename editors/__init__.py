@@ -15,7 +15,7 @@ from typing import Any
 from editors.base import Editor, EditorError, EditRequest, EditResult
 from editors.presets import (
     DEFAULT_ROWS,
-    PIX2PIX_OPTIONS,
+    OPTIONS,
     PRESETS,
     EditorPreset,
     is_checkpoint,
@@ -34,6 +34,7 @@ __all__ = [
     "check",
     "get_editor",
     "needs_checkpoint",
+    "options_of",
     "preset_row",
 ]
 
@@ -43,7 +44,8 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "identity": ("editors.basic:Identity", ()),
     "solid": ("editors.basic:Solid", ("color",)),
     "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
-    "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", PIX2PIX_OPTIONS),
+    "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
+    "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
 }
 _BASIC = ("identity", "solid", "flaky")
 
@@ -60,14 +62,18 @@ def needs_checkpoint(name: str) -> bool:
 
 def check(name: str, **overrides: Any) -> None:
     """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads no model, no torch."""
-    kind = _kind(name)
-    options = list(_KINDS[kind][1])
+    options = options_of(name)
     for option in overrides:
         if option not in options:
             allowed = f"its options are: {', '.join(options)}" if options else "it has no options"
             raise EditorError(
                 f"editor {name!r} has no option {option!r}{near_match(option, options)}; {allowed}"
             )
+
+
+def options_of(name: str) -> list[str]:
+    """The options `get_editor(name, ...)` takes besides those of every editor; EditorError if unknown."""
+    return list(_KINDS[_kind(name)][1])
 
 
 def get_editor(
@@ -83,14 +89,15 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", or a local folder or hub id of a StableDiffusionInstructPix2PixPipeline.
-    checkpoint  Local folder or hub id ("owner/name" or "owner/name@revision") in place of the row's.
+                "flaky", or a checkpoint: a local folder or hub id of a diffusers pipeline, or one file in
+                the original latent-diffusion format.
+    checkpoint  Local path or hub id ("owner/name" or "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.
     dtype       "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass (of three guidance branches each).
-    overrides   The row's values: steps, guidance_scale, image_guidance_scale, resize, resolution, rounding;
-                or the options of the editors without a model.
+    overrides   What `options_of(name)` lists: the row's values, how the model runs on the machine, or the
+                options of the editors without a model.
 
     Raises EditorError for an unknown name or option and for an unusable checkpoint.
     """
@@ -105,6 +112,8 @@ def get_editor(
         # A revision belongs to the checkpoint it was written for.
         row_checkpoint, row_revision = checkpoint, None
     else:
+        if row.checkpoint is None:
+            raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
         row_checkpoint, row_revision = row.checkpoint, row.revision
     return factory(
         row_checkpoint,

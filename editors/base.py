@@ -23,12 +23,15 @@ class EditRequest:
     instruction  Given to the model verbatim.
     seed         0 <= seed < 2**63. Belongs to the sample: the same seed, image, instruction and editor give
                  the same result whatever else is in the batch.
+    object       What is to be removed, e.g. "traffic light". Only editors that are told it because they take
+                 no instruction read it, and they say so in `describe()` ("reads": "object").
     """
 
     id: str
     image: np.ndarray
     instruction: str
     seed: int
+    object: str = ""
 
 
 @dataclass(frozen=True)

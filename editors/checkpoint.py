@@ -1,8 +1,8 @@
-"""Reading a StableDiffusionInstructPix2PixPipeline from a local folder or the hub, with checks that explain.
+"""Reading a StableDiffusionInstructPix2PixPipeline from a folder, the hub or one file, with clear errors.
 
-Weights are read from safetensors. Some published repositories have only PyTorch's .bin files; those are
-read as plain tensors (torch.load with weights_only=True, the libraries' default), which runs no code from the
-file, and anything that would need more is refused.
+Weights are read from safetensors. Some published repositories have only PyTorch's .bin files, and original
+checkpoints are .ckpt files; those are read as plain tensors (torch.load with weights_only=True), which runs
+no code from the file, and anything that would need more is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +23,15 @@ from diffusers.utils import logging as diffusers_logging
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
+from editors import ldm
 from editors.base import EditorError
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS = ("unet", "vae", "text_encoder")
-_PICKLES = (".ckpt", ".pt", ".pth", ".bin")
-_CONVERT = (
-    "convert it once with StableDiffusionInstructPix2PixPipeline.from_single_file(FILE, "
-    "config='timbrooks/instruct-pix2pix', extract_ema=True).save_pretrained(FOLDER) and give the folder"
-)
+# Written beside a converted pipeline: what it was made of.
+ORIGIN = "origin.json"
 # What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
-_LOAD_ERRORS = (
+LOAD_ERRORS = (
     OSError,
     ValueError,
     RuntimeError,
@@ -51,7 +49,8 @@ logger = logging.getLogger(__name__)
 class LoadedPipeline:
     """A pipeline on the CPU in float32, and what is known of its origin.
 
-    weights_format  "safetensors" or "bin".
+    weights_format  "safetensors", "bin", or "ldm safetensors" and "ldm pickle" for a single file.
+    published       What the checkpoint declares and we do otherwise, or what it was made of; for the record.
     weights_sha256  Over every tensor and the configuration of UNet, VAE, text encoder and tokenizer, after
                     conversion to float32: the same for a copied folder, different for any changed weight.
     """
@@ -59,44 +58,76 @@ class LoadedPipeline:
     pipeline: Any
     weights_format: str
     weights_sha256: str
+    published: dict[str, Any]
 
 
-def load_pipeline(checkpoint: str, revision: str | None = None) -> LoadedPipeline:
-    """Load `checkpoint`, a local folder in diffusers' layout or a hub id, optionally "owner/name@revision".
+def load_pipeline(
+    checkpoint: str, revision: str | None = None, *, ema: bool | None = None, config: str | None = None
+) -> LoadedPipeline:
+    """Load `checkpoint`: a folder in diffusers' layout, a hub id, optionally "owner/name@revision", or one
+    .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`editors.ldm`).
 
     The class is always StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), and the safety checker is left out: it would black
     out pictures and count as an edit. Raises EditorError with one sentence when the checkpoint is unusable.
     """
     source = str(Path(checkpoint).expanduser()) if checkpoint.startswith("~") else checkpoint
-    if Path(source).exists():
-        _check_folder(Path(source), checkpoint)
-    else:
-        source, revision = _split_hub_id(source, revision)
+    single = Path(source).is_file()
+    if not single and (ema is not None or config is not None):
+        raise EditorError(
+            f"{checkpoint!r} is not a single file, so it holds one set of weights and its own configuration; "
+            f"leave out ema and config"
+        )
+    if single and Path(source).suffix not in ldm.SUFFIXES:
+        raise EditorError(
+            f"{checkpoint!r} is no checkpoint; a single file ends in {', '.join(ldm.SUFFIXES)}, and a "
+            f"pipeline in diffusers' layout is a folder"
+        )
     # Building a module draws initial weights from the global generator; put its state back afterwards.
     with torch.random.fork_rng(devices=[]), quiet():
-        _check_unet(source, revision, checkpoint)
-        pipeline, weights_format = _read(source, revision, checkpoint)
+        if single:
+            pipeline, origin = ldm.read_pipeline(Path(source), ema=ema, config=config)
+            weights_format = "ldm safetensors" if Path(source).suffix == ".safetensors" else "ldm pickle"
+            published = {"single_file": origin.as_dict()}
+        else:
+            if Path(source).exists():
+                _check_folder(Path(source), checkpoint)
+            else:
+                source, revision = split_hub_id(source, revision)
+            _check_unet(source, revision, checkpoint)
+            pipeline, weights_format = _read(source, revision, checkpoint)
+            published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
     _check_fit(pipeline, checkpoint)
     pipeline.set_progress_bar_config(disable=True)
-    return LoadedPipeline(pipeline, weights_format, _content_hash(pipeline))
+    sha = content_hash({part: getattr(pipeline, part) for part in _WEIGHTS}, [pipeline.tokenizer])
+    return LoadedPipeline(pipeline, weights_format, sha, published)
+
+
+def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any]:
+    """What the files say about class, schedule and safety checker, none of which is followed; and origin."""
+    index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
+    checker = index.get("safety_checker")
+    facts = {
+        "class": index.get("_class_name"),
+        "scheduler": (index.get("scheduler") or [None, None])[1],
+        "timestep_spacing": pipeline.scheduler.config.get("timestep_spacing"),
+        "steps_offset": pipeline.scheduler.config.get("steps_offset"),
+        "safety_checker": "left out" if checker and checker[1] else "none",
+    }
+    origin = Path(source) / ORIGIN
+    if origin.is_file():
+        facts["converted_from"] = json.loads(origin.read_text(encoding="utf-8"))
+    return facts
 
 
 def _check_folder(path: Path, checkpoint: str) -> None:
-    if path.is_file():
-        if path.suffix in _PICKLES:
-            raise EditorError(
-                f"{checkpoint!r} is a pickle checkpoint, which may run code when read; if you trust it, "
-                f"{_CONVERT}"
-            )
-        raise EditorError(f"{checkpoint!r} is a single file, not a folder in diffusers' layout; {_CONVERT}")
     if not (path / "model_index.json").is_file():
-        pickles = sorted(entry.name for entry in path.iterdir() if entry.suffix in _PICKLES)
-        if pickles:
+        single = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".ckpt", *ldm.SUFFIXES))
+        if single:
             raise EditorError(
-                f"{checkpoint!r} holds the pickle checkpoint {pickles[0]} and no model_index.json; if you "
-                f"trust the file, {_CONVERT}"
+                f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline, but it holds "
+                f"{single[0]}; give that file itself"
             )
         raise EditorError(
             f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline; expected that file "
@@ -110,7 +141,7 @@ def _check_folder(path: Path, checkpoint: str) -> None:
         )
 
 
-def _split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
+def split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
     owner_name, _, suffix = source.partition("@")
     parts = owner_name.split("/")
     if source.startswith("nano:"):
@@ -129,8 +160,8 @@ def _check_unet(source: str, revision: str | None, checkpoint: str) -> None:
     """Look at the UNet's configuration before gigabytes are read or fetched."""
     try:
         config = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
-    except _LOAD_ERRORS as error:
-        raise _unusable(checkpoint, error) from error
+    except LOAD_ERRORS as error:
+        raise unusable(checkpoint, error) from error
     channels = config.get("in_channels", 4)
     if channels != 8:
         raise EditorError(
@@ -150,16 +181,16 @@ def _read(source: str, revision: str | None, checkpoint: str) -> tuple[Any, str]
     load: Any = StableDiffusionInstructPix2PixPipeline.from_pretrained
     try:
         return load(source, use_safetensors=True, **arguments), "safetensors"
-    except _LOAD_ERRORS as error:
+    except LOAD_ERRORS as error:
         first_error = error
     # safetensors may be damaged rather than absent; then the first error is the one worth reading.
     if not _lacks_safetensors(source, first_error):
-        raise _unusable(checkpoint, first_error) from first_error
+        raise unusable(checkpoint, first_error) from first_error
     logger.warning("%s has no safetensors; reading its .bin files as plain tensors", checkpoint)
     try:
         return load(source, use_safetensors=False, **arguments), "bin"
-    except _LOAD_ERRORS as error:
-        raise _unusable(checkpoint, error) from error
+    except LOAD_ERRORS as error:
+        raise unusable(checkpoint, error) from error
 
 
 def _lacks_safetensors(source: str, error: Exception) -> bool:
@@ -168,7 +199,7 @@ def _lacks_safetensors(source: str, error: Exception) -> bool:
     return "safetensors" in str(error)
 
 
-def _unusable(checkpoint: str, error: Exception) -> EditorError:
+def unusable(checkpoint: str, error: Exception) -> EditorError:
     text = " ".join(str(error).split())
     if any(isinstance(link, pickle.UnpicklingError) for link in _chain(error)):
         return EditorError(
@@ -206,17 +237,18 @@ def _check_fit(pipeline: Any, checkpoint: str) -> None:
         )
 
 
-def _content_hash(pipeline: Any) -> str:
+def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any]) -> str:
+    """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
     sha = hashlib.sha256()
-    for part in _WEIGHTS:
-        module = getattr(pipeline, part)
+    for part, module in modules.items():
         sha.update(json.dumps([part, _public(module.config)], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):
             sha.update(f"{name}{tuple(tensor.shape)}".encode())
-            sha.update(tensor.contiguous().numpy().data)
-    backend = getattr(pipeline.tokenizer, "backend_tokenizer", None)
-    rules = backend.to_str() if backend is not None else sorted(pipeline.tokenizer.get_vocab().items())
-    sha.update(json.dumps([rules, pipeline.tokenizer.model_max_length]).encode())
+            sha.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for tokenizer in tokenizers:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+        sha.update(json.dumps([rules, tokenizer.model_max_length]).encode())
     return sha.hexdigest()
 
 

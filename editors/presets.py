@@ -6,11 +6,15 @@ Sources name the file and revision of the editor's own repository that the value
 from __future__ import annotations
 
 import difflib
+import functools
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from editors.base import EditorError
+from editors.modern import MODERN
+from editors.recipes import RECIPES
 
 
 @dataclass(frozen=True)
@@ -20,16 +24,25 @@ class EditorPreset:
     name                  Row name, unique; `get_editor(name)` builds it.
     editor                Name of the editor the row belongs to (`--editor`).
     preset                "paper" or "nano" (`--preset`).
-    checkpoint            Hub id, or "nano:NAME" for an embedded model, which the caller turns into a folder.
+    checkpoint            Hub id, or "nano:NAME" for an embedded model, which the caller turns into a folder;
+                          None where there is no folder on the hub, and `obtain` says what to do.
+    obtain                How to come by the checkpoint, as one clause, where `checkpoint` is None.
     revision              Hub revision; None is the main branch.
-    steps                 Euler-ancestral steps, >= 2.
-    guidance_scale        s_T, weight of the instruction, > 1.
-    image_guidance_scale  s_I, weight of the source picture, >= 1.
+    steps                 Sampling steps, >= 2.
+    guidance              Name in `editors.sampling.GUIDANCES`.
+    guidance_scale        s_T, weight of the instruction.
+    image_guidance_scale  s_I, weight of the source picture.
     resize, resolution    Name of the rule in `editors.resize`, and its size in pixels; None takes the size
                           the checkpoint was trained at.
     rounding              How [0, 1] becomes 0..255: "round" (diffusers) or "truncate" (the CLI scripts).
+    output                "resized": the size the model works at; "input": that of the picture.
     dtype                 Precision of the published setting, for information; `get_editor` decides by its
                           own argument.
+    kind                  "instruct-pix2pix" or "pipeline": which class of ours runs it.
+    pipeline              Class of diffusers, for the latter.
+    negative_prompt       For the latter; None passes none. The former's is always "".
+    config                Where the configurations of a single file come from.
+    cosxl                 See `editors.pipelines.DiffusersPipeline`.
     note                  What a user should know before comparing with published numbers.
     sources               Field -> where its value comes from; "*" stands for every field not named.
     """
@@ -37,36 +50,65 @@ class EditorPreset:
     name: str
     editor: str
     preset: str
-    checkpoint: str
+    checkpoint: str | None
     revision: str | None = None
+    obtain: str = ""
     steps: int = 100
-    guidance_scale: float = 7.5
-    image_guidance_scale: float = 1.5
+    guidance: str = "ip2p"
+    guidance_scale: float | None = 7.5
+    image_guidance_scale: float | None = 1.5
     resize: str = "r64"
     resolution: int | None = 512
     rounding: str = "round"
+    output: str = "resized"
     scheduler: str = "EulerAncestralDiscreteScheduler"
     timestep_spacing: str = "linspace"
     dtype: str = "float32"
     note: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     kind: str = "instruct-pix2pix"
+    pipeline: str | None = None
+    negative_prompt: str | None = None
+    config: str | None = None
+    cosxl: bool = False
 
     def options(self) -> dict[str, Any]:
         """The keyword arguments of the editor's class that this row decides."""
-        return {name: getattr(self, name) for name in PIX2PIX_OPTIONS if hasattr(self, name)}
+        return {name: getattr(self, name) for name in OPTIONS[self.kind] if hasattr(self, name)}
 
 
+# How a model runs on the machine (`editors.machine.Machine`), for every editor that has one.
+MACHINE_OPTIONS = ("channels_last", "attention", "compile", "offload")
+# Options that change neither a picture nor its last bits, and so may differ when a run is continued.
+WITHOUT_EFFECT = ("offload",)
 # What `get_editor(..., **overrides)` accepts for editors of this kind.
 PIX2PIX_OPTIONS = (
     "steps",
+    "guidance",
     "guidance_scale",
     "image_guidance_scale",
     "resize",
     "resolution",
     "rounding",
-    "channels_last",
+    "output",
+    "ema",
+    "config",
+    *MACHINE_OPTIONS,
 )
+PIPELINE_OPTIONS = (
+    "pipeline",
+    "steps",
+    "guidance_scale",
+    "image_guidance_scale",
+    "negative_prompt",
+    "resolution",
+    "config",
+    "cosxl",
+    "attention",
+    "compile",
+    "offload",
+)
+OPTIONS = {"instruct-pix2pix": PIX2PIX_OPTIONS, "pipeline": PIPELINE_OPTIONS}
 
 _SOURCES = {
     "ip2p": "github.com/timothybrooks/instruct-pix2pix @ 0dffd1e, edit_cli.py defaults",
@@ -74,6 +116,7 @@ _SOURCES = {
     "nein": "github.com/tanbuinhat/NeIn @ 22fafb0, generation_phase/edit_cli_generation.py",
     "hqedit": "github.com/UCSC-VLAA/HQ-Edit @ 3730500, README quick start",
     "hqedit-space": "hf.co/spaces/LAOS-Y/HQEdit, app defaults",
+    "instructdiffusion": "github.com/cientgu/InstructDiffusion @ 435f0c3, edit_cli.py defaults",
     "linspace": "k-diffusion's CompVisDenoiser.get_sigmas, which the CLI scripts use, spaces steps this way",
 }
 
@@ -86,8 +129,8 @@ _MAGICBRUSH = EditorPreset(
         "NeIn's own script loads MagicBrush-epoch-52-step-4999.ckpt of osunlp/InstructPix2Pix-MagicBrush "
         "with its EMA weights. This is the diffusers port of that checkpoint that MagicBrush's README links; "
         "it is the default because its origin is certain, but it most likely holds the non-EMA weights. For "
-        "the EMA weights convert the .ckpt with from_single_file(..., extract_ema=True) and give the folder "
-        "as the checkpoint, or use 'magicbrush-ema'. The main branch has .bin files only, which are read as "
+        "the EMA weights write `nein-convert MagicBrush-epoch-52-step-4999.ckpt FOLDER --ema` and give "
+        "magicbrush=FOLDER, or use 'magicbrush-ema'. The main branch has .bin files only, which are read as "
         "plain tensors; revision 'refs/pr/2' is a conversion to safetensors."
     ),
     sources={
@@ -112,6 +155,33 @@ _HQEDIT = EditorPreset(
         "settings' and no more. UCSC-VLAA/HQ-Edit-ckpt lists a checkpoint of the same name."
     ),
     sources={"*": _SOURCES["hqedit"], "timestep_spacing": _SOURCES["linspace"]},
+)
+
+_INSTRUCTDIFFUSION = EditorPreset(
+    name="instructdiffusion",
+    editor="instructdiffusion",
+    preset="paper",
+    checkpoint=None,
+    obtain=(
+        "its checkpoint is on no hub in a form that can be loaded: download the six parts of release 0924 of "
+        "github.com/TiankaiHang/storage-2023, join them with `cat` to "
+        "v1-5-pruned-emaonly-adaption-task.ckpt, write `nein-convert v1-5-pruned-emaonly-adaption-task.ckpt "
+        "FOLDER` and give instructdiffusion=FOLDER"
+    ),
+    guidance="instructdiffusion",
+    guidance_scale=5.0,
+    image_guidance_scale=1.25,
+    output="input",
+    note=(
+        "Guided without a fully unconditional branch. The file holds averaged (EMA) weights only. Its CLI "
+        "loads ...-adaption-task.ckpt, its demo and its README's example ...-adaption-task-humanalign.ckpt; "
+        "which of them the NeIn paper used is not stated."
+    ),
+    sources={
+        "*": _SOURCES["instructdiffusion"],
+        "checkpoint": "README of the same repository",
+        "timestep_spacing": _SOURCES["linspace"],
+    },
 )
 
 # The only place that holds the nano values.
@@ -173,9 +243,21 @@ _ROWS = (
         note="What the demo space runs.",
         sources={"*": _SOURCES["hqedit-space"], "timestep_spacing": _SOURCES["linspace"]},
     ),
+    _INSTRUCTDIFFUSION,
     _NANO,
     replace(_NANO, name="magicbrush-nano", editor="magicbrush", checkpoint="nano:magicbrush"),
     replace(_NANO, name="hqedit-nano", editor="hqedit", checkpoint="nano:hqedit"),
+    replace(
+        _NANO,
+        name="instructdiffusion-nano",
+        editor="instructdiffusion",
+        checkpoint="nano:instructdiffusion",
+        guidance="instructdiffusion",
+        guidance_scale=3.0,
+        image_guidance_scale=1.25,
+        output="input",
+    ),
+    *(EditorPreset(**row) for row in MODERN),
 )
 
 PRESETS: dict[str, EditorPreset] = {row.name: row for row in _ROWS}
@@ -185,23 +267,33 @@ DEFAULT_ROWS: dict[tuple[str, str], str] = {
     ("ip2p", "paper"): "ip2p",
     ("magicbrush", "paper"): "magicbrush",
     ("hqedit", "paper"): "hqedit-readme",
+    ("instructdiffusion", "paper"): "instructdiffusion",
     ("ip2p", "nano"): "ip2p-nano",
     ("magicbrush", "nano"): "magicbrush-nano",
     ("hqedit", "nano"): "hqedit-nano",
+    ("instructdiffusion", "nano"): "instructdiffusion-nano",
+    **{(row["editor"], "paper"): row["name"] for row in MODERN},
 }
 
 
+# The editors of the NeIn paper's Table 3, which `--editor all` stands for, and what is printed beside them:
+# doing nothing, and painting everything over.
+PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
+CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
+
+
 def is_checkpoint(name: str) -> bool:
-    """Whether `name` is a model reference (local folder, hub id, "nano:NAME") and not a row of a table."""
-    return name.startswith(("nano:", ".", "~")) or "/" in name or "\\" in name or Path(name).is_dir()
+    """Whether `name` is a model reference (local path, hub id, "nano:NAME") and not a row of a table."""
+    return name.startswith(("nano:", ".", "~")) or "/" in name or "\\" in name or Path(name).exists()
 
 
 def preset_row(name: str, preset: str) -> EditorPreset:
     """The row for `--editor name --preset preset`.
 
-    `name` is an editor ("magicbrush"), a row ("magicbrush-ema") or any model reference, which gets the values
-    of InstructPix2Pix in the same preset and the resolution of its own checkpoint. EditorError when there is
-    no such row; editors without a model have none.
+    `name` is an editor ("magicbrush"), a row ("magicbrush-ema") or any model reference. The latter gets the
+    values of the row of the pipeline class it declares, where that is one of `editors.recipes`, else of
+    InstructPix2Pix in the same preset with the resolution of its own checkpoint. EditorError when there is no
+    such row; editors without a model have none.
     """
     presets = sorted({row.preset for row in _ROWS})
     if preset not in presets:
@@ -211,13 +303,14 @@ def preset_row(name: str, preset: str) -> EditorPreset:
     if name in PRESETS and PRESETS[name].preset == preset:
         return PRESETS[name]
     if name not in PRESETS and is_checkpoint(name):
-        parent = PRESETS[DEFAULT_ROWS["ip2p", preset]]
+        parent = _parent(name, preset)
         return replace(
             parent,
             name=name,
             editor=name,
             checkpoint=name,
-            resolution=None,
+            revision=None,
+            resolution=parent.resolution if parent.kind == "pipeline" else None,
             note=f"Values of the row {parent.name!r}.",
             sources={"checkpoint": "given by the user", "*": f"row {parent.name!r}"},
         )
@@ -226,6 +319,48 @@ def preset_row(name: str, preset: str) -> EditorPreset:
         f"editor {name!r} has no {preset!r} preset{near_match(name, choices)}; with --preset {preset} choose "
         f"one of: {', '.join(choices)}, or give a local folder or hub id"
     )
+
+
+def _parent(name: str, preset: str) -> EditorPreset:
+    """The row whose values a checkpoint gets."""
+    known = [row for row in _ROWS if row.pipeline and row.checkpoint == name.partition("@")[0]]
+    if known:
+        return known[0]
+    declared = declared_class(name)
+    if declared in RECIPES:
+        return next(row for row in _ROWS if row.pipeline == declared)
+    return PRESETS[DEFAULT_ROWS["ip2p", preset]]
+
+
+def declared_class(name: str) -> str | None:
+    """The pipeline class that a local folder or a repository on the hub declares; None if it tells none.
+
+    Looks at model_index.json only, on the hub after what is cached; without a network that is all it knows.
+    """
+    folder = Path(name).expanduser()
+    if folder.exists() or name.startswith(("nano:", ".", "~", "/")):
+        file = folder / "model_index.json"
+    else:
+        found = _index_on_hub(name)
+        if found is None:
+            return None
+        file = found
+    try:
+        return json.loads(file.read_text(encoding="utf-8")).get("_class_name") if file.is_file() else None
+    except (ValueError, AttributeError):
+        return None
+
+
+@functools.cache
+def _index_on_hub(name: str) -> Path | None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HFValidationError
+
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(hf_hub_download(repository, "model_index.json", revision=revision or None))
+    except (OSError, HFValidationError):  # the loader says more about what is wrong
+        return None
 
 
 def near_match(name: str, choices: list[str]) -> str:

@@ -32,7 +32,11 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
 
 def r64(image: np.ndarray, resolution: int) -> np.ndarray:
     """Centre-crop to the aspect ratio of `r64_size` and resize with Lanczos. Source as there."""
-    size = r64_size(image.shape[1], image.shape[0], resolution)
+    return fit(image, r64_size(image.shape[1], image.shape[0], resolution))
+
+
+def fit(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, 3) uint8 centre-cropped to the aspect ratio of `size` (width, height) and resized, Lanczos."""
     return np.array(ImageOps.fit(Image.fromarray(image), size, method=Image.Resampling.LANCZOS))
 
 

@@ -1,12 +1,15 @@
-"""Euler-ancestral sampling and the guidance of InstructPix2Pix, as functions of tensors."""
+"""Euler-ancestral sampling and the two published ways of guiding it, as functions of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from diffusers import EulerAncestralDiscreteScheduler
+
+from editors.base import EditorError
 
 
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
@@ -44,6 +47,67 @@ def guide(prediction: torch.Tensor, text_scale: float, image_scale: float) -> to
     """
     text, image, uncond = prediction.chunk(3)
     return uncond + text_scale * (text - image) + image_scale * (image - uncond)
+
+
+def guide_two_conditions(prediction: torch.Tensor, text_scale: float, image_scale: float) -> torch.Tensor:
+    """Combine three predictions into one without a fully unconditional branch.
+
+    prediction: (3B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
+    (B, ...):
+        e = (e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text)
+    The model never met both conditions withheld, so that branch does not exist. Source: edit_cli.py of
+    github.com/cientgu/InstructDiffusion @ 435f0c3 (arXiv:2309.03895).
+    """
+    both, image, text = prediction.chunk(3)
+    return 0.5 * (image + text) + text_scale * (both - image) + image_scale * (both - text)
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What the UNet is asked, and how its answers become one.
+
+    branches     Per branch, in the order of the UNet's batch: (instruction given, picture given).
+    combine      (B * branches, ...), s_T and s_I to (B, ...).
+    above, least s_T has to be > `above` and s_I >= `least`.
+    reason       Why smaller ones are refused.
+    """
+
+    branches: tuple[tuple[bool, bool], ...]
+    combine: Callable[[torch.Tensor, float, float], torch.Tensor]
+    above: float
+    least: float
+    reason: str
+
+    def check(self, text_scale: float, image_scale: float) -> None:
+        """Raise EditorError for scales the formula is not defined or not agreed upon for."""
+        if not self.above < text_scale < float("inf") or not self.least <= image_scale < float("inf"):
+            raise EditorError(
+                f"guidance_scale is {text_scale} and image_guidance_scale is {image_scale}; they must be "
+                f"> {self.above:g} and >= {self.least:g}, {self.reason}"
+            )
+
+
+GUIDANCES = {
+    "ip2p": Guidance(
+        ((True, True), (False, True), (False, False)),
+        guide,
+        1,
+        1,
+        "since below that the published implementations disagree (diffusers switches guidance off, the "
+        "original code does not)",
+    ),
+    # Its published task presets go down to 1.0 and 0.5, which its own code computes like any other value.
+    "instructdiffusion": Guidance(
+        ((True, True), (False, True), (True, False)), guide_two_conditions, 0, 0, "and finite"
+    ),
+}
+
+
+def get_guidance(name: str) -> Guidance:
+    """The guidance called `name`; EditorError when there is none."""
+    if name not in GUIDANCES:
+        raise EditorError(f"unknown guidance {name!r}; choose one of: {', '.join(GUIDANCES)}")
+    return GUIDANCES[name]
 
 
 def ancestral_step(

@@ -1,4 +1,4 @@
-"""The commands `nein-eval`, `nein-grid`, `nein-data`. Options are parsed before heavy imports."""
+"""The commands `nein-eval`, `nein-grid`, `nein-data`, `nein-convert`. They parse before they import."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ def main_grid(argv: Sequence[str] | None = None) -> NoReturn:
 def main_data(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-data`."""
     _finish(lambda: _data(sys.argv[1:] if argv is None else argv))
+
+
+def main_convert(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-convert`."""
+
+    def command() -> None:
+        from nein import convert
+
+        convert.main(list(sys.argv[1:] if argv is None else argv))
+
+    _finish(command)
 
 
 def _eval(argv: Sequence[str]) -> None:

@@ -71,7 +71,13 @@ def edit_block(
 ) -> list[dict[str, Any]]:
     """One batch through the editor. `members`: samples with their picture, or the reason why it has none."""
     requests = [
-        editors.EditRequest(sample.id, image, sample.instruction(run.track), sample_seed(run_seed, sample.id))
+        editors.EditRequest(
+            sample.id,
+            image,
+            sample.instruction(run.track),
+            sample_seed(run_seed, sample.id),
+            sample.object,
+        )
         for sample, image in members
         if not isinstance(image, str)
     ]

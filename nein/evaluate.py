@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nein import atomic, data, environment, images, models, report
+from nein import atomic, data, environment, images, memory, models, report
 from nein.blocks import Plan
 from nein.cache import FeatureCache, RecordCache
 from nein.config import EvalConfig
@@ -98,6 +98,7 @@ def edit_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: W
         pending = {track: [b for b in plan.blocks if b not in found] for track, found in done.items()}
         world.barrier()  # all have read the journals before one of them writes
         if any(pending.values()):
+            memory.reset(device)
             editor = own[0][0].load(device=device, dtype=config.dtype, batch_size=config.batch_size)
             for _, run in own:
                 if world.is_main:
@@ -113,6 +114,7 @@ def edit_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: W
                         workers=world.workers(device),
                     )
             del editor
+            note_peak("edit", [run for _, run in own if pending[run.track]], choice, device, world)
             _free(device)
         world.barrier()
         if world.is_main:
@@ -132,6 +134,7 @@ def score_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: 
     if needed:
         from nein.score import run_scores
 
+        memory.reset(device)
         names = [m for m in config.metrics if m in needed]
         scorers, described = build_scorers(config, names, device, world.workers(device))
         for _, run in runs:
@@ -141,8 +144,22 @@ def score_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: 
             world.barrier()
             run_scores(scorers, run, plan, pending[run.label], world=world)
         del scorers
+        note_peak("score", [run for _, run in runs if pending[run.label]], "scoring", device, world)
         _free(device)
     world.barrier()
+
+
+def note_peak(stage: str, runs: Sequence[RunDir], label: str, device: str, world: World) -> None:
+    """Peak memory of the main process in a stage that has just ended: into the manifests, and printed."""
+    if not world.is_main:
+        return
+    found = memory.peak(device)
+    if found is None:
+        return
+    for run in runs:
+        known = (run.manifest() or {}).get("peak_memory", {})
+        run.update(peak_memory={**known, stage: found})
+    print(f"Peak memory, {memory.sentence(label, found)}.", file=sys.stderr, flush=True)
 
 
 def build_scorers(

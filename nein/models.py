@@ -7,19 +7,21 @@ file knows the first form; the leaf packages get a folder or an id.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import editors
 import metrics
-from editors.presets import DEFAULT_ROWS, is_checkpoint
+from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.config import EvalConfig
 from nein.errors import UserError
 
 ENCODER_OF = {metric: kind for metric, kind in metrics.NEEDS.items() if kind in metrics.ENCODERS}
+log = logging.getLogger(__name__)
 JUDGE_OF = {metric: kind for metric, kind in metrics.NEEDS.items() if kind in metrics.JUDGES}
 
 
@@ -54,52 +56,88 @@ class EditorChoice:
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
         facts = {"editor": self.row, "checkpoint": self.checkpoint, "revision": self.revision}
-        return {**facts, **{f"editor.{key}": value for key, value in sorted(self.options.items())}}
+        decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
+        return {**facts, **{f"editor.{key}": value for key, value in sorted(decisive.items())}}
 
 
 def resolve_editors(config: EvalConfig) -> list[EditorChoice]:
-    """The editors of a command, in its order; `all` is every editor of the preset. Loads nothing."""
+    """The editors of a command, in its order. Loads nothing.
+
+    A name is an editor, a row, a reference, or "row=reference": that row's settings with another checkpoint.
+    `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
+    that are not there. An option has to be known to at least one editor, and goes to those that know it.
+    """
     asked: list[str] = []
     for name in config.editor:
-        asked += _every_editor(config.preset) if name == "all" else [name]
-    return [_choose(name, config) for name in dict.fromkeys(asked)]
+        asked += every_editor(config.preset) if name == "all" else [name]
+    overrides = config.editor_overrides()
+    names = list(dict.fromkeys(asked))
+    for option in overrides:
+        if not any(option in editors.options_of(_split(name)[0]) for name in names):
+            editors.check(_split(names[0])[0], **{option: overrides[option]})
+    return [_choose(name, config.preset, overrides) for name in names]
 
 
-def _every_editor(preset: str) -> list[str]:
-    """The editors that have a row in the preset and, in the nano preset, a model that ships."""
-    rows = {editor: editors.PRESETS[row] for (editor, p), row in DEFAULT_ROWS.items() if p == preset}
-    if preset != "nano":
-        return list(rows)
+def every_editor(preset: str) -> list[str]:
+    """What `all` stands for: the paper's editors as far as they are there, then the controls."""
+    there, absent = [], {}
+    for name in PAPER_EDITORS:
+        row = editors.PRESETS.get(DEFAULT_ROWS.get((name, preset), ""))
+        if row is None:
+            absent[name] = f"it has no {preset} preset"
+        elif row.checkpoint is None:
+            absent[name] = row.obtain
+        elif row.checkpoint.startswith("nano:") and not _ships(row.checkpoint):
+            absent[name] = "its weights are not in this installation"
+        else:
+            there.append(name)
+    for name, reason in absent.items():
+        log.warning("'--editor all' leaves out %s: %s.", name, reason)
+    return [*there, *CONTROLS[preset]]
+
+
+def _ships(reference: str) -> bool:
     from nein.nano import zoo
 
-    shipped = zoo.available()
-    return [editor for editor, row in rows.items() if row.checkpoint.removeprefix("nano:") in shipped]
+    return reference.removeprefix("nano:") in zoo.available()
 
 
-def _choose(name: str, config: EvalConfig) -> EditorChoice:
-    overrides = config.editor_overrides()
-    if name in editors.available() and not editors.needs_checkpoint(name):
-        editors.check(name, **overrides)
-        return EditorChoice(name, name, name, None, None, overrides)
+def _split(name: str) -> tuple[str, str | None]:
+    """("magicbrush", "./folder") from "magicbrush=./folder"; (name, None) from anything else."""
+    left, equals, right = name.partition("=")
+    return (left, right) if equals and right and left in editors.available() else (name, None)
+
+
+def _choose(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
+    name, checkpoint = _split(asked)
     if not is_checkpoint(name):
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
-    row = editors.preset_row(name, config.preset)
-    editors.check(row.name, **overrides)
-    options = {**row.options(), **overrides}
-    return EditorChoice(name, slug(name), row.name, row.checkpoint, row.revision, options)
+    own = {key: value for key, value in overrides.items() if key in editors.options_of(name)}
+    if name in editors.available() and not editors.needs_checkpoint(name):
+        if checkpoint is not None:
+            raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
+        return EditorChoice(asked, name, name, None, None, own)
+    row = editors.preset_row(name, preset)
+    editors.check(row.name, **own)
+    options = {**row.options(), **own}
+    if checkpoint is not None:
+        return EditorChoice(asked, f"{name}-{slug(checkpoint)}", row.name, checkpoint, None, options)
+    if row.checkpoint is None:
+        raise UserError(f"Editor '{name}' needs a checkpoint of yours: {row.obtain}.")
+    return EditorChoice(asked, slug(name), row.name, row.checkpoint, row.revision, options)
 
 
 def slug(name: str) -> str:
     """A folder name for an editor: a plain name as it is, a reference by its end and a hash."""
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and not Path(name).is_dir():
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and not Path(name).exists():
         return name
-    whole = str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name
+    whole = str(Path(name).expanduser().resolve()) if Path(name).expanduser().exists() else name
     tail = re.sub(r"[^A-Za-z0-9._-]+", "-", whole.rstrip("/").rpartition("/")[2]).strip("-.") or "editor"
     return f"{tail}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def resolve(reference: str) -> tuple[str, str | None]:
-    """(folder or hub id, revision or None) of a reference. Raises UserError for an unknown nano model."""
+    """(folder, file or hub id, revision or None) of a reference. UserError for an unknown nano model."""
     if reference.startswith("nano:"):
         from nein.nano import zoo
 
@@ -107,7 +145,7 @@ def resolve(reference: str) -> tuple[str, str | None]:
             return str(zoo.path(reference.removeprefix("nano:"))), None
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
-    if Path(reference).expanduser().is_dir():
+    if Path(reference).expanduser().exists():
         return str(Path(reference).expanduser()), None
     name, _, revision = reference.partition("@")
     return name, revision or None

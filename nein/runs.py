@@ -97,7 +97,7 @@ class RunDir:
                 shutil.rmtree(self.path)
                 found = None
         earlier = found or {}
-        kept = {key: earlier[key] for key in ("score_identity", "models") if key in earlier}
+        kept = {key: earlier[key] for key in ("score_identity", "models", "peak_memory") if key in earlier}
         history = [*earlier.get("invocations", []), *entries.get("invocations", [])]
         atomic.write_json(
             self.manifest_path,

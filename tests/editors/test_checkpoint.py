@@ -89,14 +89,37 @@ def test_a_bin_file_that_runs_code_is_refused_and_does_not_run(part, copied, tmp
 
 
 @pytest.mark.parametrize("name", ["model.ckpt", "model.pt", "pytorch_model.bin"])
-def test_a_pickle_checkpoint_is_refused_unread_with_the_way_to_convert_it(name, tmp_path):
+def test_a_pickle_checkpoint_that_would_run_code_is_refused_with_the_way_to_convert_it(name, tmp_path):
     path = tmp_path / name
     path.write_bytes(pickle.dumps(Intruder(tmp_path / "was-here")))
-    with pytest.raises(EditorError, match=r"pickle checkpoint.*from_single_file.*extract_ema=True"):
+    with pytest.raises(EditorError, match=rf"could run code.*nein-convert {name} FOLDER --ema"):
         build(path)
-    with pytest.raises(EditorError, match=f"holds the pickle checkpoint {name} and no model_index.json"):
+    with pytest.raises(EditorError, match=f"no model_index.json.*holds {name}; give that file itself"):
         build(tmp_path)
     assert not (tmp_path / "was-here").exists()
+
+
+def test_what_a_checkpoint_declares_and_we_do_otherwise_is_on_record(copied):
+    rewrite(
+        copied / "scheduler" / "scheduler_config.json",
+        _class_name="PNDMScheduler",
+        timestep_spacing="leading",
+        steps_offset=1,
+        skip_prk_steps=True,
+    )
+    rewrite(
+        copied / "model_index.json",
+        _class_name="StableDiffusionPipeline",
+        scheduler=["diffusers", "PNDMScheduler"],
+        safety_checker=["stable_diffusion", "StableDiffusionSafetyChecker"],
+    )
+    assert build(copied).describe()["published"] == {
+        "class": "StableDiffusionPipeline",
+        "scheduler": "PNDMScheduler",
+        "timestep_spacing": "leading",
+        "steps_offset": 1,
+        "safety_checker": "left out",
+    }
 
 
 def test_a_folder_without_a_unet_is_refused(copied):

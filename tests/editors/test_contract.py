@@ -11,22 +11,31 @@ import pytest
 import torch
 
 from editors import EditRequest, get_editor
+from tests.editors import tiny_pipelines
 
 OPTIONS = {
     "identity": {},
     "solid": {"color": "#0a141e"},
     "flaky": {"fail_every": 0},
     "instruct-pix2pix": {"batch_size": 8},
+    "pipeline": {"batch_size": 8, "steps": 2, "resolution": 64},
 }
 
 
+@pytest.fixture(scope="module")
+def pipeline_folder(tmp_path_factory):
+    return tiny_pipelines.save("StableDiffusionXLInstructPix2PixPipeline", tmp_path_factory.mktemp("sdxl"))
+
+
 @pytest.fixture(params=sorted(OPTIONS))
-def build(request, tiny_editor):
+def build(request, tiny_editor, pipeline_folder):
     name = request.param
 
     def make(**options):
         if name == "instruct-pix2pix":
             return tiny_editor(**{**OPTIONS[name], **options})
+        if name == "pipeline":
+            return get_editor(str(pipeline_folder), **{**OPTIONS[name], **options})
         return get_editor(name, **OPTIONS[name])
 
     return make

@@ -13,6 +13,7 @@ from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPi
 from PIL import Image
 
 from editors import EditorError, EditRequest
+from tests.editors.by_hand import edit_by_hand
 
 STEPS = 6
 
@@ -65,50 +66,14 @@ def test_with_default_rounding_the_bytes_are_diffusers(stock, tiny_editor, reque
         assert (result.image == picture).mean() > 0.99
 
 
-@torch.no_grad()
-def edit_by_hand(stock, request, text_scale, image_scale):
-    """One sample, three separate UNet calls per step, numbers from the paper's formulas; no code of ours."""
-    hidden = {}
-    for text in (request.instruction, ""):
-        ids = stock.tokenizer(text, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
-        hidden[text] = stock.text_encoder(ids.input_ids).last_hidden_state
-    pixels = torch.from_numpy(request.image / 255.0).float().permute(2, 0, 1)[None] * 2 - 1
-    source = stock.vae.encode(pixels).latent_dist.mean
-    nothing = torch.zeros_like(source)
-
-    betas = np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2
-    products = np.cumprod(1 - betas)
-    times = np.linspace(999, 0, STEPS)
-    sigmas = np.append(np.interp(times, np.arange(1000), ((1 - products) / products) ** 0.5), 0)
-
-    generator = torch.Generator().manual_seed(request.seed)
-    x = torch.randn(source.shape, generator=generator) * sigmas[0]
-    for time, sigma, lower in zip(times, sigmas, sigmas[1:], strict=False):
-
-        def predict(text, image, x=x, sigma=sigma, time=time):
-            scaled = (x / (sigma**2 + 1) ** 0.5).float()
-            time = torch.tensor([time], dtype=torch.float32)
-            return stock.unet(torch.cat([scaled, image], 1), time, hidden[text]).sample
-
-        both, image_only, none = (
-            predict(request.instruction, source),
-            predict("", source),
-            predict("", nothing),
-        )
-        noise_estimate = none + text_scale * (both - image_only) + image_scale * (image_only - none)
-        denoised = x - sigma * noise_estimate
-        up = (lower**2 * (sigma**2 - lower**2) / sigma**2) ** 0.5
-        down = (lower**2 - up**2) ** 0.5
-        x = x + (x - denoised) / sigma * (down - sigma)
-        if lower > 0:
-            x = x + torch.randn(source.shape, generator=generator) * up
-    picture = stock.vae.decode((x / stock.vae.config.scaling_factor).float()).sample
-    return ((picture[0] / 2 + 0.5).clamp(0, 1) * 255).permute(1, 2, 0).numpy()
-
-
 def test_it_equals_three_branch_guidance_by_hand(stock, tiny_editor, requests_of):
     request = requests_of(1)[0]
-    expected = edit_by_hand(stock, request, 6.0, 1.3)
+
+    def paper(predict):
+        both, image, none = predict(True, True), predict(False, True), predict(False, False)
+        return none + 6.0 * (both - image) + 1.3 * (image - none)
+
+    expected = edit_by_hand(stock, request, STEPS, paper)
     found = tiny_editor(steps=STEPS, guidance_scale=6.0, image_guidance_scale=1.3).edit([request])[0].image
     # Half a level of rounding, and a little for float32.
     np.testing.assert_allclose(found, expected, atol=0.6)
@@ -313,6 +278,12 @@ def test_channels_last_changes_speed_not_pictures(tiny_editor, requests_of):
         ({"dtype": "fp16"}, "unknown dtype 'fp16'; choose one of: float32, bfloat16, float16"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"guidance": "cfg"}, "unknown guidance 'cfg'; choose one of: ip2p, instructdiffusion"),
+        ({"output": "target"}, "unknown output 'target'; choose one of: resized, input"),
+        ({"attention": "fast"}, "unknown attention 'fast'; choose one of: sdpa, flash"),
+        ({"attention": "cudnn"}, "attention 'cudnn' is not available on cpu in float32; use 'sdpa'"),
+        ({"offload": "model"}, "offload is 'model', which needs a GPU"),
+        ({"compile": "yes"}, "compile is 'yes'; expected true or false"),
     ],
 )
 def test_impossible_settings_are_refused_in_a_sentence(option, expected, tiny_editor):
@@ -325,6 +296,71 @@ def test_a_missing_cuda_device_is_a_sentence(tiny_editor):
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(EditorError, match=r"'cuda' is not available.*use 'cpu'"):
         tiny_editor(device="cuda")
+
+
+def test_the_attention_kernel_changes_bits_at_most_and_is_described(tiny_editor, requests_of):
+    requests = requests_of(2)
+    plain, other = tiny_editor(), tiny_editor(attention="math")
+    for a, b in zip(plain.edit(requests), other.edit(requests), strict=True):
+        assert np.abs(a.image.astype(int) - b.image).max() <= 1
+    assert other.describe()["attention"] == "math"
+    assert other.fingerprint != plain.fingerprint
+
+
+def test_only_the_chosen_attention_kernel_may_run(tiny_editor, requests_of, monkeypatch):
+    editor = tiny_editor(attention="math")
+    seen = set()
+    forward = editor._unet.forward
+
+    def watch(*args, **kwargs):
+        seen.add((torch.backends.cuda.math_sdp_enabled(), torch.backends.cuda.flash_sdp_enabled()))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(editor._unet, "forward", watch)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda request: editor.edit([request]), requests_of(6)))
+    assert seen == {(True, False)}
+    assert torch.backends.cuda.flash_sdp_enabled()  # as it was before
+
+
+def test_compiling_changes_speed_not_pictures(tiny_editor, requests_of, monkeypatch):
+    compiled = []
+
+    def compile_without_a_compiler(module):
+        compiled.append(module)
+        return torch._dynamo.optimize("eager")(module)
+
+    monkeypatch.setattr(torch, "compile", compile_without_a_compiler)
+    editor = tiny_editor(compile=True, steps=2)
+    for a, b in zip(editor.edit(requests_of(2)), tiny_editor(steps=2).edit(requests_of(2)), strict=True):
+        assert np.abs(a.image.astype(int) - b.image).max() <= 1
+    assert compiled == [editor._unet]
+    assert editor.describe()["compile"] is True
+
+
+def test_offloaded_parts_are_on_the_device_only_while_they_work(tiny_editor, requests_of, monkeypatch):
+    editor = tiny_editor()
+    expected = editor.edit(requests_of(1))[0]
+    moves = []
+    for name in ("_text_encoder", "_vae", "_unet"):
+        module = getattr(editor, name)
+        monkeypatch.setattr(module, "to", lambda where, name=name: moves.append((name, str(where))))
+    object.__setattr__(editor._machine, "offload", "model")  # what a GPU would allow
+    object.__setattr__(editor._machine, "device", torch.device("cpu", 0))
+    editor._texts.clear()
+    np.testing.assert_array_equal(editor.edit(requests_of(1))[0].image, expected.image)
+    names = ["_text_encoder", "_vae", "_text_encoder", "_unet", "_vae"]
+    assert moves == [(name, where) for name in names for where in ("cpu:0", "cpu")]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("offload", ["model"])
+def test_offloading_on_a_gpu_gives_the_same_pictures(offload, tiny_editor, requests_of):
+    requests = requests_of(2)
+    plain, other = tiny_editor(device="cuda"), tiny_editor(device="cuda", offload=offload)
+    for a, b in zip(plain.edit(requests), other.edit(requests), strict=True):
+        assert np.abs(a.image.astype(int) - b.image).max() <= 1
+    assert plain.fingerprint == other.fingerprint
 
 
 @pytest.mark.gpu

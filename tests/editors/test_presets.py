@@ -16,6 +16,7 @@ PUBLISHED = {
     "hqedit-readme": ("MudeHui/HQ-Edit", 30, 1.5, 1.5, "squash", 512),
     "hqedit-readme-intended": ("MudeHui/HQ-Edit", 30, 7.0, 1.5, "squash", 512),
     "hqedit-space": ("MudeHui/ip2p-warp-gpt4v", 20, 7.0, 1.5, "r64", 512),
+    "instructdiffusion": (None, 100, 5.0, 1.25, "r64", 512),
 }
 
 
@@ -30,18 +31,19 @@ def test_paper_rows_hold_the_published_settings():
             row.resolution,
         )
         for row in PRESETS.values()
-        if row.preset == "paper"
+        if row.preset == "paper" and row.kind == "instruct-pix2pix"
     }
     assert found == PUBLISHED
 
 
 @pytest.mark.parametrize("row", PRESETS.values(), ids=lambda row: row.name)
 def test_every_row_forces_the_spacing_and_names_its_sources(row):
-    assert row.timestep_spacing == "linspace"
-    assert row.scheduler == "EulerAncestralDiscreteScheduler"
+    if row.kind == "instruct-pix2pix":
+        assert row.timestep_spacing == "linspace"
+        assert row.scheduler == "EulerAncestralDiscreteScheduler"
     assert row.sources["*"]
     assert row.note
-    assert set(row.options()) <= set(editors.presets.PIX2PIX_OPTIONS)
+    assert set(row.options()) <= set(editors.presets.OPTIONS[row.kind])
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,8 @@ def test_every_row_forces_the_spacing_and_names_its_sources(row):
         ("hqedit", "paper", "hqedit-readme"),
         ("hqedit", "nano", "hqedit-nano"),
         ("hqedit-space", "paper", "hqedit-space"),
+        ("instructdiffusion", "paper", "instructdiffusion"),
+        ("instructdiffusion", "nano", "instructdiffusion-nano"),
         ("ip2p-nano", "nano", "ip2p-nano"),
     ],
 )

@@ -28,14 +28,76 @@ def test_all_is_every_editor_of_the_preset_once() -> None:
     found = [choice.asked for choice in choose("--editor", "ip2p,all")]
     assert found[0] == "ip2p"
     assert len(found) == len(set(found))
-    assert {"ip2p", "magicbrush"} <= set(found) <= {"ip2p", "magicbrush", "hqedit"}
+    assert {"ip2p", "magicbrush"} <= set(found)
+    assert set(found) <= {"ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion", "identity", "solid"}
 
 
-def test_all_leaves_out_what_does_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_leaves_out_what_does_not_ship_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("nein.nano.zoo.available", lambda: ("ip2p", "clip"))
-    assert [choice.asked for choice in choose("--editor", "all")] == ["ip2p"]
-    monkeypatch.setattr("nein.nano.zoo.available", lambda: ("ip2p", "hqedit", "magicbrush"))
-    assert [choice.asked for choice in choose("--editor", "all")] == ["ip2p", "magicbrush", "hqedit"]
+    found = [choice.asked for choice in choose("--editor", "all")]
+    assert [name for name in found if name != "zone"] == ["ip2p", "identity", "solid"]
+    for name in ("magicbrush", "hqedit", "instructdiffusion"):
+        assert f"leaves out {name}: its weights are not in this installation" in caplog.text
+    shipped = ("instructdiffusion", "ip2p", "hqedit", "magicbrush")
+    monkeypatch.setattr("nein.nano.zoo.available", lambda: shipped)
+    caplog.clear()
+    found = [choice.asked for choice in choose("--editor", "all")]
+    order = ["ip2p", "magicbrush", "hqedit", "instructdiffusion", "identity", "solid"]
+    assert [name for name in found if name != "zone"] == order
+    assert "hqedit" not in caplog.text
+
+
+def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = [c.asked for c in choose("--editor", "all", "--preset", "paper", "--data", "x")]
+    assert [name for name in found if name != "zone"] == ["ip2p", "magicbrush", "hqedit", "identity"]
+    assert "leaves out instructdiffusion: its checkpoint is on no hub" in caplog.text
+    assert "nein-convert" in caplog.text
+    with pytest.raises(UserError, match=r"'instructdiffusion' needs a checkpoint of yours: .*nein-convert"):
+        choose("--editor", "instructdiffusion", "--preset", "paper", "--data", "x")
+
+
+def test_a_row_takes_another_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    [found] = choose(
+        "--editor", f"instructdiffusion={tmp_path}/mine", "--preset", "paper", "--data", "x", "--steps", "9"
+    )
+    assert found.checkpoint == f"{tmp_path}/mine"
+    assert found.row == "instructdiffusion"
+    assert (found.options["guidance"], found.options["steps"]) == ("instructdiffusion", 9)
+    assert found.slug.startswith("instructdiffusion-mine-")
+    [hub] = choose("--editor", "magicbrush=owner/name@rev")
+    assert (hub.checkpoint, hub.row) == ("owner/name@rev", "magicbrush-nano")
+    with pytest.raises(UserError, match="'identity' has no model"):
+        choose("--editor", "identity=owner/name")
+
+
+def test_an_option_goes_to_the_editors_that_have_it() -> None:
+    editor, control = choose("--editor", "ip2p,identity", "--steps", "7", "--editor-options.offload", "model")
+    assert editor.options["steps"] == 7
+    assert editor.options["offload"] == "model"
+    assert control.options == {}
+    with pytest.raises(EditorError, match="no option 'stepz'"):
+        choose("--editor", "ip2p,identity", "--editor-options.stepz", "7")
+
+
+def test_options_of_the_command_line_keep_their_type() -> None:
+    argv = ["--editor-options.compile", "true", "--editor-options.ema", "false"]
+    [found] = choose("--editor", "ip2p", *argv, "--editor-options.attention", "math")
+    assert (found.options["compile"], found.options["ema"]) == (True, False)
+    assert found.options["attention"] == "math"
+
+
+def test_offloading_does_not_make_another_run() -> None:
+    [plain], [other] = (
+        choose("--editor", "ip2p"),
+        choose("--editor", "ip2p", "--editor-options.offload", "model"),
+    )
+    assert plain.identity() == other.identity()
+    assert plain.options != other.options
 
 
 def test_overrides_reach_the_editor_and_its_identity() -> None:

@@ -1,0 +1,275 @@
+"""Checkpoints in the original latent-diffusion format: one file with UNet, VAE and text encoder in it.
+
+InstructPix2Pix, MagicBrush and InstructDiffusion publish such files. Names are mapped by diffusers' own
+conversion functions; around them stands what they leave to luck: which of two sets of UNet weights is taken
+(diffusers takes the one without EMA unless told, and ignores being told in a file of less than 100 tensors),
+and whether every tensor of the model arrived (diffusers loads what it finds).
+
+Layout of a file: `model.diffusion_model.*` the UNet, `model_ema.*` its exponential moving average (same names
+without dots), `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from diffusers.loaders.single_file_utils import (
+    convert_ldm_clip_checkpoint,
+    convert_ldm_unet_checkpoint,
+    convert_ldm_vae_checkpoint,
+)
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from editors.base import EditorError
+from editors.sampling import euler_ancestral
+
+PICKLES = (".ckpt", ".pt", ".pth", ".bin")
+SUFFIXES = (*PICKLES, ".safetensors")
+# Where the configurations and the tokenizer of a file that holds tensors only come from.
+DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
+CONFIG_FILES = ("unet/config.json", "vae/config.json", "text_encoder/config.json", "tokenizer", "scheduler")
+_UNET, _EMA = "model.diffusion_model.", "model_ema."
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a pipeline was made of.
+
+    ema       Whether the UNet's weights are the moving average; None where the file has one set only.
+    both      Whether the file holds both sets.
+    config    Folder or hub id of the configurations and the tokenizer.
+    left_out  Classes of the file that were not read ("module.Class").
+    """
+
+    file: str
+    ema: bool | None
+    both: bool
+    config: str
+    left_out: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "left_out": list(self.left_out)}
+
+
+def read_pipeline(
+    path: Path, *, ema: bool | None = None, config: str | None = None, vouched: bool = False
+) -> tuple[Any, Origin]:
+    """A StableDiffusionInstructPix2PixPipeline on the CPU from one file.
+
+    ema      Which set of UNet weights, where the file holds both; None is an error then.
+    config   Folder or hub id with the files named in `CONFIG_FILES`; None is `DEFAULT_CONFIG`.
+    vouched  The user answers for the file: what is not a tensor or a plain container is left out instead of
+             being a reason to refuse it. Either way nothing in the file is executed.
+
+    Raises EditorError for an unreadable file, a UNet that is no instruction editor's, and tensors that are
+    missing or do not fit the configuration.
+    """
+    tensors, left_out = read_tensors(path, vouched=vouched)
+    unet, both = choose_unet(tensors, ema, path)
+    reference = config or DEFAULT_CONFIG
+    pipeline = _assemble({**_without_unet(tensors), **unet}, reference, path)
+    return pipeline, Origin(path.name, ema if both else None, both, reference, tuple(left_out))
+
+
+def read_tensors(path: Path, *, vouched: bool = False) -> tuple[Tensors, list[str]]:
+    """(name -> tensor, classes left out) of a .safetensors file or a pickle of PyTorch.
+
+    Pickles are read by torch.load with weights_only=True, which builds tensors and plain containers and calls
+    nothing else. With `vouched`, every other class the file names is replaced by an inert placeholder.
+    """
+    stubs: list[str] = []
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = load_file(path)
+        else:
+            if vouched:
+                stubs = _foreign_classes(path)
+            with torch.serialization.safe_globals([(_placeholder(name), name) for name in stubs]):
+                content = torch.load(path, "cpu", weights_only=True, mmap=zipfile.is_zipfile(path) or None)
+    except pickle.UnpicklingError as error:
+        raise EditorError(_refusal(path, error, vouched)) from error
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise EditorError(
+            f"cannot read {str(path)!r} ({type(error).__name__}: {reason}); fetch it again"
+        ) from error
+    while isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    items = content.items() if isinstance(content, Mapping) else ()
+    tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
+    if not tensors:
+        raise EditorError(f"{str(path)!r} holds no tensors by name, so it is not a model's checkpoint")
+    return tensors, sorted(stubs)
+
+
+def choose_unet(tensors: Tensors, ema: bool | None, path: Path) -> tuple[Tensors, bool]:
+    """(the chosen UNet under its plain names, whether the file holds both sets)."""
+    plain = {name: tensor for name, tensor in tensors.items() if name.startswith(_UNET)}
+    if f"{_UNET}input_blocks.0.0.weight" not in plain:
+        raise EditorError(
+            f"{str(path)!r} is not in the original latent-diffusion format: it has no tensor "
+            f"{_UNET}input_blocks.0.0.weight"
+        )
+    channels = plain[f"{_UNET}input_blocks.0.0.weight"].shape[1]
+    if channels != 8:
+        raise EditorError(
+            f"{str(path)!r} is not an instruction editor: its UNet takes {channels} channels, but "
+            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
+        )
+    average = {name: _EMA + name.removeprefix("model.").replace(".", "") for name in plain}
+    both = any(key in tensors for key in average.values())
+    if both and ema is None:
+        raise EditorError(
+            f"{str(path)!r} holds two sets of UNet weights, trained and averaged (EMA); say which: ema=true, "
+            f"as the official scripts take, or ema=false (nein-eval --editor-options.ema, nein-convert --ema "
+            f"or --no-ema)"
+        )
+    if not both and ema:
+        raise EditorError(f"{str(path)!r} holds no averaged (EMA) weights beside its own; leave out ema")
+    if not ema:
+        return plain, both
+    missing = [key for key in average.values() if key not in tensors]
+    if missing:
+        raise EditorError(f"{str(path)!r} lacks {len(missing)} averaged (EMA) tensors, first {missing[0]}")
+    return {name: tensors[key] for name, key in average.items()}, both
+
+
+def _without_unet(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith((_UNET, _EMA))}
+
+
+def _assemble(tensors: Tensors, reference: str, path: Path) -> Any:
+    """The pipeline, every part with exactly the tensors its configuration asks for."""
+    where, _, revision = (reference, "", "") if Path(reference).exists() else reference.partition("@")
+    place: dict[str, Any] = {"pretrained_model_name_or_path": where, "revision": revision or None}
+    try:
+        unet_config = UNet2DConditionModel.load_config(**place, subfolder="unet")
+        vae_config = AutoencoderKL.load_config(**place, subfolder="vae")
+        text_config = CLIPTextConfig.from_pretrained(**place, subfolder="text_encoder")
+        tokenizer = CLIPTokenizer.from_pretrained(**place, subfolder="tokenizer")
+        schedule = StableDiffusionInstructPix2PixPipeline.load_config(**place)["scheduler"]
+        scheduler_config = _scheduler_config(place, schedule)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise EditorError(
+            f"a single file holds no configuration, and that of {reference!r} is not to be had "
+            f"({type(error).__name__}: {reason}); give config=FOLDER with {', '.join(CONFIG_FILES)}"
+        ) from error
+    unet = _fill(
+        lambda: UNet2DConditionModel.from_config(unet_config),
+        convert_ldm_unet_checkpoint(tensors, unet_config),
+        "UNet",
+        path,
+        reference,
+    )
+    vae = _fill(
+        lambda: AutoencoderKL.from_config(vae_config),
+        convert_ldm_vae_checkpoint(tensors, vae_config),
+        "VAE",
+        path,
+        reference,
+    )
+    # position_ids were stored once; they are counted off now. The level "text_model." comes and goes.
+    names = convert_ldm_clip_checkpoint(tensors).items()
+    words = {name.removeprefix("text_model."): t for name, t in names if not name.endswith("position_ids")}
+    text = _fill(lambda: CLIPTextModel(text_config), words, "text encoder", path, reference)
+    return StableDiffusionInstructPix2PixPipeline(
+        vae=vae,
+        text_encoder=text,
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=euler_ancestral(scheduler_config),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+
+def _scheduler_config(place: Mapping[str, Any], declared: Any) -> Mapping[str, Any]:
+    import diffusers
+
+    return getattr(diffusers, declared[1]).load_config(**place, subfolder="scheduler")
+
+
+def _fill(build: Callable[[], Any], tensors: Mapping[str, Any], part: str, path: Path, reference: str) -> Any:
+    """The module `build` makes, holding `tensors`; EditorError unless they are all there and all fit."""
+    with init_empty_weights(include_buffers=False):
+        module = build()
+    expected = set(module.state_dict())
+    if expected and all(name.startswith("text_model.") for name in expected):
+        tensors = {f"text_model.{name}": tensor for name, tensor in tensors.items()}
+    missing = sorted(expected - {name for name, tensor in tensors.items() if tensor is not None})
+    extra = sorted(set(tensors) - expected)
+    if missing or extra:
+        faults = [f"{len(missing)} missing, first {missing[0]}"] if missing else []
+        faults += [f"{len(extra)} too many, first {extra[0]}"] if extra else []
+        raise EditorError(
+            f"the {part} of {str(path)!r} does not fit the configuration of {reference!r}: tensors "
+            f"{' and '.join(faults)}"
+        )
+    try:
+        module.load_state_dict(dict(tensors), strict=True, assign=True)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise EditorError(
+            f"the {part} of {str(path)!r} does not fit the configuration of {reference!r}: {reason}"
+        ) from error
+    return module.eval()
+
+
+def _foreign_classes(path: Path) -> list[str]:
+    """Names ("module.Class") in a pickle that torch.load would refuse, found without unpickling it."""
+    return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+
+
+class _Placeholder:
+    """Stands where the file has an object that is not read; takes any arguments and does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+
+    def __setstate__(self, state: Any) -> None:
+        del state
+
+
+class _Dictionary(_Placeholder):
+    """Stands for a kind of dictionary, which the file goes on to fill."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return {}
+
+
+class _List(_Placeholder):
+    """Stands for a kind of list, which the file goes on to fill."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return []
+
+
+def _placeholder(name: str) -> type:
+    if name.endswith(("dict", "Dict")):
+        return _Dictionary
+    return _List if name == "collections.deque" else _Placeholder
+
+
+def _refusal(path: Path, error: Exception, vouched: bool) -> str:
+    if vouched:
+        reason = " ".join(str(error).split())[:200]
+        return f"{str(path)!r} cannot be read without running code from it ({reason}); do not use this file"
+    return (
+        f"{str(path)!r} is a pickle that holds more than tensors and could run code when read; if you vouch "
+        f"for where it comes from, write a copy of its tensors once with `nein-convert {path.name} FOLDER "
+        f"--ema` (or --no-ema), which runs none of it, and give the folder"
+    )

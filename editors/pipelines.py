@@ -1,0 +1,327 @@
+"""Diffusers' own editing pipelines behind one adapter; `editors.recipes` says how each of them is called.
+
+Unlike `editors.instruct_pix2pix` this runs the pipelines as they are. What the adapter adds is what a
+comparison needs: a generator on the CPU for every sample, so that an edit is a function of its seed; one
+picture per call unless the pipeline gives the same for several; the instruction verbatim and a negative
+prompt that is the same for all samples; an error that stays with its sample; a description of everything.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+from PIL import Image
+
+from editors.base import EditorError, EditRequest, EditResult, digest
+from editors.batching import edit_in_batches
+from editors.checkpoint import LOAD_ERRORS, content_hash, quiet, split_hub_id, unusable
+from editors.machine import Machine
+from editors.recipes import Recipe, Size, get_recipe
+from editors.resize import fit
+
+# CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
+_COSXL = {
+    "sigma_min": 0.002,
+    "sigma_max": 120.0,
+    "sigma_data": 1.0,
+    "prediction_type": "v_prediction",
+    "sigma_schedule": "exponential",
+}
+
+
+class DiffusersPipeline:
+    """Edits by any class of `editors.recipes.RECIPES`.
+
+    checkpoint            Local folder, hub id, "owner/name@revision", or one .safetensors file, local or as
+                          "owner/name:FILE", for which `config` names the folder or hub id of configurations.
+    pipeline              Class of diffusers; None takes the one the checkpoint declares.
+    batch_size            Pictures per call, for the classes that give the same for several as for one.
+    steps                 Sampling steps, >= 1.
+    guidance_scale, image_guidance_scale   None is the class's own default.
+    negative_prompt       The same for every sample, so that it cannot give an answer away; None passes none.
+    resolution            Where the class lets one choose (`Recipe.size`, `Recipe.resolution`), in pixels.
+    cosxl                 The weights are CosXL's: their picture latents are scaled, and their noise schedule
+                          is in no file of theirs.
+    machine               attention, compile, offload of `editors.machine.Machine`.
+
+    Only safetensors are read and no code of a checkpoint is run. Raises EditorError.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        name: str = "pipeline",
+        revision: str | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        batch_size: int = 8,
+        pipeline: str | None = None,
+        steps: int = 50,
+        guidance_scale: float | None = None,
+        image_guidance_scale: float | None = None,
+        negative_prompt: str | None = None,
+        resolution: int | None = None,
+        config: str | None = None,
+        cosxl: bool = False,
+        **machine: Any,
+    ) -> None:
+        if batch_size < 1 or steps < 1:
+            raise EditorError(f"batch_size is {batch_size} and steps is {steps}; expected at least 1")
+        if resolution is not None and resolution < 1:
+            raise EditorError(f"resolution is {resolution}; expected a positive number of pixels")
+        self.name = name
+        self.checkpoint = checkpoint
+        self.revision = revision
+        self.steps = steps
+        self.negative_prompt = negative_prompt
+        self._machine = Machine.of(device, dtype, **machine)
+        # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
+        self._lock = threading.Lock()
+        with torch.random.fork_rng(devices=[]), quiet(), warnings.catch_warnings():
+            # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
+            warnings.simplefilter("ignore", FutureWarning)
+            self._pipeline, self._published = _load(checkpoint, revision, pipeline, config, self._machine)
+        self._class = type(self._pipeline).__name__
+        self.cosxl = cosxl
+        if cosxl:
+            if not hasattr(self._pipeline, "is_cosxl_edit"):
+                raise EditorError(f"{self._class} runs no CosXL; leave out cosxl")
+            self._pipeline.is_cosxl_edit = True
+            self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
+        self._recipe = get_recipe(self._class)
+        self._guidance = _guidance(self._recipe, self._class, guidance_scale, image_guidance_scale)
+        self.resolution = self._resolution(resolution)
+        self.batch_size = batch_size if self._recipe.batched else 1
+        self._weights = {"format": "safetensors", "sha256": _hash(self._pipeline)}
+        self._scheduler = _settings(self._pipeline.scheduler)
+        _place(self._pipeline, self._recipe, self._machine)
+
+    def _resolution(self, given: int | None) -> int | None:
+        chosen = self._recipe.size is not None or self._recipe.resolution != ""
+        if given is not None and not chosen:
+            raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={given}")
+        return (given or 1024) if chosen else None
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "editor": self.name,
+            "class": type(self).__name__,
+            "pipeline": self._class,
+            "checkpoint": self.checkpoint,
+            "revision": self.revision,
+            "weights": self._weights,
+            "published": self._published,
+            "reads": self._recipe.reads,
+            "steps": self.steps,
+            "guidance": self._guidance,
+            "negative_prompt": self.negative_prompt,
+            "resolution": self.resolution,
+            "output": self._recipe.output,
+            "fixed": dict(self._recipe.fixed),
+            "cosxl": self.cosxl,
+            "scheduler": self._scheduler,
+            **self._machine.describe(),
+            "noise": "one CPU generator per sample",
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        facts = self.describe()
+        for name in ("editor", "checkpoint", "revision", "published"):
+            del facts[name]
+        facts["weights"] = facts["weights"]["sha256"]
+        return digest(facts)
+
+    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+        return edit_in_batches(
+            requests, self._prepare, self._call, batch_size=self.batch_size, device=self._machine.device
+        )
+
+    def _prepare(self, request: EditRequest) -> tuple[Size, tuple[EditRequest, Size]] | str:
+        """((width, height) of the source, the request and the size to ask for), or why it cannot be done."""
+        if self._recipe.reads == "object" and not request.object.strip():
+            return f"{self._class} removes a named object, and the request names none"
+        source = (request.image.shape[1], request.image.shape[0])
+        if self._recipe.size is None or self.resolution is None:
+            return source, (request, source)
+        return source, (request, self._recipe.size(source, self.resolution))
+
+    def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
+        requests = [request for request, _ in items]
+        size = items[0][1]
+        pictures = [
+            Image.fromarray(fit(request.image, size) if self._recipe.fit else request.image)
+            for request in requests
+        ]
+        devices = [self._machine.device] if self._machine.device.type == "cuda" else []
+        with self._lock, torch.random.fork_rng(devices=devices), self._machine.attending():
+            # Some pipelines sample words with the global generator.
+            torch.manual_seed(requests[0].seed)
+            if self._recipe.reads == "object":
+                found = self._edit_concept(requests[0], pictures[0])
+            else:
+                found = self._edit_instruction(requests, pictures, size)
+        return [_result(request, image) for request, image in zip(requests, found, strict=True)]
+
+    def _edit_instruction(
+        self, requests: list[EditRequest], pictures: list[Image.Image], size: Size
+    ) -> list[np.ndarray]:
+        """[(H, W, 3) float in [0, 1]] of a pipeline that takes an instruction."""
+        recipe = self._recipe
+        generators = [_generator(request) for request in requests]
+        prompts = [recipe.prompt(request.instruction) for request in requests]
+        arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
+        if recipe.size is not None:
+            arguments |= {"width": size[0], "height": size[1]}
+        if recipe.resolution:
+            arguments[recipe.resolution] = self.resolution
+        if recipe.follow is not None and self.resolution is not None:
+            arguments |= recipe.follow(size, self.resolution)
+        if self.negative_prompt is not None:
+            arguments["negative_prompt"] = self.negative_prompt
+        several = recipe.batched and len(requests) > 1
+        output = self._pipeline(
+            prompt=prompts if several else prompts[0],
+            **{recipe.image: pictures if several or recipe.listed else pictures[0]},
+            generator=generators if several else generators[0],
+            num_inference_steps=self.steps,
+            output_type="np",
+            **arguments,
+        )
+        if recipe.frames:
+            return [np.asarray(output.frames[0][-1])]
+        return [np.asarray(image) for image in output.images]
+
+    def _edit_concept(self, request: EditRequest, picture: Image.Image) -> list[np.ndarray]:
+        """The same of LEDITS++, which inverts the picture and guides away from the object's name."""
+        generator = _generator(request)
+        self._pipeline.invert(image=picture, num_inversion_steps=self.steps, generator=generator)
+        arguments: dict[str, Any] = {**self._guidance}
+        if "generator" in inspect.signature(self._pipeline.__call__).parameters:
+            arguments["generator"] = generator
+        output = self._pipeline(
+            editing_prompt=[request.object],
+            reverse_editing_direction=[True],
+            output_type="np",
+            **arguments,
+        )
+        return [np.asarray(image) for image in output.images]
+
+
+def _generator(request: EditRequest) -> torch.Generator:
+    return torch.Generator("cpu").manual_seed(int(request.seed))
+
+
+def _result(request: EditRequest, image: np.ndarray) -> EditResult:
+    if not np.isfinite(image).all():
+        return EditResult(request.id, None, "the model gave values that are not finite; try another dtype")
+    return EditResult(request.id, (image.clip(0, 1) * 255).round().astype(np.uint8))
+
+
+def _load(
+    checkpoint: str, revision: str | None, name: str | None, config: str | None, machine: Machine
+) -> tuple[Any, dict[str, Any]]:
+    """(pipeline on the CPU, what the checkpoint declares). Raises EditorError."""
+    source = str(Path(checkpoint).expanduser()) if checkpoint.startswith("~") else checkpoint
+    file, published = "", {}
+    if not Path(source).exists():
+        source, _, file = source.partition(":")
+        source, revision = split_hub_id(source, revision)
+    try:
+        if file or Path(source).is_file():
+            path = _fetched(source, file, revision) if file else source
+            return _load_file(path, name, config, machine), {"class": None, "file": file or Path(path).name}
+        index = diffusers.DiffusionPipeline.load_config(source, revision=revision)
+        published = {"class": index.get("_class_name")}
+        chosen = name or str(published["class"])
+        recipe = get_recipe(chosen)
+        parts = dict.fromkeys(recipe.float32, torch.float32)
+        extra = {"safety_checker": None} if "safety_checker" in index else {}
+        pipeline = getattr(diffusers, chosen).from_pretrained(
+            source,
+            revision=revision,
+            use_safetensors=True,
+            torch_dtype={"default": machine.torch_dtype, **parts} if parts else machine.torch_dtype,
+            **extra,
+        )
+    except EditorError:
+        raise
+    except (*LOAD_ERRORS, AttributeError) as error:
+        raise unusable(checkpoint, error) from error
+    return pipeline, published
+
+
+def _fetched(repository: str, file: str, revision: str | None) -> str:
+    from huggingface_hub import hf_hub_download
+
+    return hf_hub_download(repository, file, revision=revision)
+
+
+def _load_file(path: str, name: str | None, config: str | None, machine: Machine) -> Any:
+    """A single .safetensors file, by diffusers' own conversion; only CosXL is published that way."""
+    if Path(path).suffix != ".safetensors" or name is None or config is None:
+        raise EditorError(
+            f"{path!r} is a single file; it has to end in .safetensors, and pipeline=CLASS and "
+            f"config=FOLDER have to say what it is"
+        )
+    get_recipe(name)
+    kind = getattr(diffusers, name)
+    return kind.from_single_file(path, config=config, torch_dtype=machine.torch_dtype)
+
+
+def _guidance(
+    recipe: Recipe, name: str, guidance_scale: float | None, image_guidance_scale: float | None
+) -> dict[str, float]:
+    """The guidance as the class's arguments; EditorError for a scale the class has no argument for."""
+    found = {}
+    for what, argument, value in (
+        ("guidance_scale", recipe.guidance, guidance_scale),
+        ("image_guidance_scale", recipe.image_guidance, image_guidance_scale),
+    ):
+        if value is None:
+            continue
+        if not argument:
+            raise EditorError(f"{name} has no {what}; leave out {what}={value}")
+        if not 0 <= value < float("inf"):
+            raise EditorError(f"{what} is {value}; expected a number, 0 or above")
+        found[argument] = float(value)
+    return found
+
+
+def _place(pipeline: Any, recipe: Recipe, machine: Machine) -> None:
+    """Put the pipeline where it is to run, with its denoiser compiled if asked for."""
+    for component in pipeline.components.values():
+        if isinstance(component, torch.nn.Module):
+            component.eval().requires_grad_(False)
+    if machine.compile:
+        setattr(pipeline, recipe.denoiser, torch.compile(getattr(pipeline, recipe.denoiser)))
+    if machine.offload == "model":
+        pipeline.enable_model_cpu_offload(device=machine.device)
+    elif machine.offload == "sequential":
+        pipeline.enable_sequential_cpu_offload(device=machine.device)
+    else:
+        pipeline.to(machine.device)
+    pipeline.set_progress_bar_config(disable=True)
+
+
+def _hash(pipeline: Any) -> str:
+    parts = pipeline.components
+    modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+    tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
+    return content_hash(modules, tokenizers)
+
+
+def _settings(scheduler: Any) -> dict[str, Any]:
+    """The scheduler's class and configuration, JSON-serialisable."""
+    items = {key: value for key, value in scheduler.config.items() if not key.startswith("_")}
+    plain = {k: v if isinstance(v, bool | int | float | str | None) else str(v) for k, v in items.items()}
+    return {"class": type(scheduler).__name__, **plain}

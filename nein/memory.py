@@ -1,0 +1,39 @@
+"""Peak memory of a stage, for the manifest and for the person who chooses a batch size."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+CUDA = "largest amount allocated on the device during the stage"
+PROCESS = "largest resident set of the process since its start"
+
+
+def reset(device: str) -> None:
+    """Begin to measure a stage anew, where the device can."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak(device: str) -> dict[str, Any] | None:
+    """{"bytes": int, "what": CUDA or PROCESS} of this process; None where the system does not tell.
+
+    A CPU has no counter that could be reset, so what was needed before the stage is in its figure.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        return {"bytes": int(torch.cuda.max_memory_allocated(device)), "what": CUDA}
+    if sys.platform == "win32":
+        return None
+    import resource  # not there on every system
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"bytes": int(used if sys.platform == "darwin" else 1024 * used), "what": PROCESS}
+
+
+def sentence(label: str, found: dict[str, Any]) -> str:
+    """ "ip2p: 1.3 GiB, the largest resident set of the process since its start"."""
+    return f"{label}: {found['bytes'] / 2**30:.1f} GiB, the {found['what']}"

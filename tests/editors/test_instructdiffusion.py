@@ -1,0 +1,110 @@
+"""InstructDiffusion: its own guidance against a loop by hand, its output size, its rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
+from PIL import Image, ImageOps
+
+from editors import EditorError, get_editor
+from editors.sampling import guide_two_conditions
+from tests.editors.by_hand import edit_by_hand
+
+STEPS = 5
+
+
+@pytest.fixture
+def build(checkpoint):
+    def make(**options):
+        options = {"steps": STEPS, "resolution": None, **options}
+        return get_editor("instructdiffusion", checkpoint=str(checkpoint), **options)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def stock(checkpoint):
+    return StableDiffusionInstructPix2PixPipeline.from_pretrained(checkpoint, safety_checker=None)
+
+
+def test_the_formula_by_hand_and_by_its_published_coefficients():
+    # Both 3, image 2, text 1; s_T 5, s_I 1.25: 1.5 + 5 (3 - 2) + 1.25 (3 - 1) = 9.
+    batch = torch.tensor([3.0, 30.0, 2.0, 20.0, 1.0, 10.0]).view(6, 1)
+    assert guide_two_conditions(batch, 5.0, 1.25).flatten().tolist() == [9.0, 90.0]
+    # With the defaults the three predictions weigh 6.25, -4.5 and -0.75.
+    assert [guide_two_conditions(row[:, None], 5.0, 1.25).item() for row in torch.eye(3)] == [
+        6.25,
+        -4.5,
+        -0.75,
+    ]
+
+
+@pytest.mark.parametrize("text_scale, image_scale", [(5.0, 1.25), (6.0, 0.5), (1.0, 1.0)])
+def test_it_equals_two_condition_guidance_by_hand(text_scale, image_scale, stock, build, requests_of):
+    request = requests_of(1)[0]
+
+    def published(predict):
+        both, image, text = predict(True, True), predict(False, True), predict(True, False)
+        return 0.5 * (image + text) + text_scale * (both - image) + image_scale * (both - text)
+
+    expected = edit_by_hand(stock, request, STEPS, published)
+    editor = build(guidance_scale=text_scale, image_guidance_scale=image_scale)
+    np.testing.assert_allclose(editor.edit([request])[0].image, expected, atol=0.6)
+
+
+def test_it_is_not_the_three_branch_formula(build, requests_of):
+    request = requests_of(1)[0]
+    own, other = build(guidance_scale=12.0), build(guidance_scale=12.0, guidance="ip2p")
+    difference = np.abs(own.edit([request])[0].image.astype(int) - other.edit([request])[0].image)
+    assert difference.mean() > 1
+    assert own.fingerprint != other.fingerprint
+
+
+def test_no_branch_withholds_both_conditions(build, requests_of, monkeypatch):
+    editor = build(steps=2)
+    seen = []
+    forward = editor._unet.forward
+
+    def watch(x, t, encoder_hidden_states, **kwargs):
+        null = editor._encode_text("")[0][0]
+        told = [not torch.equal(states, null) for states in encoder_hidden_states]
+        seen.append(list(zip(told, [bool(row.any()) for row in x[:, 4:]], strict=True)))
+        return forward(x, t, encoder_hidden_states, **kwargs)
+
+    monkeypatch.setattr(editor._unet, "forward", watch)
+    editor.edit(requests_of(1))
+    assert seen == [[(True, True), (False, True), (True, False)]] * 2
+
+
+@pytest.mark.parametrize("height, width", [(90, 100), (60, 128), (64, 64)])
+def test_the_picture_comes_back_at_its_own_size(height, width, build, requests_of, picture):
+    request = replace(requests_of(1)[0], image=picture(3, height, width))
+    fitted, plain = build().edit([request])[0].image, build(output="resized").edit([request])[0].image
+    assert fitted.shape == (height, width, 3)
+    assert plain.shape[0] % 64 == plain.shape[1] % 64 == 0
+    expected = ImageOps.fit(Image.fromarray(plain), (width, height), method=Image.Resampling.LANCZOS)
+    np.testing.assert_array_equal(fitted, np.asarray(expected))
+
+
+def test_its_published_task_presets_are_allowed_and_nonsense_is_not(build):
+    for scales in ((7.5, 1.5), (6.0, 0.5), (1.0, 1.0)):
+        build(guidance_scale=scales[0], image_guidance_scale=scales[1])
+    with pytest.raises(EditorError, match=r"image_guidance_scale is -1\.0; they must be > 0 and >= 0"):
+        build(image_guidance_scale=-1.0)
+    with pytest.raises(EditorError, match="guidance_scale is nan"):
+        build(guidance_scale=float("nan"))
+
+
+def test_without_a_checkpoint_the_sentence_says_how_to_come_by_it():
+    with pytest.raises(EditorError, match=r"needs checkpoint=FOLDER.*release 0924.*nein-convert"):
+        get_editor("instructdiffusion")
+
+
+def test_the_defaults_are_the_published_ones(build):
+    found = build().describe()
+    assert (found["guidance_scale"], found["image_guidance_scale"]) == (5.0, 1.25)
+    assert (found["guidance"], found["output"], found["resize"]) == ("instructdiffusion", "input", "r64")

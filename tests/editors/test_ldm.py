@@ -1,0 +1,247 @@
+"""Original-format files: the right tensors arrive, nothing is executed, and mistakes are one sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
+from safetensors.torch import save_file
+
+from editors import EditorError, get_editor
+from editors.ldm import read_pipeline
+from nein.convert import convert
+from nein.errors import UserError
+from tests.editors.ldm import original_format
+
+SHIFT = 0.25
+
+
+@pytest.fixture(scope="module")
+def pipeline(checkpoint):
+    return StableDiffusionInstructPix2PixPipeline.from_pretrained(checkpoint, safety_checker=None)
+
+
+@pytest.fixture(scope="module")
+def files(pipeline, tmp_path_factory):
+    """name -> file: with and without averaged weights, as safetensors and as pickle, and a training state."""
+    root = tmp_path_factory.mktemp("ldm")
+    plain, both = original_format(pipeline), original_format(pipeline, ema=SHIFT)
+    save_file(plain, root / "plain.safetensors")
+    save_file(both, root / "both.safetensors")
+    torch.save({"state_dict": plain}, root / "plain.ckpt")
+    torch.save({"state_dict": both, "global_step": 5, "callbacks": callbacks()}, root / "lightning.ckpt")
+    return {path.name: path for path in root.iterdir()}
+
+
+class Callback:
+    """What a training framework pickles beside the tensors."""
+
+    def __init__(self):
+        self.best = np.float64(0.5)
+        self.history = deque([1, 2])
+        self.groups = defaultdict(list, {"a": [1]})
+
+
+class Bag(dict):
+    pass
+
+
+def callbacks():
+    return {Callback: Callback(), "hyper": AttributeDict(lr=1e-4), "scalar": np.float32(2), "set": {1, 2}}
+
+
+class AttributeDict(Bag):
+    pass
+
+
+class Intruder:
+    """Unpickling this would create a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def load(path, checkpoint, **options):
+    return read_pipeline(path, config=str(checkpoint), **options)
+
+
+def assert_same(module, other, shift=0.0):
+    expected = other.state_dict()
+    assert set(module.state_dict()) == set(expected)
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name] + shift, rtol=0, atol=0, msg=name)
+
+
+def test_every_tensor_of_a_file_without_averages_arrives(files, checkpoint, pipeline):
+    loaded, origin = load(files["plain.safetensors"], checkpoint)
+    for part in ("unet", "vae", "text_encoder"):
+        assert_same(getattr(loaded, part), getattr(pipeline, part))
+    assert (origin.ema, origin.both) == (None, False)
+
+
+@pytest.mark.parametrize("ema, shift", [(True, SHIFT), (False, 0.0)])
+def test_of_two_sets_the_chosen_one_arrives(ema, shift, files, checkpoint, pipeline):
+    loaded, origin = load(files["both.safetensors"], checkpoint, ema=ema)
+    assert_same(loaded.unet, pipeline.unet, shift)
+    assert_same(loaded.vae, pipeline.vae)
+    assert_same(loaded.text_encoder, pipeline.text_encoder)
+    assert (origin.ema, origin.both) == (ema, True)
+
+
+def test_two_sets_without_a_choice_and_a_choice_without_two_sets_are_refused(files, checkpoint):
+    with pytest.raises(EditorError, match=r"two sets of UNet weights.*ema=true.*--ema or --no-ema"):
+        load(files["both.safetensors"], checkpoint)
+    with pytest.raises(EditorError, match="holds no averaged"):
+        load(files["plain.safetensors"], checkpoint, ema=True)
+
+
+def test_the_file_edits_as_the_folder_it_was_made_from_and_says_what_it_is(files, checkpoint, requests_of):
+    requests = requests_of(2)
+    folder = get_editor("ip2p", checkpoint=str(checkpoint), steps=2, resolution=64)
+    for name in ("plain.safetensors", "plain.ckpt"):
+        path = files[name]
+        file = get_editor(str(path), config=str(checkpoint), steps=2, resolution=64)
+        for a, b in zip(folder.edit(requests), file.edit(requests), strict=True):
+            np.testing.assert_array_equal(a.image, b.image)
+        assert file.fingerprint == folder.fingerprint
+        assert file.describe()["published"]["single_file"]["file"] == name
+        assert file.describe()["weights"]["format"] == f"ldm {'pickle' if 'ckpt' in name else 'safetensors'}"
+
+
+def test_the_manifest_tells_which_weights_were_taken_and_the_fingerprint_too(files, checkpoint):
+    build = {
+        ema: get_editor(str(files["both.safetensors"]), config=str(checkpoint), steps=2, ema=ema)
+        for ema in (True, False)
+    }
+    assert build[True].describe()["published"]["single_file"]["ema"] is True
+    assert build[False].describe()["published"]["single_file"]["ema"] is False
+    assert build[True].fingerprint != build[False].fingerprint
+
+
+def test_a_training_checkpoint_is_refused_with_the_safe_way(files, checkpoint):
+    with pytest.raises(
+        EditorError, match=r"more than tensors.*nein-convert lightning\.ckpt FOLDER --ema"
+    ) as e:
+        get_editor(str(files["lightning.ckpt"]), config=str(checkpoint))
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("ema, shift", [(True, SHIFT), (False, 0.0)])
+def test_a_training_checkpoint_is_converted_once_to_tensors(
+    ema, shift, files, checkpoint, pipeline, tmp_path
+):
+    folder = convert(files["lightning.ckpt"], tmp_path / "out", ema=ema, config=str(checkpoint))
+    written = StableDiffusionInstructPix2PixPipeline.from_pretrained(folder, use_safetensors=True)
+    assert_same(written.unet, pipeline.unet, shift)
+    assert_same(written.vae, pipeline.vae)
+    assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {".json", ".safetensors", ".txt"}
+    origin = json.loads((folder / "origin.json").read_text())
+    assert origin["ema"] is ema
+    assert any(name.endswith("Callback") for name in origin["left_out"])
+    editor = get_editor("magicbrush", checkpoint=str(folder), steps=2)
+    assert editor.describe()["published"]["converted_from"]["ema"] is ema
+    assert editor.describe()["published"]["class"] == "StableDiffusionInstructPix2PixPipeline"
+    assert written.scheduler.config.timestep_spacing == "linspace"
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_nothing_in_a_malicious_file_runs(protocol, pipeline, checkpoint, tmp_path):
+    tensors = original_format(pipeline)
+    path = tmp_path / "evil.ckpt"
+    content = {"state_dict": tensors, "callbacks": Intruder(tmp_path / "was-here")}
+    torch.save(content, path, pickle_protocol=protocol)
+    with pytest.raises(EditorError, match="nein-convert"):
+        get_editor(str(path), config=str(checkpoint))
+    if protocol == 2:
+        convert(path, tmp_path / "out", config=str(checkpoint))
+        written = StableDiffusionInstructPix2PixPipeline.from_pretrained(tmp_path / "out")
+        assert_same(written.unet, pipeline.unet)
+    else:
+        with pytest.raises(EditorError):
+            convert(path, tmp_path / "out", config=str(checkpoint))
+    assert not (tmp_path / "was-here").exists()
+    # The file is as dangerous as it claims to be.
+    torch.load(path, weights_only=False)
+    assert (tmp_path / "was-here").exists()
+
+
+class Shell:
+    def __reduce__(self):
+        import os
+
+        return (os.system, ("true",))
+
+
+def test_a_file_that_reaches_for_the_system_is_refused_even_when_vouched_for(pipeline, checkpoint, tmp_path):
+    torch.save({"state_dict": original_format(pipeline), "x": Shell()}, tmp_path / "evil.ckpt")
+    with pytest.raises(EditorError, match=r"cannot be read without running code.*do not use"):
+        convert(tmp_path / "evil.ckpt", tmp_path / "out", config=str(checkpoint))
+    assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.ckpt"]
+
+
+def test_a_tensor_that_is_missing_or_misshapen_is_named(pipeline, checkpoint, tmp_path):
+    tensors = original_format(pipeline)
+    lacking = {
+        k: v for k, v in tensors.items() if k != "model.diffusion_model.middle_block.0.in_layers.2.bias"
+    }
+    save_file(lacking, tmp_path / "lacking.safetensors")
+    with pytest.raises(
+        EditorError, match=r"the UNet of .*1 missing, first mid_block\.resnets\.0\.conv1\.bias"
+    ):
+        load(tmp_path / "lacking.safetensors", checkpoint)
+    tensors["first_stage_model.quant_conv.bias"] = torch.zeros(3)
+    save_file(tensors, tmp_path / "misshapen.safetensors")
+    with pytest.raises(EditorError, match=r"the VAE of .*does not fit.*quant_conv\.bias"):
+        load(tmp_path / "misshapen.safetensors", checkpoint)
+    both = original_format(pipeline, ema=0.0)
+    del both["model_ema.diffusion_modelout2bias"]
+    save_file(both, tmp_path / "holes.safetensors")
+    with pytest.raises(EditorError, match="lacks 1 averaged"):
+        load(tmp_path / "holes.safetensors", checkpoint, ema=True)
+
+
+def test_text_to_image_weights_and_other_files_are_refused(pipeline, checkpoint, tmp_path):
+    tensors = original_format(pipeline)
+    key = "model.diffusion_model.input_blocks.0.0.weight"
+    save_file({**tensors, key: tensors[key][:, :4].contiguous()}, tmp_path / "four.safetensors")
+    with pytest.raises(EditorError, match="takes 4 channels"):
+        load(tmp_path / "four.safetensors", checkpoint)
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(EditorError, match="not in the original latent-diffusion format"):
+        load(tmp_path / "other.safetensors", checkpoint)
+    (tmp_path / "broken.ckpt").write_bytes(pickle.dumps({"a": 1})[:-2])
+    with pytest.raises(EditorError):
+        load(tmp_path / "broken.ckpt", checkpoint)
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(EditorError, match="is no checkpoint"):
+        get_editor(str(tmp_path / "notes.txt"))
+
+
+def test_without_a_configuration_the_sentence_says_what_to_give(files):
+    with pytest.raises(
+        EditorError, match=r"timbrooks/instruct-pix2pix.*give config=FOLDER with unet/config\.json"
+    ):
+        read_pipeline(files["plain.safetensors"])
+
+
+def test_ema_means_nothing_for_a_folder(checkpoint):
+    with pytest.raises(EditorError, match=r"not a single file.*leave out ema"):
+        get_editor("ip2p", checkpoint=str(checkpoint), ema=True)
+
+
+def test_conversion_refuses_wrong_paths(files, tmp_path):
+    with pytest.raises(UserError, match="There is no file"):
+        convert(tmp_path / "nowhere.ckpt", tmp_path / "out")
+    with pytest.raises(UserError, match="exists already"):
+        convert(files["plain.ckpt"], tmp_path)
+    with pytest.raises(UserError, match="parent"):
+        convert(files["plain.ckpt"], tmp_path / "a" / "b")

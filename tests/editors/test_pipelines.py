@@ -1,0 +1,343 @@
+"""Every class of `editors.recipes` on a tiny pipeline: as a direct call gives it, reproducible, described."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import editors
+from editors import PRESETS, EditorError, EditRequest, get_editor
+from editors.recipes import RECIPES, kontext
+from tests.editors import tiny_pipelines
+
+# Those of a first look run always, the rest with `make test-slow`.
+QUICK = (
+    "FluxKontextPipeline",
+    "QwenImageEditPipeline",
+    "QwenImageEditPlusPipeline",
+    "StableDiffusionXLInstructPix2PixPipeline",
+    "OmniGenPipeline",
+    "LEditsPPPipelineStableDiffusion",
+)
+EVERY = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in tiny_pipelines.BUILDERS]
+SIDE = 64
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory):
+    """Class name -> folder of a tiny pipeline, built once."""
+    built: dict[str, Path] = {}
+
+    def folder(name: str) -> Path:
+        if name not in built:
+            built[name] = tiny_pipelines.save(name, tmp_path_factory.mktemp(name))
+        return built[name]
+
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_area(monkeypatch):
+    """The pipelines that insist on a megapixel get by with 64 x 64, or a test would take minutes."""
+    for name in tiny_pipelines.MEGAPIXEL:
+        module = importlib.import_module(f"diffusers.pipelines.{name}")
+        original = module.calculate_dimensions
+
+        def capped(area, ratio, original=original):
+            return original(min(area, SIDE * SIDE), ratio)
+
+        monkeypatch.setattr(module, "calculate_dimensions", capped)
+    tiny_pipelines.shrink(monkeypatch)
+
+
+def settings(name, **options):
+    recipe = RECIPES[name]
+    steps = 4 if name.startswith("LEdits") else 2
+    size = {"resolution": SIDE} if recipe.size or recipe.resolution else {}
+    return {"steps": steps, **size, **options}
+
+
+@pytest.fixture
+def build(folder_of):
+    def make(name, **options):
+        return get_editor(str(folder_of(name)), **settings(name, **options))
+
+    return make
+
+
+@pytest.fixture
+def request_of(picture):
+    def make(index: int = 0, **changes) -> EditRequest:
+        request = EditRequest(str(index), picture(index, 64, 96), "The image has no cat.", 100 + index, "cat")
+        return replace(request, **changes)
+
+    return make
+
+
+def image_of(editor, request):
+    (result,) = editor.edit([request])
+    assert result.error is None, result.error
+    return result.image
+
+
+def direct_call(folder, name, request):
+    """The edit by the pipeline itself, every argument written out here; (H, W, 3) uint8."""
+    pipeline = getattr(diffusers, name).from_pretrained(folder)
+    pipeline.set_progress_bar_config(disable=True)
+    picture = Image.fromarray(request.image)
+    generator = torch.Generator().manual_seed(request.seed)
+    if name.startswith("LEdits"):
+        square = picture.resize((64, 64), Image.Resampling.LANCZOS, box=(16, 0, 80, 64))
+        pipeline.invert(image=square, num_inversion_steps=4, generator=generator)
+        torch.manual_seed(request.seed)
+        output = pipeline(
+            editing_prompt=[request.object], reverse_editing_direction=[True], edit_guidance_scale=5.0
+        )
+        return np.asarray(output.images[0])
+    torch.manual_seed(request.seed)
+    arguments = tiny_pipelines.CALLS[name](picture, request.instruction)
+    output = pipeline(generator=generator, num_inference_steps=2, **arguments)
+    if name == "ChronoEditPipeline":
+        return (output.frames[0][-1] * 255).round().astype(np.uint8)
+    return np.asarray(output.images[0])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_edit_is_what_the_pipeline_gives_when_called_by_hand(name, build, folder_of, request_of):
+    request = request_of()
+    with torch.random.fork_rng():
+        expected = direct_call(folder_of(name), name, request)
+    found = image_of(build(name), request)
+    assert found.dtype == np.uint8
+    assert found.std() > 0
+    np.testing.assert_allclose(found.astype(int), expected.astype(int), atol=1)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_edit_belongs_to_its_seed_and_leaves_the_global_state_alone(name, build, request_of):
+    editor = build(name)
+    first, other = request_of(0), request_of(1)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    together = editor.edit([other, first])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [result.id for result in together] == ["1", "0"]
+    alone = image_of(editor, first)
+    assert np.abs(together[1].image.astype(int) - alone).max() <= 1
+    np.testing.assert_array_equal(alone, image_of(editor, first))
+    assert np.abs(alone.astype(int) - image_of(editor, replace(first, seed=999))).mean() > 0.05
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_instruction_goes_in_verbatim_and_the_negative_prompt_never_changes(
+    name, build, request_of, monkeypatch
+):
+    editor = build(name)
+    calls = []
+    original = type(editor._pipeline).__call__
+
+    def watch(self, **arguments):
+        calls.append(arguments)
+        return original(self, **arguments)
+
+    monkeypatch.setattr(type(editor._pipeline), "__call__", watch)
+    sentences = ["There is no cat.", "A dog isn't there."]
+    for sentence in sentences:
+        image_of(editor, request_of(instruction=sentence))
+    row = next(row for row in PRESETS.values() if row.pipeline == name)
+    assert [call.get("negative_prompt") for call in calls] == [row.negative_prompt] * 2
+    if RECIPES[name].reads == "object":
+        assert [call["editing_prompt"] for call in calls] == [["cat"], ["cat"]]
+        assert editor.describe()["reads"] == "object"
+    else:
+        assert all(s in call["prompt"] for s, call in zip(sentences, calls, strict=True))
+        assert calls[0]["prompt"].replace(sentences[0], "") == calls[1]["prompt"].replace(sentences[1], "")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_describes_itself_and_its_fingerprint_follows_settings_and_weights(name, build, folder_of):
+    editor = build(name)
+    found = editor.describe()
+    json.dumps(found)
+    assert found["pipeline"] == name
+    assert found["output"]
+    assert found["noise"] == "one CPU generator per sample"
+    assert found["scheduler"]["class"]
+    assert build(name).fingerprint == editor.fingerprint
+    assert build(name, steps=5).fingerprint != editor.fingerprint
+
+
+@pytest.mark.parametrize("name", ["FluxKontextPipeline", "StableDiffusionXLInstructPix2PixPipeline"])
+def test_where_several_pictures_share_a_call_each_is_as_alone(name, build, request_of, monkeypatch):
+    editor = build(name, batch_size=3)
+    sizes = []
+    original = type(editor._pipeline).__call__
+
+    def watch(self, **arguments):
+        sizes.append(len(arguments["prompt"]) if isinstance(arguments["prompt"], list) else 1)
+        return original(self, **arguments)
+
+    monkeypatch.setattr(type(editor._pipeline), "__call__", watch)
+    requests = [request_of(i, instruction=f"No {word}.") for i, word in enumerate(("cat", "dog", "old car"))]
+    together = editor.edit(requests)
+    assert sizes == [3]
+    for request, result in zip(requests, together, strict=True):
+        assert np.abs(image_of(editor, request).astype(int) - result.image).max() <= 1
+
+
+def test_every_recipe_has_a_row_with_sources_and_a_pipeline_in_the_library():
+    rows = {row.pipeline: row for row in PRESETS.values() if row.kind == "pipeline"}
+    assert set(rows) == set(RECIPES)
+    for name, row in rows.items():
+        assert hasattr(diffusers, name)
+        assert row.sources["*"]
+        assert row.note
+        assert RECIPES[name].output
+        assert (row.guidance_scale is not None) == (RECIPES[name].guidance != "")
+        assert (row.image_guidance_scale is not None) == (RECIPES[name].image_guidance != "")
+        assert (row.resolution is not None) == bool(RECIPES[name].size or RECIPES[name].resolution)
+
+
+def test_every_recipe_is_exercised_on_a_tiny_pipeline():
+    assert set(tiny_pipelines.BUILDERS) == set(RECIPES)
+
+
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        ((640, 480), (1184, 880)),
+        ((480, 640), (880, 1184)),
+        ((512, 512), (1024, 1024)),
+        ((1920, 1080), (1392, 752)),
+        ((3000, 1000), (1568, 672)),
+    ],
+)
+def test_kontext_is_asked_for_the_preferred_size_of_the_pictures_shape(source, expected):
+    assert kontext(source, 1024) == expected
+
+
+def test_kontext_sizes_are_the_librarys():
+    module = importlib.import_module("diffusers.pipelines.flux.pipeline_flux_kontext")
+    for width, height in module.PREFERRED_KONTEXT_RESOLUTIONS:
+        assert kontext((width, height), 1024) == (width, height)
+
+
+def test_the_class_the_checkpoint_declares_decides(folder_of):
+    folder = folder_of("OmniGenPipeline")
+    assert editors.preset_row(str(folder), "nano").pipeline == "OmniGenPipeline"
+    assert get_editor(str(folder), steps=2, resolution=64).describe()["guidance"] == {
+        "guidance_scale": 2.0,
+        "img_guidance_scale": 1.6,
+    }
+
+
+def test_a_row_overrules_the_class_that_is_declared(folder_of, tmp_path):
+    import shutil
+
+    folder = Path(shutil.copytree(folder_of("OmniGenPipeline"), tmp_path / "copy"))
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps({**index, "_class_name": "WanImageToVideoPipeline"}))
+    editor = get_editor("omnigen", checkpoint=str(folder), steps=2)
+    assert editor.describe()["pipeline"] == "OmniGenPipeline"
+    assert editor.describe()["published"]["class"] == "WanImageToVideoPipeline"
+    with pytest.raises(EditorError, match=r"WanImageToVideoPipeline.* is not an editing pipeline"):
+        get_editor("omnigen", checkpoint=str(folder), pipeline=None)
+
+
+def test_cosxl_gets_its_own_noise_schedule(folder_of, tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+
+    seen = {}
+
+    def from_single_file(path, **options):
+        folder = folder_of("StableDiffusionXLInstructPix2PixPipeline")
+        seen.update(options, path=path, folder=str(folder))
+        return diffusers.StableDiffusionXLInstructPix2PixPipeline.from_pretrained(folder)
+
+    kind = diffusers.StableDiffusionXLInstructPix2PixPipeline
+    monkeypatch.setattr(kind, "from_single_file", from_single_file)
+    save_file({"a": torch.zeros(1)}, tmp_path / "cosxl_edit.safetensors")
+    editor = get_editor(
+        "cosxl-edit", checkpoint=str(tmp_path / "cosxl_edit.safetensors"), steps=2, resolution=64
+    )
+    assert seen["config"] == "diffusers/sdxl-instructpix2pix-768"
+    assert editor._pipeline.is_cosxl_edit is True
+    plain = get_editor("cosxl-edit", checkpoint=seen["folder"], steps=2, resolution=64)  # a folder as well
+    assert plain._pipeline.is_cosxl_edit is True
+    assert plain.describe()["scheduler"] == editor.describe()["scheduler"]
+    scheduler = editor.describe()["scheduler"]
+    assert scheduler["class"] == "EDMEulerScheduler"
+    assert (scheduler["sigma_max"], scheduler["prediction_type"]) == (120.0, "v_prediction")
+    with pytest.raises(EditorError, match=r"cannot load 'owner/name:file\.safetensors'"):
+        get_editor("cosxl-edit", checkpoint="owner/name:file.safetensors")
+
+
+def test_an_editor_that_is_told_the_object_needs_one(build, request_of):
+    (result,) = build("LEditsPPPipelineStableDiffusion").edit([request_of(object="")])
+    assert result.image is None
+    assert "names none" in result.error
+
+
+@pytest.mark.parametrize(
+    "name, option, expected",
+    [
+        ("OmniGenPipeline", {"steps": 0}, "steps is 0"),
+        ("OmniGenPipeline", {"guidance_scale": -1}, "guidance_scale is -1"),
+        ("OmniGenPipeline", {"resolution": 0}, "resolution is 0"),
+        ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
+        ("OmniGenPipeline", {"resize": "r64"}, "has no option 'resize'"),
+        ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
+        ("QwenImageEditPipeline", {"resolution": 512}, "decides about sizes itself"),
+    ],
+)
+def test_impossible_settings_are_refused_in_a_sentence(name, option, expected, build):
+    with pytest.raises(EditorError, match=expected):
+        build(name, **option)
+
+
+def test_values_that_are_not_finite_are_an_error_of_their_sample_only(build, request_of, monkeypatch):
+    editor = build("OmniGenPipeline")
+    original = type(editor._pipeline).__call__
+
+    def poisoned(self, **arguments):
+        output = original(self, **arguments)
+        if "dog" in arguments["prompt"]:
+            output.images[0, 0, 0, 0] = np.nan
+        return output
+
+    monkeypatch.setattr(type(editor._pipeline), "__call__", poisoned)
+    good, bad = editor.edit([request_of(0), request_of(1, instruction="No dog.")])
+    assert good.error is None
+    assert "not finite" in bad.error
+
+
+def test_a_failing_sample_does_not_take_the_others_along(build, request_of, monkeypatch):
+    editor = build("FluxKontextPipeline")
+    original = type(editor._pipeline).__call__
+
+    def broken(self, **arguments):
+        if "No dog." in arguments["prompt"]:
+            raise ValueError("bad prompt")
+        return original(self, **arguments)
+
+    monkeypatch.setattr(type(editor._pipeline), "__call__", broken)
+    results = editor.edit([request_of(0), request_of(1, instruction="No dog."), request_of(2)])
+    assert [result.error for result in results] == [None, "ValueError: bad prompt", None]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("offload", ["model", "sequential"])
+def test_offloading_on_a_gpu_gives_the_same_pictures(offload, build, request_of):
+    plain = build("FluxKontextPipeline", device="cuda")
+    other = build("FluxKontextPipeline", device="cuda", offload=offload)
+    difference = image_of(plain, request_of()).astype(int) - image_of(other, request_of())
+    assert np.abs(difference).max() <= 1
+    assert plain.fingerprint == other.fingerprint
