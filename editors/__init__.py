@@ -15,13 +15,15 @@ from typing import Any
 from editors.base import Editor, EditorError, EditRequest, EditResult
 from editors.presets import (
     DEFAULT_ROWS,
-    PIX2PIX_OPTIONS,
+    OPTIONS,
     PRESETS,
+    ZONE_MODELS,
     EditorPreset,
     is_checkpoint,
     near_match,
     preset_row,
 )
+from editors.zone.files import find_missing
 
 __all__ = [
     "PRESETS",
@@ -32,7 +34,10 @@ __all__ = [
     "EditorPreset",
     "available",
     "check",
+    "check_models",
     "get_editor",
+    "has_maps",
+    "model_options",
     "needs_checkpoint",
     "preset_row",
 ]
@@ -43,8 +48,13 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "identity": ("editors.basic:Identity", ()),
     "solid": ("editors.basic:Solid", ("color",)),
     "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
-    "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", PIX2PIX_OPTIONS),
+    "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
+    "zone": ("editors.zone.adapter:Zone", OPTIONS["zone"]),
 }
+# Kind -> the options that name a further model, as a folder, a file or a hub id ("owner/name@revision").
+_MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
+# Kinds whose results carry intermediate pictures when a request asks for them.
+_KINDS_WITH_MAPS = ("zone",)
 _BASIC = ("identity", "solid", "flaky")
 
 
@@ -56,6 +66,24 @@ def available() -> list[str]:
 def needs_checkpoint(name: str) -> bool:
     """Whether the editor has weights to load (`preset_row` then has a row for it)."""
     return name not in _BASIC
+
+
+def model_options(name: str) -> tuple[str, ...]:
+    """The options of an editor that name a model beside its checkpoint."""
+    return _MODEL_OPTIONS.get(_kind(name), ())
+
+
+def check_models(name: str, **models: str) -> None:
+    """Raise EditorError when a file that has to be on this machine is not; `models` by option, loads none."""
+    if _kind(name) == "zone" and "action" in models:
+        missing = find_missing(models["action"])
+        if missing:
+            raise EditorError(missing)
+
+
+def has_maps(name: str) -> bool:
+    """Whether the editor's results carry intermediate pictures when a request asks for them."""
+    return _kind(name) in _KINDS_WITH_MAPS
 
 
 def check(name: str, **overrides: Any) -> None:
@@ -89,8 +117,8 @@ def get_editor(
     device      Anything torch.device accepts.
     dtype       "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass (of three guidance branches each).
-    overrides   The row's values: steps, guidance_scale, image_guidance_scale, resize, resolution, rounding;
-                or the options of the editors without a model.
+    overrides   The row's values: steps, guidance_scale, image_guidance_scale, resize, resolution, rounding,
+                further models and settings; or the options of the editors without a model.
 
     Raises EditorError for an unknown name or option and for an unusable checkpoint.
     """

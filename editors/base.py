@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,12 +23,14 @@ class EditRequest:
     instruction  Given to the model verbatim.
     seed         0 <= seed < 2**63. Belongs to the sample: the same seed, image, instruction and editor give
                  the same result whatever else is in the batch.
+    maps         Whether an editor that has intermediate pictures should return them; the edit is the same.
     """
 
     id: str
     image: np.ndarray
     instruction: str
     seed: int
+    maps: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,16 @@ class EditResult:
 
     `note` is something a reader should know although the edit succeeded, e.g. that the instruction was
     longer than the text encoder reads; empty as a rule.
+
+    `maps` are the named intermediate pictures that the request asked for, in the order of the work: each
+    (h, w) or (h, w, 3) uint8, of any size. Empty for editors that have none.
     """
 
     id: str
     image: np.ndarray | None
     error: str | None = None
     note: str = ""
+    maps: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class EditorError(ValueError):

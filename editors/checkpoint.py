@@ -206,14 +206,43 @@ def _check_fit(pipeline: Any, checkpoint: str) -> None:
         )
 
 
+@contextmanager
+def explained(checkpoint: str) -> Iterator[None]:
+    """Loading within it is silent, leaves the global generator as it was, and fails with an EditorError."""
+    with torch.random.fork_rng(devices=[]), quiet():
+        try:
+            yield
+        except EditorError:
+            raise
+        except _LOAD_ERRORS as error:
+            raise _unusable(checkpoint, error) from error
+
+
+def locate(reference: str) -> tuple[str, str | None]:
+    """(folder, None) or (hub id, revision or None) of `reference`. Raises EditorError when it is neither."""
+    path = Path(reference).expanduser()
+    return (str(path), None) if path.exists() else _split_hub_id(reference, None)
+
+
+def module_hash(**modules: Any) -> str:
+    """SHA-256 hex string over the configuration and every tensor of modules on the CPU."""
+    sha = hashlib.sha256()
+    for part, module in modules.items():
+        _hash_module(sha, part, module)
+    return sha.hexdigest()
+
+
+def _hash_module(sha: Any, part: str, module: Any) -> None:
+    sha.update(json.dumps([part, _public(module.config)], sort_keys=True, default=str).encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        sha.update(f"{name}{tuple(tensor.shape)}".encode())
+        sha.update(tensor.contiguous().numpy().data)
+
+
 def _content_hash(pipeline: Any) -> str:
     sha = hashlib.sha256()
     for part in _WEIGHTS:
-        module = getattr(pipeline, part)
-        sha.update(json.dumps([part, _public(module.config)], sort_keys=True, default=str).encode())
-        for name, tensor in sorted(module.state_dict().items()):
-            sha.update(f"{name}{tuple(tensor.shape)}".encode())
-            sha.update(tensor.contiguous().numpy().data)
+        _hash_module(sha, part, getattr(pipeline, part))
     backend = getattr(pipeline.tokenizer, "backend_tokenizer", None)
     rules = backend.to_str() if backend is not None else sorted(pipeline.tokenizer.get_vocab().items())
     sha.update(json.dumps([rules, pipeline.tokenizer.model_max_length]).encode())

@@ -90,13 +90,18 @@ class InstructPix2Pix:
         self._text_encoder = self._place(pipeline.text_encoder)
         self._vae = self._place(pipeline.vae)
         self._unet = self._place(pipeline.unet)
-        self._scheduler: Any = euler_ancestral(pipeline.scheduler.config)
-        self._scheduler.set_timesteps(steps, device=self._device)
+        self._scheduler: Any = self._make_scheduler(pipeline.scheduler.config)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
         self._texts: dict[str, tuple[torch.Tensor, str]] = {}
         # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
         self._text_lock = threading.Lock()
+
+    def _make_scheduler(self, config: Any) -> Any:
+        """The sampler of this editor, ready for `steps` steps, for a checkpoint whose own has `config`."""
+        scheduler = euler_ancestral(config)
+        scheduler.set_timesteps(self.steps, device=self._device)
+        return scheduler
 
     def _place(self, module: Any) -> Any:
         layout = torch.channels_last if self.channels_last else torch.preserve_format
@@ -179,25 +184,37 @@ class InstructPix2Pix:
 
     @torch.inference_mode()
     def _edit_batch(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
-        requests = [request for request, _ in items]
-        texts = [self._encode_text(request.instruction) for request in requests]
+        embeddings, sources, notes = self._condition(items)
+        latents = self._sample(embeddings, sources, [request.seed for request, _ in items])
+        results = []
+        for (request, _), picture, note in zip(items, self._develop(latents), notes, strict=True):
+            if picture is None:
+                results.append(EditResult(request.id, None, self._not_finite(), note))
+            else:
+                results.append(EditResult(request.id, picture, note=note))
+        return results
+
+    def _condition(
+        self, items: list[tuple[EditRequest, np.ndarray]]
+    ) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """What the UNet is told: texts (3B, tokens, width), pictures (B, 4, h, w), and a note per sample."""
+        texts = [self._encode_text(request.instruction) for request, _ in items]
         null = self._encode_text("")[0].expand(len(items), -1, -1)
         embeddings = torch.cat([torch.cat([embedding for embedding, _ in texts]), null, null])
         sources = self._encode_images(np.stack([image for _, image in items]))
-        latents = self._sample(embeddings, sources, [request.seed for request in requests])
+        return embeddings, sources, [note for _, note in texts]
+
+    def _develop(self, latents: torch.Tensor) -> list[np.ndarray | None]:
+        """(B, 4, h, w) to B pictures (H, W, 3) uint8; None where a value is not finite."""
         pixels = self._decode(latents)
-        finite = (
-            torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
-        ).tolist()
+        finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
         pictures = self._to_uint8(pixels)
-        results = []
-        for request, picture, (_, note), good in zip(requests, pictures, texts, finite, strict=True):
-            if good:
-                results.append(EditResult(request.id, picture.copy(), note=note))
-            else:
-                reason = f"the model gave values that are not finite in {self.dtype}; try dtype float32"
-                results.append(EditResult(request.id, None, reason, note))
-        return results
+        return [
+            picture.copy() if good else None for picture, good in zip(pictures, finite.tolist(), strict=True)
+        ]
+
+    def _not_finite(self) -> str:
+        return f"the model gave values that are not finite in {self.dtype}; try dtype float32"
 
     def _encode_text(self, text: str) -> tuple[torch.Tensor, str]:
         """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
@@ -237,13 +254,29 @@ class InstructPix2Pix:
         x = noise.draw() * sigmas[0]
         for index, timestep in enumerate(self._scheduler.timesteps):
             sigma, sigma_next = sigmas[index], sigmas[index + 1]
-            scaled = (x / (sigma**2 + 1) ** 0.5).to(conditions.dtype)
-            inputs = torch.cat([torch.cat([scaled] * 3), conditions], dim=1)
-            output = self._unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False)[0]
-            guided = guide(output.float(), self.guidance_scale, self.image_guidance_scale)
+            scaled = x / (sigma**2 + 1) ** 0.5
+            guided = self._predict(self._unet, scaled, timestep, embeddings, conditions)
             fresh = noise.draw() if sigma_next > 0 else None
             x = ancestral_step(x, guided, sigma, sigma_next, fresh, prediction_type)
         return x
+
+    def _predict(
+        self,
+        unet: Any,
+        scaled: torch.Tensor,
+        timestep: torch.Tensor,
+        embeddings: torch.Tensor,
+        conditions: torch.Tensor,
+        **options: Any,
+    ) -> torch.Tensor:
+        """Guided prediction (B, 4, h, w) float32 of `unet`, its three branches in one forward.
+
+        scaled: (B, 4, h, w) as the sampler scales its input; conditions: (3B, 4, h, w); embeddings: (3B,
+        ...).
+        """
+        inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * 3), conditions], dim=1)
+        output = unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False, **options)[0]
+        return guide(output.float(), self.guidance_scale, self.image_guidance_scale)
 
     def _decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""

@@ -149,6 +149,10 @@ class EvalConfig:
         default=False,
         metadata=about("discard earlier results that a changed configuration contradicts", "Files"),
     )
+    debug_zone: bool = field(
+        default=False,
+        metadata=about("draw ZONE's intermediate maps, one picture per sample, into RUN/maps", "Files"),
+    )
     models: ModelsConfig = field(default_factory=ModelsConfig)
 
     @property

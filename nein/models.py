@@ -41,15 +41,39 @@ class EditorChoice:
     revision: str | None
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_maps(self) -> bool:
+        """Whether the editor can return intermediate pictures."""
+        return editors.has_maps(self.row)
+
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, with its weights in memory. Raises EditorError."""
         where: dict[str, Any] = {}
         if self.checkpoint is not None:
             where["checkpoint"], revision = resolve(self.checkpoint)
             where["revision"] = revision or self.revision
+        further = {name: folder_of(self.options[name]) for name in self._further()}
         return editors.get_editor(
-            self.row, device=device, dtype=dtype, batch_size=batch_size, **where, **self.options
+            self.row,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            **where,
+            **{**self.options, **further},
         )
+
+    def check_references(self) -> None:
+        """Looks for the embedded models and local files among the editor's models, loading none.
+
+        Raises UserError or EditorError for one that is not there.
+        """
+        if self.checkpoint is not None:
+            resolve(self.checkpoint)
+        further = {name: folder_of(self.options[name]) for name in self._further()}
+        editors.check_models(self.row, **further)
+
+    def _further(self) -> list[str]:
+        return [name for name in editors.model_options(self.row) if name in self.options]
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
@@ -73,7 +97,12 @@ def _every_editor(preset: str) -> list[str]:
     from nein.nano import zoo
 
     shipped = zoo.available()
-    return [editor for editor, row in rows.items() if row.checkpoint.removeprefix("nano:") in shipped]
+    needed = {editor: (row.checkpoint, *row.models.values()) for editor, row in rows.items()}
+    return [
+        editor
+        for editor, models in needed.items()
+        if all(model.removeprefix("nano:") in shipped for model in models)
+    ]
 
 
 def _choose(name: str, config: EvalConfig) -> EditorChoice:
@@ -111,6 +140,12 @@ def resolve(reference: str) -> tuple[str, str | None]:
         return str(Path(reference).expanduser()), None
     name, _, revision = reference.partition("@")
     return name, revision or None
+
+
+def folder_of(reference: str) -> str:
+    """The reference with an embedded model's name turned into its folder, and `~` into the home folder."""
+    where, revision = resolve(reference)
+    return f"{where}@{revision}" if revision else where
 
 
 def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
