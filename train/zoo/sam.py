@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,14 +16,12 @@ from nein.nano.scenes import Scene, mask
 from train.zoo.editors import save_half
 from train.zoo.loop import Job, sized, step_count
 from train.zoo.pool import degrade, scene_pool, to_float
-from train.zoo.vision import normalise
+from train.zoo.vision import CLIP_MEAN, CLIP_STD, TOWER, WIDTH, normalise
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-PATCH = 4
+PATCH: int = TOWER["patch_size"]
 GRID_SIDE = SIZE // PATCH
 #: Points per picture in training; most of them on things.
-POINTS = 6
+POINTS = 8
 ON_THINGS = 0.75
 #: From how good an overlap on a segment counts as found.
 FOUND = 0.7
@@ -31,19 +30,20 @@ GRID, QUALITY, STABILITY = 16, 0.7, 0.8
 
 
 def sam_config() -> dict[str, dict[str, Any]]:
-    """A SamModel for 64x64 pictures: 16x16 patches of 4 pixels, masks of 64x64. SamConfig's three parts."""
+    """A SamModel for 64x64 pictures: 8x8 patches of 8 pixels, masks of 32x32. SamConfig's three parts; the
+    vision tower has the shape of the nano backbone (`train.zoo.vision.TOWER`)."""
     vision = {
-        "hidden_size": 96,
+        "hidden_size": WIDTH,
         "output_channels": 64,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
+        "num_hidden_layers": TOWER["num_hidden_layers"],
+        "num_attention_heads": TOWER["num_attention_heads"],
+        "mlp_dim": TOWER["intermediate_size"],
+        "hidden_act": TOWER["hidden_act"],
         "image_size": SIZE,
         "patch_size": PATCH,
-        "mlp_dim": 192,
         "num_pos_feats": 32,
         "use_rel_pos": False,
-        "window_size": 8,
-        "global_attn_indexes": [1, 3],
+        "window_size": 0,
         "initializer_range": 0.02,  # the library's default of 1e-10 is for weights that are loaded anyway
     }
     prompt = {"hidden_size": 64, "image_size": SIZE, "patch_size": PATCH}
@@ -92,11 +92,46 @@ def index_map(scene: Scene) -> np.ndarray:
     return found
 
 
+def start_from_backbone(encoder: Any, zoo: Path, images: torch.Tensor) -> None:
+    """Copy the backbone into SAM's vision tower, as the big one starts from a pre-trained tower.
+
+    images: (N, 3, 64, 64) standardised. SAM's tower has neither a class token nor a norm before its first
+    layer; the norm is folded into the patch embedding, with the mean spread of its inputs over `images` in
+    place of each one's own. Raises SystemExit when the backbone has not been trained.
+    """
+    file = zoo / "backbone" / "model.safetensors"
+    if not file.exists():
+        raise SystemExit(f"{file} is missing; train it first: python train/nano.py backbone")
+    known = {key.removeprefix("vision_model."): value for key, value in load_file(file).items()}
+    patches = known["embeddings.patch_embedding.weight"]
+    places = known["embeddings.position_embedding.weight"][1:]  # without the class token's
+    raw = F.conv2d(images, patches, stride=PATCH).flatten(2).transpose(1, 2) + places
+    gain = known["pre_layrnorm.weight"] / raw.std(-1, correction=0).mean()
+    state = {
+        "patch_embed.projection.weight": gain[:, None, None, None] * (patches - patches.mean(0)),
+        "patch_embed.projection.bias": known["pre_layrnorm.bias"],
+        "pos_embed": (gain * (places - places.mean(-1, keepdim=True))).view(1, GRID_SIDE, GRID_SIDE, -1),
+    }
+    for number in range(TOWER["num_hidden_layers"]):
+        there, here = f"encoder.layers.{number}.", f"layers.{number}."
+        for kind in ("weight", "bias"):
+            parts = [known[f"{there}self_attn.{name}_proj.{kind}"] for name in "qkv"]
+            state[f"{here}attn.qkv.{kind}"] = torch.cat(parts)
+            state[f"{here}attn.proj.{kind}"] = known[f"{there}self_attn.out_proj.{kind}"]
+            for ours, theirs in (("mlp.lin1", "mlp.fc1"), ("mlp.lin2", "mlp.fc2")):
+                state[f"{here}{ours}.{kind}"] = known[f"{there}{theirs}.{kind}"]
+            for norm in ("layer_norm1", "layer_norm2"):
+                state[f"{here}{norm}.{kind}"] = known[f"{there}{norm}.{kind}"]
+    missing, unexpected = encoder.load_state_dict(state, strict=False)
+    if unexpected or any(not name.startswith("neck.") for name in missing):
+        raise AssertionError(f"the backbone does not fit SAM's tower: {missing} {unexpected}")
+
+
 class Sight(nn.Module):
     """Training aid, thrown away afterwards: every patch of the image embedding is asked what it shows, and
     whether it shows the same thing as the patch that a point is on.
 
-    The big SAM brings such features along from its pre-training; from the masks alone they come very slowly.
+    From the masks alone, features that tell one thing from the next come slowly.
     """
 
     def __init__(self, width: int) -> None:
@@ -107,7 +142,7 @@ class Sight(nn.Module):
     def forward(
         self, embedding: torch.Tensor, labels: torch.Tensor, points: torch.Tensor, masks: torch.Tensor
     ) -> torch.Tensor:
-        """embedding (B, width, 16, 16), labels (B, 16, 16), points (B, P, 2), masks (B, P, 64, 64)."""
+        """embedding (B, width, 8, 8), labels (B, 8, 8), points (B, P, 2), masks (B, P, 64, 64)."""
         cells = embedding.float().flatten(2).transpose(1, 2)
         weight = torch.where(labels.flatten() < len(CATEGORIES), 3.0, 1.0)
         each = F.cross_entropy(self.what(cells).flatten(0, 1), labels.flatten(), reduction="none")
@@ -119,11 +154,11 @@ class Sight(nn.Module):
 
 
 def patch_labels(scene: Scene) -> np.ndarray:
-    """(16, 16) uint8: category of the thing that covers at least 40 % of a patch, else one past the last."""
+    """(8, 8) uint8: category of the thing that covers at least 30 % of a patch, else one past the last."""
     labels = np.full((GRID_SIDE, GRID_SIDE), len(CATEGORIES), np.uint8)
     for item in scene.items:
         share = mask(item).reshape(GRID_SIDE, PATCH, GRID_SIDE, PATCH).mean((1, 3))
-        labels[share >= 0.4] = CATEGORIES.index(item.category)
+        labels[share >= 0.3] = CATEGORIES.index(item.category)
     return labels
 
 
@@ -163,23 +198,28 @@ def sam_job(zoo: Path, device: torch.device, scale: float) -> Job:
     A point on the background has no mask of its own: only its IoU, zero, is learned, so that mask generation
     drops what it yields there.
     """
-    from transformers import SamImageProcessor
-
     model = build_sam()
     pool = scene_pool("train", max(64, int(8_000 * min(1.0, scale))))
     images = pool.images.to(device)
     maps = torch.from_numpy(np.stack([index_map(s) for s in pool.scenes])).to(device)
     labels = torch.from_numpy(np.stack([patch_labels(s) for s in pool.scenes])).long().to(device)
     sight = Sight(model.config.vision_config.output_channels)
-    batch = sized(12, scale, 4)
+    batch = sized(16, scale, 4)
+    start_from_backbone(
+        model.vision_encoder, zoo, normalise(to_float(pool.images[:256]), CLIP_MEAN, CLIP_STD)
+    )
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device)
         points, wanted = draw_points(maps[pick], POINTS, generator)
-        x = normalise(degrade(to_float(images[pick]), generator), IMAGENET_MEAN, IMAGENET_STD)
+        x = normalise(degrade(to_float(images[pick]), generator), CLIP_MEAN, CLIP_STD)
         seen = model.vision_encoder(x).last_hidden_state
         out = model(image_embeddings=seen, input_points=points[:, :, None])
         logits, rated = out.pred_masks.float(), out.iou_scores.float()
+        # Compared at full size, enlarged as mask generation enlarges them.
+        logits = F.interpolate(logits.flatten(0, 1), (SIZE, SIZE), mode="bilinear").unflatten(
+            0, logits.shape[:2]
+        )
         goal = wanted[:, :, None].expand_as(logits)
         cross = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
         probability = logits.sigmoid()
@@ -202,38 +242,49 @@ def sam_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def finish() -> dict[str, Any]:
         folder = zoo / "sam"
         save_half(model, folder)
-        processor = SamImageProcessor(
-            size={"longest_edge": SIZE},
-            pad_size={"height": SIZE, "width": SIZE},
-            mask_size={"longest_edge": SIZE},
-            mask_pad_size={"height": SIZE, "width": SIZE},
-        )
-        processor.save_pretrained(folder)
+        processor().save_pretrained(folder)
         return {"held_out": measure(model, device, scale)}
 
-    steps = step_count(2_400, scale)
-    return Job("sam", {"sam": model, "sight": sight}, loss, finish, steps, 1.5e-3, batch, 60, 0.05, ema=0.99)
+    steps = step_count(3_000, scale)
+    return Job("sam", {"sam": model, "sight": sight}, loss, finish, steps, 1e-3, batch, 60, 0.05, ema=0.99)
+
+
+def processor() -> Any:
+    """SamImageProcessor for 64x64 pictures, standardised as the backbone expects."""
+    from transformers import SamImageProcessor
+
+    square = {"height": SIZE, "width": SIZE}
+    return SamImageProcessor(
+        size={"longest_edge": SIZE},
+        pad_size=square,
+        mask_size={"longest_edge": 4 * GRID_SIDE},
+        mask_pad_size={"height": 4 * GRID_SIDE, "width": 4 * GRID_SIDE},
+        image_mean=list(CLIP_MEAN),
+        image_std=list(CLIP_STD),
+    )
 
 
 def measure(model: Any, device: torch.device, scale: float) -> dict[str, float]:
     """Held-out quality: the best mask from a point inside each thing, and what mask generation finds."""
-    from transformers import SamImageProcessor
     from transformers.pipelines import MaskGenerationPipeline
 
     dev = scene_pool("dev", sized(120, scale, 4))
     maps = torch.from_numpy(np.stack([index_map(s) for s in dev.scenes])).to(device)
     points, wanted = draw_points(maps, 8, torch.Generator(device).manual_seed(0))
-    x = normalise(to_float(dev.images.to(device)), IMAGENET_MEAN, IMAGENET_STD)
+    x = normalise(to_float(dev.images.to(device)), CLIP_MEAN, CLIP_STD)
     best, chosen = [], []
     for pixels, where, goal in zip(x.split(20), points.split(20), wanted.split(20), strict=True):
         out = model(pixel_values=pixels, input_points=where[:, :, None])
-        reached = overlap(out.pred_masks > 0, goal[:, :, None] > 0.5)
+        logits = out.pred_masks
+        logits = F.interpolate(logits.flatten(0, 1), (SIZE, SIZE), mode="bilinear").unflatten(
+            0, logits.shape[:2]
+        )
+        reached = overlap(logits > 0, goal[:, :, None] > 0.5)
         on = goal.amax((-1, -2)) > 0
         best.append(reached.amax(-1)[on])
         top = out.iou_scores.argmax(-1, keepdim=True)
         chosen.append(reached.gather(-1, top)[..., 0][on])
-    processor = SamImageProcessor(size={"longest_edge": SIZE}, pad_size={"height": SIZE, "width": SIZE})
-    generate = MaskGenerationPipeline(model=model, image_processor=processor, device=device)
+    generate = MaskGenerationPipeline(model=model, image_processor=processor(), device=device)
     found = total = segments = stray = 0
     for image, drawn in zip(dev.images, maps, strict=True):
         rows = segments_of(generate, image)
