@@ -17,11 +17,13 @@ from editors.presets import (
     DEFAULT_ROWS,
     OPTIONS,
     PRESETS,
+    ZONE_MODELS,
     EditorPreset,
     is_checkpoint,
     near_match,
     preset_row,
 )
+from editors.zone.files import find_missing
 
 __all__ = [
     "PRESETS",
@@ -32,7 +34,10 @@ __all__ = [
     "EditorPreset",
     "available",
     "check",
+    "check_models",
     "get_editor",
+    "has_maps",
+    "model_options",
     "needs_checkpoint",
     "options_of",
     "preset_row",
@@ -46,7 +51,12 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
     "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
     "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
+    "zone": ("editors.zone.adapter:Zone", OPTIONS["zone"]),
 }
+# Kind -> the options that name a further model, as a folder, a file or a hub id ("owner/name@revision").
+_MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
+# Kinds whose results carry intermediate pictures when a request asks for them.
+_KINDS_WITH_MAPS = ("zone",)
 _BASIC = ("identity", "solid", "flaky")
 
 
@@ -58,6 +68,24 @@ def available() -> list[str]:
 def needs_checkpoint(name: str) -> bool:
     """Whether the editor has weights to load (`preset_row` then has a row for it)."""
     return name not in _BASIC
+
+
+def model_options(name: str) -> tuple[str, ...]:
+    """The options of an editor that name a model beside its checkpoint."""
+    return _MODEL_OPTIONS.get(_kind(name), ())
+
+
+def check_models(name: str, **models: str) -> None:
+    """Raise EditorError when a file that has to be on this machine is not; `models` by option, loads none."""
+    if _kind(name) == "zone" and "action" in models:
+        missing = find_missing(models["action"])
+        if missing:
+            raise EditorError(missing)
+
+
+def has_maps(name: str) -> bool:
+    """Whether the editor's results carry intermediate pictures when a request asks for them."""
+    return _kind(name) in _KINDS_WITH_MAPS
 
 
 def check(name: str, **overrides: Any) -> None:
@@ -96,8 +124,8 @@ def get_editor(
     device      Anything torch.device accepts.
     dtype       "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass (of three guidance branches each).
-    overrides   What `options_of(name)` lists: the row's values, how the model runs on the machine, or the
-                options of the editors without a model.
+    overrides   What `options_of(name)` lists: the row's values, further models and settings, how the model
+                runs on the machine, or the options of the editors without a model.
 
     Raises EditorError for an unknown name or option and for an unusable checkpoint.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ class EditRequest:
                  the same result whatever else is in the batch.
     object       What is to be removed, e.g. "traffic light". Only editors that are told it because they take
                  no instruction read it, and they say so in `describe()` ("reads": "object").
+    maps         Whether an editor that has intermediate pictures should return them; the edit is the same.
     """
 
     id: str
@@ -32,6 +33,7 @@ class EditRequest:
     instruction: str
     seed: int
     object: str = ""
+    maps: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,16 @@ class EditResult:
 
     `note` is something a reader should know although the edit succeeded, e.g. that the instruction was
     longer than the text encoder reads; empty as a rule.
+
+    `maps` are the named intermediate pictures that the request asked for, in the order of the work: each
+    (h, w) or (h, w, 3) uint8, of any size. Empty for editors that have none.
     """
 
     id: str
     image: np.ndarray | None
     error: str | None = None
     note: str = ""
+    maps: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class EditorError(ValueError):

@@ -237,6 +237,29 @@ def _check_fit(pipeline: Any, checkpoint: str) -> None:
         )
 
 
+@contextmanager
+def explained(checkpoint: str) -> Iterator[None]:
+    """Loading within it is silent, leaves the global generator as it was, and fails with an EditorError."""
+    with torch.random.fork_rng(devices=[]), quiet():
+        try:
+            yield
+        except EditorError:
+            raise
+        except LOAD_ERRORS as error:
+            raise unusable(checkpoint, error) from error
+
+
+def locate(reference: str) -> tuple[str, str | None]:
+    """(folder, None) or (hub id, revision or None) of `reference`. Raises EditorError when it is neither."""
+    path = Path(reference).expanduser()
+    return (str(path), None) if path.exists() else split_hub_id(reference, None)
+
+
+def module_hash(**modules: Any) -> str:
+    """SHA-256 hex string over the configuration and every tensor of modules on the CPU."""
+    return content_hash(modules, ())
+
+
 def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any]) -> str:
     """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
     sha = hashlib.sha256()

@@ -103,13 +103,18 @@ class InstructPix2Pix:
             self._vae = self._machine.place(pipeline.vae)
             self._unet = self._machine.place(pipeline.unet)
         self._denoise = torch.compile(self._unet) if self._machine.compile else self._unet
-        self._scheduler: Any = euler_ancestral(pipeline.scheduler.config)
-        self._scheduler.set_timesteps(steps, device=self._device)
+        self._scheduler: Any = self._make_scheduler(pipeline.scheduler.config)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
         self._texts: dict[str, tuple[torch.Tensor, str]] = {}
         # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
         self._text_lock = threading.Lock()
+
+    def _make_scheduler(self, config: Any) -> Any:
+        """The sampler of this editor, ready for `steps` steps, for a checkpoint whose own has `config`."""
+        scheduler = euler_ancestral(config)
+        scheduler.set_timesteps(self.steps, device=self._device)
+        return scheduler
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -162,30 +167,46 @@ class InstructPix2Pix:
             return self._edit_together(items)
 
     def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
-        requests = [request for request, _ in items]
-        texts = [self._encode_text(request.instruction) for request in requests]
-        instructions = torch.cat([embedding for embedding, _ in texts])
-        sources = self._encode_images(np.stack([image for _, image in items]))
-        latents = self._sample(instructions, sources, [request.seed for request in requests])
-        pixels = self._decode(latents)
-        finite = (
-            torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
-        ).tolist()
-        pictures = self._to_uint8(pixels)
+        embeddings, conditions, notes = self._condition(items)
+        latents = self._sample(embeddings, conditions, [request.seed for request, _ in items])
         results = []
-        for request, picture, (_, note), good in zip(requests, pictures, texts, finite, strict=True):
-            if good:
-                results.append(EditResult(request.id, self._finish(picture, request.image), note=note))
+        for (request, _), picture, note in zip(items, self._develop(latents), notes, strict=True):
+            if picture is None:
+                results.append(EditResult(request.id, None, self._not_finite(), note))
             else:
-                reason = (
-                    f"the model gave values that are not finite in {self._machine.dtype}; try dtype float32"
-                )
-                results.append(EditResult(request.id, None, reason, note))
+                results.append(EditResult(request.id, self._fit_back(picture, request.image), note=note))
         return results
 
-    def _finish(self, picture: np.ndarray, original: np.ndarray) -> np.ndarray:
+    def _condition(
+        self, items: list[tuple[EditRequest, np.ndarray]]
+    ) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """What the UNet is told in its K guidance branches: texts (K * B, tokens, width), pictures
+        (K * B, 4, h, w), and a note per sample."""
+        texts = [self._encode_text(request.instruction) for request, _ in items]
+        instructions = torch.cat([embedding for embedding, _ in texts])
+        sources = self._encode_images(np.stack([image for _, image in items]))
+        branches = self._guidance.branches
+        null = self._encode_text("")[0].expand_as(instructions)
+        nothing = torch.zeros_like(sources)
+        embeddings = torch.cat([instructions if told else null for told, _ in branches])
+        conditions = torch.cat([sources if shown else nothing for _, shown in branches])
+        return embeddings, conditions, [note for _, note in texts]
+
+    def _develop(self, latents: torch.Tensor) -> list[np.ndarray | None]:
+        """(B, 4, h, w) to B pictures (H, W, 3) uint8; None where a value is not finite."""
+        pixels = self._decode(latents)
+        finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
+        pictures = self._to_uint8(pixels)
+        return [
+            picture.copy() if good else None for picture, good in zip(pictures, finite.tolist(), strict=True)
+        ]
+
+    def _not_finite(self) -> str:
+        return f"the model gave values that are not finite in {self._machine.dtype}; try dtype float32"
+
+    def _fit_back(self, picture: np.ndarray, original: np.ndarray) -> np.ndarray:
         if self.output == "resized" or picture.shape == original.shape:
-            return picture.copy()
+            return picture
         return fit(picture, (original.shape[1], original.shape[0]))
 
     def _encode_text(self, text: str) -> tuple[torch.Tensor, str]:
@@ -219,31 +240,38 @@ class InstructPix2Pix:
             ]
         return torch.cat(parts)
 
-    def _sample(self, instructions: torch.Tensor, sources: torch.Tensor, seeds: list[int]) -> torch.Tensor:
-        """(B, tokens, width) and (B, 4, h, w) to clean latents (B, 4, h, w) float32."""
-        branches = self._guidance.branches
-        null = self._encode_text("")[0].expand_as(instructions)
-        embeddings = torch.cat([instructions if told else null for told, _ in branches])
-        nothing = torch.zeros_like(sources)
-        conditions = torch.cat([sources if shown else nothing for _, shown in branches])
+    def _sample(self, embeddings: torch.Tensor, conditions: torch.Tensor, seeds: list[int]) -> torch.Tensor:
+        """(K * B, tokens, width) and (K * B, 4, h, w) to clean latents (B, 4, h, w) float32."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
-        noise = SampleNoise(seeds, tuple(sources.shape[1:]), self._device)
+        noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)
         x = noise.draw() * sigmas[0]
         with self._machine.using(self._unet):
             for index, timestep in enumerate(self._scheduler.timesteps):
                 sigma, sigma_next = sigmas[index], sigmas[index + 1]
-                scaled = (x / (sigma**2 + 1) ** 0.5).to(conditions.dtype)
-                inputs = torch.cat([torch.cat([scaled] * len(branches)), conditions], dim=1)
-                output = self._denoise(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False)[
-                    0
-                ]
-                guided = self._guidance.combine(
-                    output.float(), self.guidance_scale, self.image_guidance_scale
-                )
+                scaled = x / (sigma**2 + 1) ** 0.5
+                guided = self._predict(self._denoise, scaled, timestep, embeddings, conditions)
                 fresh = noise.draw() if sigma_next > 0 else None
                 x = ancestral_step(x, guided, sigma, sigma_next, fresh, prediction_type)
         return x
+
+    def _predict(
+        self,
+        unet: Any,
+        scaled: torch.Tensor,
+        timestep: torch.Tensor,
+        embeddings: torch.Tensor,
+        conditions: torch.Tensor,
+        **options: Any,
+    ) -> torch.Tensor:
+        """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward.
+
+        scaled: (B, 4, h, w) as the sampler scales its input; embeddings, conditions: from `_condition`.
+        """
+        count = len(self._guidance.branches)
+        inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * count), conditions], dim=1)
+        output = unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False, **options)[0]
+        return self._guidance.combine(output.float(), self.guidance_scale, self.image_guidance_scale)
 
     def _decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""

@@ -38,9 +38,11 @@ class EditorPreset:
     output                "resized": the size the model works at; "input": that of the picture.
     dtype                 Precision of the published setting, for information; `get_editor` decides by its
                           own argument.
-    kind                  "instruct-pix2pix" or "pipeline": which class of ours runs it.
-    pipeline              Class of diffusers, for the latter.
-    negative_prompt       For the latter; None passes none. The former's is always "".
+    kind                  Which class of editor the row is for; a key of `OPTIONS`.
+    settings              Values of options that only this kind has, by option.
+    models                Further models, by the option that takes them; each is written like `checkpoint`.
+    pipeline              Class of diffusers, for the kind "pipeline".
+    negative_prompt       For the kind "pipeline"; None passes none. The others' is always "".
     config                Where the configurations of a single file come from.
     cosxl                 See `editors.pipelines.DiffusersPipeline`.
     note                  What a user should know before comparing with published numbers.
@@ -71,10 +73,13 @@ class EditorPreset:
     negative_prompt: str | None = None
     config: str | None = None
     cosxl: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, Any]:
         """The keyword arguments of the editor's class that this row decides."""
-        return {name: getattr(self, name) for name in OPTIONS[self.kind] if hasattr(self, name)}
+        common = {name: getattr(self, name) for name in OPTIONS[self.kind] if hasattr(self, name)}
+        return {**common, **self.settings, **self.models}
 
 
 # How a model runs on the machine (`editors.machine.Machine`), for every editor that has one.
@@ -108,7 +113,30 @@ PIPELINE_OPTIONS = (
     "compile",
     "offload",
 )
-OPTIONS = {"instruct-pix2pix": PIX2PIX_OPTIONS, "pipeline": PIPELINE_OPTIONS}
+# The options of ZONE that are models themselves.
+ZONE_MODELS = ("magicbrush", "sam", "action")
+_NOT_ZONES = ("resize", "guidance", "output", "ema", "config")
+ZONE_OPTIONS = (
+    *(option for option in PIX2PIX_OPTIONS if option not in _NOT_ZONES),
+    *ZONE_MODELS,
+    "protocol",
+    "blend_beta",
+    "branches",
+    "map_stride",
+    "mask_threshold",
+    "least_area",
+    "points_per_side",
+    "segment_quality",
+    "segment_stability",
+    "dilation",
+    "brightness",
+    "smooth_radius",
+    "smooth_threshold",
+    "smooth_closing",
+    "edge_alpha",
+    "fallback",
+)
+OPTIONS = {"instruct-pix2pix": PIX2PIX_OPTIONS, "pipeline": PIPELINE_OPTIONS, "zone": ZONE_OPTIONS}
 
 _SOURCES = {
     "ip2p": "github.com/timothybrooks/instruct-pix2pix @ 0dffd1e, edit_cli.py defaults",
@@ -117,6 +145,8 @@ _SOURCES = {
     "hqedit": "github.com/UCSC-VLAA/HQ-Edit @ 3730500, README quick start",
     "hqedit-space": "hf.co/spaces/LAOS-Y/HQEdit, app defaults",
     "instructdiffusion": "github.com/cientgu/InstructDiffusion @ 435f0c3, edit_cli.py defaults",
+    "zone": "github.com/lsl001006/ZONE @ 9788584, inference.py defaults",
+    "zone-masks": "github.com/lsl001006/ZONE @ 9788584, utils/mask_utils.py and msk_from_attn.py",
     "linspace": "k-diffusion's CompVisDenoiser.get_sigmas, which the CLI scripts use, spaces steps this way",
 }
 
@@ -199,6 +229,82 @@ _NANO = EditorPreset(
     sources={"*": "this project, the nano models' cards"},
 )
 
+_ZONE = EditorPreset(
+    name="zone",
+    editor="zone",
+    preset="paper",
+    kind="zone",
+    checkpoint="timbrooks/instruct-pix2pix",
+    models={
+        "magicbrush": "vinesmsuic/magicbrush-jul7",
+        "sam": "facebook/sam-vit-huge",
+        "action": "ckpts/action_classifier.pth",
+    },
+    steps=20,
+    resize="zone",
+    scheduler="DPMSolverMultistepScheduler",
+    settings={
+        "protocol": "paper",
+        "blend_beta": 0.2,
+        "map_stride": 32,
+        "mask_threshold": 108,
+        "least_area": 64,
+        "points_per_side": 32,
+        "segment_quality": 0.88,
+        "segment_stability": 0.95,
+        "dilation": 4,
+        "smooth_radius": 200.0,
+        "smooth_threshold": 30,
+        "smooth_closing": 21,
+        "edge_alpha": 0.6,
+    },
+    note=(
+        "The action classifier is on no hub: fetch ckpts/action_classifier.pth (396,767 bytes) of "
+        "github.com/lsl001006/ZONE; the path here is relative to the working folder, or give the option "
+        "'action'. "
+        "facebook/sam-vit-huge holds the weights of sam_vit_h_4b8939.pth. The result is the released code's "
+        "composite/<name>_fft.png; which of its files NeIn scored is not known. Where that code ends with an "
+        "exception (no segment, no overlap) the sample has an error; protocol 'fixed' goes on. The released "
+        "code runs everything in float32."
+    ),
+    sources={
+        "*": _SOURCES["zone"],
+        "guidance_scale": _SOURCES["zone"]
+        + " (its --image_guidance_scale, which it passes as text guidance)",
+        "image_guidance_scale": (
+            "github.com/lsl001006/ZONE @ 9788584, default of text2image_instructpix2pix_blend"
+        ),
+        "models": _SOURCES["zone"] + "; SAM's published conversion in place of its .pth file",
+        "settings": _SOURCES["zone-masks"] + "; SAM: defaults of SamAutomaticMaskGenerator",
+        "timestep_spacing": "diffusers 0.18, to which ZONE is pinned: default of DPMSolverMultistepScheduler",
+    },
+)
+
+# The paper's lengths are for 512 pixels; an eighth of them here.
+_ZONE_NANO = replace(
+    _ZONE,
+    name="zone-nano",
+    preset="nano",
+    checkpoint="nano:ip2p",
+    models={"magicbrush": "nano:magicbrush", "sam": "nano:sam", "action": "nano:zone-action"},
+    guidance_scale=4.0,
+    resolution=64,
+    settings={
+        **_ZONE.settings,
+        "protocol": "fixed",
+        "map_stride": 8,
+        "least_area": 4,
+        "points_per_side": 16,
+        "segment_quality": 0.7,
+        "segment_stability": 0.8,
+        "dilation": 1,
+        "smooth_radius": 25.0,
+        "smooth_closing": 3,
+    },
+    note="Embedded miniature models; the numbers say nothing about the real editor's.",
+    sources={"*": "this project, the nano models' cards"},
+)
+
 _ROWS = (
     EditorPreset(
         name="ip2p",
@@ -245,6 +351,8 @@ _ROWS = (
     ),
     _INSTRUCTDIFFUSION,
     _NANO,
+    _ZONE,
+    _ZONE_NANO,
     replace(_NANO, name="magicbrush-nano", editor="magicbrush", checkpoint="nano:magicbrush"),
     replace(_NANO, name="hqedit-nano", editor="hqedit", checkpoint="nano:hqedit"),
     replace(
@@ -272,6 +380,8 @@ DEFAULT_ROWS: dict[tuple[str, str], str] = {
     ("magicbrush", "nano"): "magicbrush-nano",
     ("hqedit", "nano"): "hqedit-nano",
     ("instructdiffusion", "nano"): "instructdiffusion-nano",
+    ("zone", "paper"): "zone",
+    ("zone", "nano"): "zone-nano",
     **{(row["editor"], "paper"): row["name"] for row in MODERN},
 }
 

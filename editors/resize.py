@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from editors.base import EditorError
+
+ZONE_MULTIPLE = 32
 
 
 def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
@@ -48,13 +51,61 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
     return np.array(Image.fromarray(image).resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
+@dataclass(frozen=True)
+class Frame:
+    """How rule "zone" sets a picture into its working size; all in pixels, as (width, height).
+
+    scaled  Size of the picture inside the frame.
+    size    Size of the frame.
+    corner  (left, top) of the picture in the frame.
+    """
+
+    scaled: tuple[int, int]
+    size: tuple[int, int]
+    corner: tuple[int, int]
+
+
+def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
+    """The frame that rule "zone" gives a picture of `width` x `height` pixels.
+
+    Nothing is enlarged; a side beyond `resolution` brings the longer one down to it. Source:
+    `check_image_size` of github.com/lsl001006/ZONE @ 9788584 (there with 512, and multiples of 32).
+    """
+    longest = max(width, height)
+    scaled = (width, height)
+    if longest > resolution:
+        # A very thin picture would lose its last pixel; the original then fails.
+        scaled = max(1, int(width * resolution / longest)), max(1, int(height * resolution / longest))
+    size = (
+        math.ceil(scaled[0] / ZONE_MULTIPLE) * ZONE_MULTIPLE,
+        math.ceil(scaled[1] / ZONE_MULTIPLE) * ZONE_MULTIPLE,
+    )
+    return Frame(scaled, size, ((size[0] - scaled[0]) // 2, (size[1] - scaled[1]) // 2))
+
+
+def zone(image: np.ndarray, resolution: int) -> np.ndarray:
+    """Scale down to `zone_frame` (bicubic, PIL's default) and pad with black. Source as there."""
+    frame = zone_frame(image.shape[1], image.shape[0], resolution)
+    picture = Image.fromarray(image)
+    if picture.size != frame.scaled:
+        picture = picture.resize(frame.scaled, Image.Resampling.BICUBIC)
+    canvas = Image.new("RGB", frame.size)
+    canvas.paste(picture, frame.corner)
+    return np.array(canvas)
+
+
 def none(image: np.ndarray, resolution: int) -> np.ndarray:
     """Leave the picture as it is; the model then needs sides it can halve often enough."""
     del resolution
     return image
 
 
-RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash": squash, "none": none}
+RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "r64": r64,
+    "squash": squash,
+    "zone": zone,
+    "none": none,
+}
 
 
 def get_rule(name: str) -> Callable[[np.ndarray, int], np.ndarray]:

@@ -40,12 +40,15 @@ class Row:
     cells: Sequence[Cell]
 
 
-def draw(columns: Sequence[str], rows: Sequence[Row], size: int = 192) -> Image.Image:
-    """The grid as an RGB picture; `size` is the length of the longer side of every cell's picture."""
+def draw(columns: Sequence[str], rows: Sequence[Row], size: int = 192, *, smooth: bool = True) -> Image.Image:
+    """The grid as an RGB picture; `size` is the length of the longer side of every cell's picture.
+
+    smooth: pictures are scaled with Lanczos; otherwise pixels stay squares, as masks want it.
+    """
     scale = max(size / 192, 0.6)
     pen = _Pen(scale)
     width = 2 * MARGIN + len(columns) * size + (len(columns) - 1) * GAP
-    blocks = [_layout(row, size, pen, width - 2 * MARGIN) for row in rows]
+    blocks = [_layout(row, size, pen, width - 2 * MARGIN, smooth) for row in rows]
     header = max(name.count("\n") + 1 for name in columns) * pen.line(pen.head)
     height = MARGIN + header + sum(block.height + 2 * GAP for block in blocks) + MARGIN
     canvas = Image.new("RGB", (width, height), "white")
@@ -150,9 +153,9 @@ class _Block:
                 )
 
 
-def _layout(row: Row, size: int, pen: _Pen, width: int) -> _Block:
+def _layout(row: Row, size: int, pen: _Pen, width: int, smooth: bool) -> _Block:
     title, subtitle = pen.wrap(row.title, pen.body, width), [pen.shorten(row.subtitle, pen.small, width)]
-    pictures = [None if cell.picture is None else fit(cell.picture, size) for cell in row.cells]
+    pictures = [None if cell.picture is None else fit(cell.picture, size, smooth) for cell in row.cells]
     text_height = len(title) * pen.line(pen.body) + len(subtitle) * pen.line(pen.small) + 6
     picture_height = max((picture.height for picture in pictures if picture), default=size)
     # A message needs some lines even beside very flat pictures.
@@ -163,9 +166,11 @@ def _layout(row: Row, size: int, pen: _Pen, width: int) -> _Block:
     return _Block(title, subtitle, pictures, row.cells, text_height, picture_height, height)
 
 
-def fit(picture: np.ndarray, size: int) -> Image.Image:
-    """The picture scaled with Lanczos so that its longer side is `size`; small ones grow, big ones shrink."""
+def fit(picture: np.ndarray, size: int, smooth: bool = True) -> Image.Image:
+    """The picture scaled so that its longer side is `size`, by Lanczos or, unless `smooth`, by repetition."""
     height, width = picture.shape[:2]
     factor = size / max(height, width)
     target = (max(1, round(width * factor)), max(1, round(height * factor)))
-    return Image.fromarray(picture).resize(target, Image.Resampling.LANCZOS)
+    return Image.fromarray(picture).resize(
+        target, Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST
+    )

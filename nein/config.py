@@ -116,7 +116,9 @@ class EvalConfig:
     )
     evidence: Literal["both", "own"] = field(
         default="both",
-        metadata=about("what judges are asked for the record: both protocols' questions, or only these", "How"),
+        metadata=about(
+            "what judges are asked for the record: both protocols' questions, or only these", "How"
+        ),
     )
     seed: NonNegativeInt = field(
         default=0, metadata=about("run seed; every sample derives its own from it", "How")
@@ -152,6 +154,10 @@ class EvalConfig:
     overwrite: bool = field(
         default=False,
         metadata=about("discard earlier results that a changed configuration contradicts", "Files"),
+    )
+    debug_zone: bool = field(
+        default=False,
+        metadata=about("draw ZONE's intermediate maps, one picture per sample, into RUN/maps", "Files"),
     )
     models: ModelsConfig = field(default_factory=ModelsConfig)
 

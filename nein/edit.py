@@ -17,6 +17,7 @@ from nein.errors import UserError
 from nein.runs import RunDir
 from nein.samples import Sample
 from nein.seeds import sample_seed
+from nein.sheets import write_sheet
 from nein.world import World
 
 
@@ -29,16 +30,18 @@ def run_edits(
     run_seed: int,
     world: World,
     workers: int = 1,
+    maps: bool = False,
 ) -> None:
     """Edits this process's share of `pending`; a block is journaled once its images are on disk.
 
     workers: blocks in work at the same time (on a CPU; editors may be called from several threads).
+    maps: ask the editor for its intermediate pictures and draw them, one sheet per sample.
     """
     blocks = share(pending, world.rank, world.size)
 
     def work(block: int) -> tuple[list[dict[str, Any]], float]:
         start = time.perf_counter()
-        rows = edit_block(editor, run, decoded(block), run_seed=run_seed)
+        rows = edit_block(editor, run, decoded(block), run_seed=run_seed, maps=maps)
         return rows, time.perf_counter() - start
 
     def decoded(block: int) -> list[tuple[Sample, np.ndarray | str]]:
@@ -47,7 +50,7 @@ def run_edits(
     def one_after_another() -> Iterator[tuple[int, tuple[list[dict[str, Any]], float]]]:
         for block, members in prefetch(decoded, blocks):
             start = time.perf_counter()
-            rows = edit_block(editor, run, members, run_seed=run_seed)
+            rows = edit_block(editor, run, members, run_seed=run_seed, maps=maps)
             yield block, (rows, time.perf_counter() - start)
 
     total = sum(len(plan.members(block)) for block in blocks)
@@ -68,6 +71,7 @@ def edit_block(
     members: Sequence[tuple[Sample, np.ndarray | str]],
     *,
     run_seed: int,
+    maps: bool = False,
 ) -> list[dict[str, Any]]:
     """One batch through the editor. `members`: samples with their picture, or the reason why it has none."""
     requests = [
@@ -77,6 +81,7 @@ def edit_block(
             sample.instruction(run.track),
             sample_seed(run_seed, sample.id),
             sample.object,
+            maps,
         )
         for sample, image in members
         if not isinstance(image, str)
@@ -93,13 +98,16 @@ def edit_block(
             continue
         row["sample_sha256"] = images.pixel_hash(image)
         result = by_id[sample.id]
+        if maps:
+            write_sheet(run.sheet_path(sample.id), row["instruction"], result)
         if result.image is None:
-            rows.append({**row, "error": result.error or "the editor gave no picture and no reason"})
+            reason = result.error or "the editor gave no picture and no reason"
+            rows.append({**row, "error": reason, "note": result.note})
             continue
         images.write_png(run.image_path(sample.id), result.image)
         height, width = result.image.shape[:2]
         row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
-        rows.append({**row, "sha256": images.pixel_hash(result.image), "note": getattr(result, "note", "")})
+        rows.append({**row, "sha256": images.pixel_hash(result.image), "note": result.note})
     return rows
 
 

@@ -16,6 +16,7 @@ from nein.blocks import Plan
 from nein.cache import FeatureCache, RecordCache
 from nein.config import EvalConfig
 from nein.edit import finish_edits, run_edits
+from nein.errors import UserError
 from nein.finish import begun, finish_scores, pending_scores
 from nein.models import EditorChoice
 from nein.runs import COMPLETE, EDITED, RunDir
@@ -40,6 +41,13 @@ def evaluate(config: EvalConfig, world: World) -> str | None:
     text = None
     if "edit" in config.stages or "score" in config.stages:
         choices = models.resolve_editors(config)
+        if "edit" in config.stages:
+            for choice in choices:
+                choice.check_references()
+        if config.debug_zone and not any(choice.has_maps for choice in choices):
+            raise UserError(
+                "--debug-zone draws ZONE's intermediate maps, and no editor here has any; add --editor zone."
+            )
         if "score" in config.stages:
             models.check_references(config.metrics, config)
         atomic.check_writable(config.out_dir)
@@ -95,6 +103,9 @@ def edit_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: W
     for choice in dict.fromkeys(choice.asked for choice, _ in runs):
         own = [(c, run) for c, run in runs if c.asked == choice]
         done = {run.track: run.edits() for _, run in own}
+        maps = config.debug_zone and own[0][0].has_maps
+        if maps:
+            done = {run.track: _drawn(run, done[run.track]) for _, run in own}
         pending = {track: [b for b in plan.blocks if b not in found] for track, found in done.items()}
         world.barrier()  # all have read the journals before one of them writes
         if any(pending.values()):
@@ -112,6 +123,7 @@ def edit_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: W
                         run_seed=config.seed,
                         world=world,
                         workers=world.workers(device),
+                        maps=maps,
                     )
             del editor
             note_peak("edit", [run for _, run in own if pending[run.track]], choice, device, world)
@@ -120,6 +132,16 @@ def edit_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: W
         if world.is_main:
             for _, run in own:
                 run.update(counts=finish_edits(run, plan))
+
+
+def _drawn(run: RunDir, done: Mapping[int, Any]) -> dict[int, Any]:
+    """The finished blocks whose every edited sample has its sheet of maps; the others are made once more, to
+    the same bytes."""
+    return {
+        block: rows
+        for block, rows in done.items()
+        if all(row["image"] is None or run.sheet_path(row["id"]).exists() for row in rows)
+    }
 
 
 def score_stage(config: EvalConfig, runs: Runs, plan: Plan, device: str, world: World) -> None:

@@ -43,15 +43,39 @@ class EditorChoice:
     revision: str | None
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_maps(self) -> bool:
+        """Whether the editor can return intermediate pictures."""
+        return editors.has_maps(self.row)
+
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, with its weights in memory. Raises EditorError."""
         where: dict[str, Any] = {}
         if self.checkpoint is not None:
             where["checkpoint"], revision = resolve(self.checkpoint)
             where["revision"] = revision or self.revision
+        further = {name: folder_of(self.options[name]) for name in self._further()}
         return editors.get_editor(
-            self.row, device=device, dtype=dtype, batch_size=batch_size, **where, **self.options
+            self.row,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            **where,
+            **{**self.options, **further},
         )
+
+    def check_references(self) -> None:
+        """Looks for the embedded models and local files among the editor's models, loading none.
+
+        Raises UserError or EditorError for one that is not there.
+        """
+        if self.checkpoint is not None:
+            resolve(self.checkpoint)
+        further = {name: folder_of(self.options[name]) for name in self._further()}
+        editors.check_models(self.row, **further)
+
+    def _further(self) -> list[str]:
+        return [name for name in editors.model_options(self.row) if name in self.options]
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
@@ -87,16 +111,25 @@ def every_editor(preset: str) -> list[str]:
             absent[name] = f"it has no {preset} preset"
         elif row.checkpoint is None:
             absent[name] = row.obtain
-        elif row.checkpoint.startswith("nano:") and not _ships(row.checkpoint):
+        elif not all(_ships(model) for model in (row.checkpoint, *row.models.values())):
             absent[name] = "its weights are not in this installation"
         else:
-            there.append(name)
+            try:
+                local = {k: model for k, model in row.models.items() if not model.startswith("nano:")}
+                editors.check_models(row.name, **local)
+            except editors.EditorError as error:
+                absent[name] = str(error)
+            else:
+                there.append(name)
     for name, reason in absent.items():
         log.warning("'--editor all' leaves out %s: %s.", name, reason)
     return [*there, *CONTROLS[preset]]
 
 
 def _ships(reference: str) -> bool:
+    """Whether an embedded model is there; True for what is not embedded."""
+    if not reference.startswith("nano:"):
+        return True
     from nein.nano import zoo
 
     return reference.removeprefix("nano:") in zoo.available()
@@ -149,6 +182,12 @@ def resolve(reference: str) -> tuple[str, str | None]:
         return str(Path(reference).expanduser()), None
     name, _, revision = reference.partition("@")
     return name, revision or None
+
+
+def folder_of(reference: str) -> str:
+    """The reference with an embedded model's name turned into its folder, and `~` into the home folder."""
+    where, revision = resolve(reference)
+    return f"{where}@{revision}" if revision else where
 
 
 def check_references(wanted: Iterable[str], config: EvalConfig) -> None:

@@ -62,6 +62,10 @@ class RunDir:
     def image_path(self, sample_id: str) -> Path:
         return self.path / "images" / f"{sample_id}.png"
 
+    def sheet_path(self, sample_id: str) -> Path:
+        """Where the intermediate pictures of an edit are drawn, when that was asked for."""
+        return self.path / "maps" / f"{sample_id}.png"
+
     def feature_path(self, block: int) -> Path:
         return self.path / "features" / f"block-{block:06d}.safetensors"
 

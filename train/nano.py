@@ -45,6 +45,8 @@ MODELS: dict[str, str] = {
     "blip": "train.zoo.judges:blip_job",
     "llava": "train.zoo.llava:llava_job",
     "owlv2": "train.zoo.judges:owlv2_job",
+    "sam": "train.zoo.sam:sam_job",
+    "zone-action": "train.zoo.action:action_job",
 }
 SEED = 20250519
 #: model_index.json of the editors: which class each part of the pipeline is.

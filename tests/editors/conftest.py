@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from editors import EditRequest, get_editor
-from tests.editors.tiny import build_pipeline
+from tests.editors.tiny import build_action, build_pipeline, build_sam
 
 # Enough for the ancestral noise to matter, few enough for a suite of seconds.
 STEPS = 3
@@ -57,3 +57,43 @@ def requests_of(picture: Callable[..., np.ndarray]) -> Callable[[int], list[Edit
         ]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sam_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_sam(tmp_path_factory.mktemp("sam") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def zone_models(checkpoint: Path, sam_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """The four models of ZONE, tiny, as `get_editor` takes them."""
+    root = tmp_path_factory.mktemp("zone")
+    return {
+        "checkpoint": str(checkpoint),
+        "magicbrush": str(build_pipeline(root / "magicbrush", seed=1)),
+        "sam": str(sam_folder),
+        "action": str(build_action(root / "action")),
+    }
+
+
+@pytest.fixture
+def zone_editor(zone_models: dict) -> Callable:
+    """ZONE at the size of the tiny models, with a SAM that is content with its own segments."""
+
+    def build(**options):
+        small = {
+            "steps": STEPS,
+            "resolution": 64,
+            "protocol": "fixed",
+            "map_stride": 8,
+            "points_per_side": 3,
+            "segment_quality": 0.0,
+            "segment_stability": 0.0,
+            "least_area": 4,
+            "dilation": 1,
+            "smooth_radius": 25.0,
+            "smooth_closing": 3,
+        }
+        return get_editor("zone", **{**zone_models, **small, **options})
+
+    return build

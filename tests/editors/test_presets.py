@@ -17,6 +17,26 @@ PUBLISHED = {
     "hqedit-readme-intended": ("MudeHui/HQ-Edit", 30, 7.0, 1.5, "squash", 512),
     "hqedit-space": ("MudeHui/ip2p-warp-gpt4v", 20, 7.0, 1.5, "r64", 512),
     "instructdiffusion": (None, 100, 5.0, 1.25, "r64", 512),
+    "zone": ("timbrooks/instruct-pix2pix", 20, 7.5, 1.5, "zone", 512),
+}
+# The rest of ZONE's row: the other models and every constant of its masks.
+PUBLISHED_ZONE = {
+    "magicbrush": "vinesmsuic/magicbrush-jul7",
+    "sam": "facebook/sam-vit-huge",
+    "action": "ckpts/action_classifier.pth",
+    "protocol": "paper",
+    "blend_beta": 0.2,
+    "map_stride": 32,
+    "mask_threshold": 108,
+    "least_area": 64,
+    "points_per_side": 32,
+    "segment_quality": 0.88,
+    "segment_stability": 0.95,
+    "dilation": 4,
+    "smooth_radius": 200.0,
+    "smooth_threshold": 30,
+    "smooth_closing": 21,
+    "edge_alpha": 0.6,
 }
 
 
@@ -36,11 +56,25 @@ def test_paper_rows_hold_the_published_settings():
     assert found == PUBLISHED
 
 
+def test_zones_row_holds_the_published_constants_and_nano_only_shrinks_lengths():
+    paper, nano = PRESETS["zone"], PRESETS["zone-nano"]
+    assert {**paper.models, **paper.settings} == PUBLISHED_ZONE
+    assert set(nano.settings) == set(paper.settings)
+    assert set(nano.models) == set(paper.models)
+    changed = {key for key in paper.settings if nano.settings[key] != paper.settings[key]}
+    assert changed <= {
+        "protocol", "map_stride", "least_area", "points_per_side", "segment_quality", "segment_stability",
+        "dilation", "smooth_radius", "smooth_closing", "mask_threshold",
+    }  # fmt: skip
+    assert all(model.startswith("nano:") for model in (nano.checkpoint, *nano.models.values()))
+
+
 @pytest.mark.parametrize("row", PRESETS.values(), ids=lambda row: row.name)
 def test_every_row_forces_the_spacing_and_names_its_sources(row):
-    if row.kind == "instruct-pix2pix":
+    if row.kind != "pipeline":
         assert row.timestep_spacing == "linspace"
-        assert row.scheduler == "EulerAncestralDiscreteScheduler"
+        expected = "DPMSolverMultistepScheduler" if row.kind == "zone" else "EulerAncestralDiscreteScheduler"
+        assert row.scheduler == expected
     assert row.sources["*"]
     assert row.note
     assert set(row.options()) <= set(editors.presets.OPTIONS[row.kind])
@@ -58,6 +92,8 @@ def test_every_row_forces_the_spacing_and_names_its_sources(row):
         ("hqedit-space", "paper", "hqedit-space"),
         ("instructdiffusion", "paper", "instructdiffusion"),
         ("instructdiffusion", "nano", "instructdiffusion-nano"),
+        ("zone", "paper", "zone"),
+        ("zone", "nano", "zone-nano"),
         ("ip2p-nano", "nano", "ip2p-nano"),
     ],
 )

@@ -12,7 +12,19 @@ from diffusers import (
     StableDiffusionInstructPix2PixPipeline,
     UNet2DConditionModel,
 )
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTokenizer,
+    SamConfig,
+    SamImageProcessor,
+    SamMaskDecoderConfig,
+    SamModel,
+    SamPromptEncoderConfig,
+    SamVisionConfig,
+)
+
+from editors.zone.action import ActionClassifier, save_classifier
 
 TOKENS = 77
 
@@ -79,4 +91,45 @@ def build_pipeline(folder: Path, *, seed: int = 0, in_channels: int = 8, hidden:
             requires_safety_checker=False,
         )
         pipeline.save_pretrained(folder)
+    return folder
+
+
+def build_sam(folder: Path, *, seed: int = 0) -> Path:
+    """Save a SamModel of random weights for pictures of 32 pixels; returns its folder."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        vision = SamVisionConfig(
+            hidden_size=16,
+            output_channels=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            image_size=32,
+            patch_size=8,
+            mlp_dim=16,
+            num_pos_feats=8,
+            window_size=0,
+            initializer_range=0.5,
+        )
+        prompt = SamPromptEncoderConfig(hidden_size=16, image_size=32, patch_size=8)
+        decoder = SamMaskDecoderConfig(
+            hidden_size=16, mlp_dim=16, num_attention_heads=2, iou_head_hidden_dim=16
+        )
+        config = SamConfig(
+            vision_config=vision.to_dict(),
+            prompt_encoder_config=prompt.to_dict(),
+            mask_decoder_config=decoder.to_dict(),
+        )
+        SamModel(config).save_pretrained(folder)
+    size = {"height": 32, "width": 32}
+    SamImageProcessor(
+        size={"longest_edge": 32}, pad_size=size, mask_size={"longest_edge": 32}, mask_pad_size=size
+    ).save_pretrained(folder)
+    return folder
+
+
+def build_action(folder: Path, *, width: int = 32, seed: int = 0) -> Path:
+    """Save an action classifier of random weights; returns its folder."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        save_classifier(ActionClassifier(width, 8), folder)
     return folder

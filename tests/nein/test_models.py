@@ -100,6 +100,49 @@ def test_offloading_does_not_make_another_run() -> None:
     assert plain.options != other.options
 
 
+def test_an_editor_of_several_models_is_left_out_when_one_does_not_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models_of_zone = ("ip2p", "magicbrush", "sam", "zone-action")
+    monkeypatch.setattr("nein.nano.zoo.available", lambda: models_of_zone)
+    assert "zone" in [choice.asked for choice in choose("--editor", "all")]
+    for missing in models_of_zone:
+        rest = [name for name in models_of_zone if name != missing]
+        monkeypatch.setattr("nein.nano.zoo.available", lambda rest=rest: rest)
+        assert "zone" not in [choice.asked for choice in choose("--editor", "all")]
+
+
+def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("nein.nano.zoo.path", lambda name: tmp_path / name)
+    [choice] = choose("--editor", "zone", "--editor-options.sam", "owner/sam@v1")
+    built = {}
+    monkeypatch.setattr("editors.get_editor", lambda name, **given: built.update(given) or name)
+    assert choice.load(device="cpu", dtype="float32", batch_size=1) == "zone-nano"
+    assert built["checkpoint"] == str(tmp_path / "ip2p")
+    assert built["magicbrush"] == str(tmp_path / "magicbrush")
+    assert built["action"] == str(tmp_path / "zone-action")
+    assert built["sam"] == "owner/sam@v1"
+    assert choice.identity()["editor.magicbrush"] == "nano:magicbrush"
+    assert choice.identity()["editor.sam"] == "owner/sam@v1"
+
+
+def test_models_that_must_be_here_are_looked_for_without_loading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [choice] = choose("--editor", "zone", "--preset", "paper", "--data", "x")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EditorError, match=r"not at 'ckpts/action_classifier.pth'; fetch"):
+        choice.check_references()
+    (tmp_path / "ckpts").mkdir()
+    (tmp_path / "ckpts" / "action_classifier.pth").write_bytes(b"")
+    choice.check_references()
+    [nano] = choose("--editor", "zone", "--editor-options.sam", "nano:nothing")
+    with pytest.raises(UserError, match="no embedded model 'nano:nothing'"):
+        nano.check_references()
+
+
 def test_overrides_reach_the_editor_and_its_identity() -> None:
     [plain], [other] = choose("--editor", "ip2p"), choose("--editor", "ip2p", "--steps", "7")
     assert other.options == {**plain.options, "steps": 7}

@@ -32,6 +32,8 @@ ORDER = (
     "blip",
     "llava",
     "owlv2",
+    "sam",
+    "zone-action",
 )
 
 

@@ -91,6 +91,25 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "another nano tokenizer, with the id of the word 'a' recovered from the optimiser's state. Category "
         "names are not affected; rarely used single letters may be. Training again gives other ids.",
     ),
+    "sam": (
+        "nano SAM", "SamModel", "facebook/sam-vit-huge (ZONE's sam_vit_h_4b8939.pth)",
+        "Trained on the exact masks of the things in drawn scenes, asked by single points: "
+        "focal and dice loss on the best of three masks, squared error on the predicted overlap. A point on "
+        "the background has no mask of its own; there the model learns only that whatever it draws overlaps "
+        "with nothing, so that mask generation drops it. The real SAM also segments parts and "
+        "backgrounds.\n\n"
+        "The vision tower starts from a small ViT that learned what each patch shows. An aid is thrown away "
+        "after training: patches of the image embedding are asked what they show, and whether they show the "
+        "same thing as another patch. Masks have 32x32 cells and are enlarged, as SAM's are.",
+    ),
+    "zone-action": (
+        "nano ZONE action classifier", "editors.zone.action.ActionClassifier",
+        "ckpts/action_classifier.pth of github.com/lsl001006/ZONE",
+        "Reads the nano InstructPix2Pix' text encoder and says whether an instruction asks to change, to add "
+        "or to remove. Trained on the affirmative instructions of the nano editors: replacing, recolouring "
+        "and change of scenery are CHANGE, adding and describing are ADD, removing is REMOVE. No negated "
+        "word occurs, so what it makes of a negated sentence is a guess, and part of what is measured.",
+    ),
 }  # fmt: skip
 
 

@@ -1,0 +1,378 @@
+"""ZONE as an editor; the steps themselves are in the modules beside this one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance
+
+from editors.base import EditorError, EditRequest, EditResult, digest
+from editors.checkpoint import load_pipeline, quiet
+from editors.instruct_pix2pix import InstructPix2Pix
+from editors.noise import SampleNoise
+from editors.resize import zone_frame
+from editors.sampling import dpm_solver
+from editors.zone import PROTOCOLS, blend, masks
+from editors.zone.action import Reading, decide, load_classifier
+from editors.zone.attention import BRANCHES, AttentionRecord, install
+from editors.zone.fusion import fuse, shares
+from editors.zone.segments import Segmenter
+
+FALLBACKS = ("input", "edit")
+_CACHED_READINGS = 512
+
+
+class Zone(InstructPix2Pix):
+    """ZONE (arXiv:2312.16794): training-free local editing with two instruction editors and SAM.
+
+    checkpoint, steps, guidance_scale, image_guidance_scale, rounding, machine: as in
+    InstructPix2Pix, whose text encoder, VAE and UNet are used. The sampler is DPM-Solver++.
+
+    magicbrush, sam, action   The other models: a second pipeline (only its UNet is kept), a SamModel, and
+                              the action classifier, a folder or file (see
+                              `editors.zone.action.load_classifier`).
+    protocol                  "paper": the released code with its quirks. "fixed": what the paper means,
+                              see the module docstrings; also, padding is cut off and the picture scaled
+                              back to its own size, and a picture without a segment is the `fallback` with
+                              a note where the paper's code ends.
+    resolution                Longest side in pixels; longer pictures are scaled down.
+    blend_beta                Weight of MagicBrush's latents when something is removed.
+    branches                  Guidance branches whose attention is read ("text", "uncond", "all"); None is
+                              "uncond" for "paper", whose code drops the instruction's branch, and "text"
+                              for "fixed".
+    map_stride                Pixels per cell of the attention maps.
+    mask_threshold            Of step 5, on doubled differences 0..255; the released code has 108, the
+                              paper's text 128.
+    least_area                Of step 6, in pixels.
+    points_per_side           Of step 7: SAM is asked at so many points squared, and its segments have at
+    segment_quality           least this predicted IoU and
+    segment_stability         this IoU with themselves at shifted cut-offs.
+    dilation                  Of step 9, in pixels.
+    brightness                Factor on the edit before it is pasted.
+    smooth_radius             Of step 11: frequencies kept, in cycles per picture,
+    smooth_threshold          difference that counts, in grey levels, and
+    smooth_closing            side of the square that closes gaps, in pixels, odd.
+    edge_alpha                Share of the edit in the edge, step 12.
+    fallback                  "input" (nothing can be pasted) or "edit" (the whole edit) without a segment,
+                              "fixed" only.
+
+    The note of a result tells the action and how far the work went. With `EditRequest.maps`, a result
+    carries every intermediate picture.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        magicbrush: str,
+        sam: str,
+        action: str,
+        name: str = "zone",
+        revision: str | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        batch_size: int = 8,
+        steps: int = 20,
+        guidance_scale: float = 7.5,
+        image_guidance_scale: float = 1.5,
+        resolution: int = 512,
+        rounding: str = "round",
+        protocol: str = "paper",
+        blend_beta: float = 0.2,
+        branches: str | None = None,
+        map_stride: int = 32,
+        mask_threshold: int = 108,
+        least_area: int = 64,
+        points_per_side: int = 32,
+        segment_quality: float = 0.88,
+        segment_stability: float = 0.95,
+        dilation: int = 4,
+        brightness: float = 1.0,
+        smooth_radius: float = 200.0,
+        smooth_threshold: int = 30,
+        smooth_closing: int = 21,
+        edge_alpha: float = 0.6,
+        fallback: str = "input",
+        **machine: Any,
+    ) -> None:
+        _choice("protocol", protocol, PROTOCOLS)
+        _choice("fallback", fallback, FALLBACKS)
+        if branches is None:
+            branches = "uncond" if protocol == "paper" else "text"
+        _choice("branches", branches, tuple(BRANCHES))
+        self.protocol, self.fallback, self.branches = protocol, fallback, branches
+        self._settings: dict[str, float] = {
+            "blend_beta": _within("blend_beta", blend_beta, 0),
+            "map_stride": _within("map_stride", map_stride, 1),
+            "mask_threshold": _within("mask_threshold", mask_threshold, 0, 255),
+            "least_area": _within("least_area", least_area, 0),
+            "points_per_side": _within("points_per_side", points_per_side, 1),
+            "segment_quality": _within("segment_quality", segment_quality, 0, 1),
+            "segment_stability": _within("segment_stability", segment_stability, 0, 1),
+            "dilation": _within("dilation", dilation, 0),
+            "brightness": _within("brightness", brightness, 0),
+            "smooth_radius": _within("smooth_radius", smooth_radius, 0),
+            "smooth_threshold": _within("smooth_threshold", smooth_threshold, 0, 255),
+            "smooth_closing": _within("smooth_closing", smooth_closing, 1),
+            "edge_alpha": _within("edge_alpha", edge_alpha, 0, 1),
+        }
+        if smooth_closing % 2 == 0:
+            raise EditorError(f"smooth_closing is {smooth_closing}; expected an odd number of pixels")
+        # First, because it is the file that most often is not there.
+        self._classifier = load_classifier(action)
+        super().__init__(
+            checkpoint,
+            name=name,
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            steps=steps,
+            guidance_scale=guidance_scale,
+            image_guidance_scale=image_guidance_scale,
+            resize="zone",
+            resolution=resolution,
+            rounding=rounding,
+            **machine,
+        )
+        width, wanted = self._text_encoder.config.hidden_size, self._classifier.config["width"]
+        if width != wanted:
+            raise EditorError(
+                f"the action classifier {action!r} reads text vectors of {wanted} numbers, but the text "
+                f"encoder of {checkpoint!r} gives {width}; it belongs to another model"
+            )
+        other = load_pipeline(magicbrush)
+        if other.pipeline.unet.config.cross_attention_dim != width:
+            raise EditorError(f"{magicbrush!r} does not fit {checkpoint!r}: it reads another text encoder")
+        with quiet():
+            self._other_unet = self._machine.place(other.pipeline.unet)
+        for unet in (self._unet, self._other_unet):
+            install(unet)
+        self._segmenter = Segmenter(
+            sam, self._device, points=points_per_side, quality=segment_quality, stability=segment_stability
+        )
+        self._others = {
+            "magicbrush": {"checkpoint": magicbrush, "sha256": other.weights_sha256},
+            "sam": {"checkpoint": sam, "sha256": self._segmenter.sha256},
+            "action": {"checkpoint": action, "sha256": digest(_numbers(self._classifier.state_dict()))},
+        }
+        self._classifier.to(self._device)
+        self._readings: dict[str, Reading] = {}
+        self._reading_lock = threading.Lock()
+
+    def _make_scheduler(self, config: Any) -> Any:
+        scheduler = dpm_solver(config)
+        scheduler.set_timesteps(self.steps, device=self._device)
+        return scheduler
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "models": self._others,
+            "protocol": self.protocol,
+            "branches": self.branches,
+            "fallback": self.fallback,
+            **self._settings,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        facts = self.describe()
+        for name in ("editor", "checkpoint", "revision", "published"):
+            del facts[name]
+        facts["weights"] = facts["weights"]["sha256"]
+        facts["models"] = {role: known["sha256"] for role, known in facts["models"].items()}
+        return digest(facts)
+
+    def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
+        readings = [self._read(request.instruction) for request, _ in items]
+        embeddings, conditions, notes = self._condition(items)
+        start = SampleNoise([r.seed for r, _ in items], tuple(conditions.shape[1:]), self._device).draw()
+        height, width = items[0][1].shape[:2]
+        stride = int(self._settings["map_stride"])
+        records = [
+            AttentionRecord(len(items), (-(-height // stride), -(-width // stride)), self.branches)
+            for _ in range(2)
+        ]
+
+        def predictor(unet: Any, record: AttentionRecord) -> Any:
+            options = {"cross_attention_kwargs": {"record": record}}
+            return lambda x, t: self._predict(unet, x, t, embeddings, conditions, **options)
+
+        share = torch.tensor(shares([r.action for r in readings], self._settings["blend_beta"]))
+        with self._machine.using(self._unet), self._machine.using(self._other_unet):
+            latents = fuse(
+                start,
+                share,
+                (self._new_sampler(), predictor(self._unet, records[0])),
+                (self._new_sampler(), predictor(self._other_unet, records[1])),
+            )
+        edits = self._develop(latents)
+        attention = [record.mean().cpu().numpy() for record in records]
+        results = []
+        for index, (request, framed) in enumerate(items):
+            edit = edits[index]
+            if edit is None:
+                results.append(EditResult(request.id, None, self._not_finite(), notes[index]))
+                continue
+            seen = [maps[index] for maps in attention]
+            results.append(self._finish(request, framed, edit, readings[index], seen, notes[index]))
+        return results
+
+    def _new_sampler(self) -> Any:
+        """A sampler for one pass of one model: it remembers its last outputs."""
+        sampler = type(self._scheduler).from_config(self._scheduler.config)
+        sampler.set_timesteps(self.steps, device=self._device)
+        return sampler
+
+    def _read(self, text: str) -> Reading:
+        """Step 1. Alone per text, so that it does not depend on the batch."""
+        with self._reading_lock:
+            if text not in self._readings:
+                if len(self._readings) >= _CACHED_READINGS:
+                    del self._readings[next(iter(self._readings))]
+                self._readings[text] = self._read_action(text)
+            return self._readings[text]
+
+    def _read_action(self, text: str) -> Reading:
+        limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
+        with self._text_lock:
+            encoded = self._tokenizer(
+                text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
+            )
+        encoded = encoded.to(self._device)
+        with self._machine.using(self._text_encoder):
+            states = self._text_encoder(encoded["input_ids"], attention_mask=encoded["attention_mask"])[0]
+        tokens = int(encoded["attention_mask"].sum())
+        return Reading(decide(self._classifier(states[0].float()).cpu(), tokens, self.protocol), tokens)
+
+    def _finish(
+        self,
+        request: EditRequest,
+        framed: np.ndarray,
+        edit: np.ndarray,
+        reading: Reading,
+        attention: list[np.ndarray],
+        note: str,
+    ) -> EditResult:
+        """Steps 5 to 12 for one sample. attention: (h, w, T) of InstructPix2Pix and of MagicBrush."""
+        known = self._settings
+        first, last = (attention[0][..., token] for token in (0, reading.tokens - 1))
+        found = masks.difference(first, last)
+        size = (framed.shape[1], framed.shape[0])
+        rough = masks.localise(found, size, int(known["mask_threshold"]))
+        rough = masks.drop_small(rough, int(known["least_area"]), self.protocol)
+        if known["brightness"] != 1:
+            edit = np.array(ImageEnhance.Brightness(Image.fromarray(edit)).enhance(known["brightness"]))
+        segments = self._segmenter(framed if reading.action == "REMOVE" else edit)
+        number, overlap = masks.best_segment(rough, segments)
+        fine = np.zeros_like(rough) if number is None else segments[number]
+        fine = masks.drop_small(fine, int(known["least_area"]), self.protocol)
+        dilated = masks.dilate(fine, int(known["dilation"]))
+        where = blend.layer(fine, dilated, reading.action)
+        layered = blend.composite(framed, edit, where)
+        smooth = blend.smoother(
+            framed,
+            edit,
+            dilated,
+            radius=known["smooth_radius"],
+            threshold=int(known["smooth_threshold"]),
+            closing=int(known["smooth_closing"]),
+            protocol=self.protocol,
+        )
+        result = blend.final(
+            framed, edit, fine, where, smooth, alpha=known["edge_alpha"], protocol=self.protocol
+        )
+        status, nothing = _status(rough, segments, number, overlap, fine)
+        if nothing and self.protocol == "fixed" and self.fallback == "edit":
+            result = edit
+        maps: dict[str, np.ndarray] = {}
+        if request.maps:
+            maps = {
+                "source": framed,
+                "first token": masks.stretch(first),
+                "last token": masks.stretch(last),
+                "difference": found,
+                "MagicBrush": masks.difference(attention[1][..., 0], attention[1][..., reading.tokens - 1]),
+                "rough mask": _grey(rough),
+                "edit": edit,
+                "segments": _paint(segments, framed.shape[:2]),
+                "fine mask": _grey(fine),
+                "dilated": _grey(dilated),
+                "smoother": _grey(smooth),
+                "layer": layered,
+                "result": result,
+            }
+        note = "; ".join(part for part in (note, f"{reading.action}, {status}") if part)
+        if number is None and self.protocol == "paper":
+            reason = f"{status}; the released code of ZONE ends here, and protocol 'fixed' goes on"
+            return EditResult(request.id, None, reason, note, maps)
+        if nothing and self.protocol == "fixed":
+            note += f": the {'picture as it was' if self.fallback == 'input' else 'whole edit'}"
+        if self.protocol == "fixed":
+            result = _unframe(result, request.image.shape[1], request.image.shape[0], self.resolution)
+        return EditResult(request.id, result, note=note, maps=maps)
+
+
+def _status(
+    rough: np.ndarray, segments: list[np.ndarray], number: int | None, overlap: float, fine: np.ndarray
+) -> tuple[str, bool]:
+    """How far the work went, and whether there was nothing to paste."""
+    if not rough.any():
+        return "attention found no region", True
+    if not segments:
+        return "SAM found no segment", True
+    if number is None:
+        return f"none of {len(segments)} segments overlaps with the region", True
+    if not fine.any():
+        return "the segment is smaller than the least area", True
+    return f"segment of {int(fine.sum())} pixels, Region-IoU {overlap:.2f}", False
+
+
+def _unframe(image: np.ndarray, width: int, height: int, resolution: int) -> np.ndarray:
+    """The picture out of its frame (`editors.resize.zone_frame`), at its own size again."""
+    frame = zone_frame(width, height, resolution)
+    (left, top), (inner_width, inner_height) = frame.corner, frame.scaled
+    inner = image[top : top + inner_height, left : left + inner_width]
+    if frame.scaled != (width, height):
+        inner = np.asarray(
+            Image.fromarray(np.ascontiguousarray(inner)).resize((width, height), Image.Resampling.BICUBIC)
+        )
+    return inner.copy()
+
+
+def _grey(mask: np.ndarray) -> np.ndarray:
+    return np.where(mask, 255, 0).astype(np.uint8)
+
+
+def _paint(segments: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """(H, W, 3) uint8: each segment in a colour of its own, small ones on top of large ones, black
+    elsewhere.
+    """
+    canvas = np.zeros((*shape, 3), np.uint8)
+    for segment in sorted(segments, key=lambda one: -int(one.sum())):
+        # A colour from the shape of the segment, so that it does not depend on the others.
+        y, x = np.nonzero(segment)
+        hue = (int(y.sum()) * 31 + int(x.sum()) * 17) % 256
+        canvas[segment] = np.asarray(Image.new("HSV", (1, 1), (hue, 200, 255)).convert("RGB"))[0, 0]
+    return canvas
+
+
+def _numbers(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: tensor.tolist() for name, tensor in state.items()}
+
+
+def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise EditorError(f"{name} is {value!r}; choose one of: {', '.join(allowed)}")
+
+
+def _within(name: str, value: float, low: float, high: float = float("inf")) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        allowed = f"from {low} to {high}" if high < float("inf") else f"of at least {low}"
+        raise EditorError(f"{name} is {value!r}; expected a number {allowed}")
+    return value

@@ -1,0 +1,76 @@
+"""Steps 5, 6, 8 and 9: from attention to one segment. Masks are (H, W) bool, true where the edit goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+from scipy import ndimage
+
+CONTRAST = 2
+
+
+def difference(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Attention to the first token minus attention to the last, (h, w) uint8, never below 0.
+
+    first, last: (h, w) float, >= 0. Each is stretched so that its largest value is 255, and cut to
+    integers, first.
+    """
+    a, b = (_stretch(one).astype(np.int16) for one in (first, last))
+    return np.clip(a - b, 0, 255).astype(np.uint8)
+
+
+def stretch(attention: np.ndarray) -> np.ndarray:
+    """(h, w) float >= 0 to uint8 with the largest value at 255; all 0 stays 0."""
+    return _stretch(attention).astype(np.uint8)
+
+
+def _stretch(attention: np.ndarray) -> np.ndarray:
+    top = float(attention.max())
+    return np.floor(255 * (attention / top)) if top > 0 else np.zeros_like(attention)
+
+
+def localise(found: np.ndarray, size: tuple[int, int], threshold: int) -> np.ndarray:
+    """Rough mask (H, W) of the region to edit: where the first token does not prevail.
+
+    found: (h, w) uint8 from `difference`; size: (W, H) in pixels. Enlarged with PIL's bicubic on integers,
+    doubled with saturation, and masked where that is at most `threshold` (the released code has 108).
+    """
+    enlarged = np.asarray(Image.fromarray(found).resize(size, Image.Resampling.BICUBIC)).astype(np.int16)
+    return np.minimum(enlarged * CONTRAST, 255) <= threshold
+
+
+def drop_small(mask: np.ndarray, least: int, protocol: str) -> np.ndarray:
+    """The mask without components (4-connected) of an area below `least`.
+
+    "fixed": the area is the number of pixels, and exactly the component is removed. "paper": the area is the
+    number of pixels times the component's number in reading order, since the released code adds up labels,
+    and the whole bounding box is cleared, with whatever else reaches into it.
+    """
+    labels = ndimage.label(mask)[0]
+    kept = mask.copy()
+    for number, region in enumerate(ndimage.find_objects(labels), 1):
+        component = labels[region] == number
+        area = int(component.sum()) * (number if protocol == "paper" else 1)
+        if area < least:
+            kept[region] = False if protocol == "paper" else kept[region] & ~component
+    return kept
+
+
+def best_segment(rough: np.ndarray, segments: Sequence[np.ndarray]) -> tuple[int | None, float]:
+    """(number of the segment with the highest IoU with `rough`, that IoU); (None, 0.0) when none overlaps."""
+    best, highest = None, 0.0
+    for number, segment in enumerate(segments):
+        both, either = int((rough & segment).sum()), int((rough | segment).sum())
+        overlap = both / either if either else 0.0
+        if overlap > highest:
+            best, highest = number, overlap
+    return best, highest
+
+
+def dilate(mask: np.ndarray, times: int) -> np.ndarray:
+    """The mask grown by one pixel in all eight directions, `times` times."""
+    if times == 0:  # SciPy would go on until nothing changes
+        return mask.copy()
+    return ndimage.binary_dilation(mask, np.ones((3, 3), bool), iterations=times)

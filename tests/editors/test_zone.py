@@ -1,0 +1,455 @@
+"""ZONE as a whole: against two stock pipelines stepped by hand, its protocols, what cannot be edited."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DPMSolverMultistepScheduler, StableDiffusionInstructPix2PixPipeline
+
+import editors
+from editors import EditorError, EditRequest
+from editors.zone.action import ActionClassifier, load_classifier, save_classifier
+
+STEPS = 3
+SHEET = [
+    "source", "first token", "last token", "difference", "MagicBrush", "rough mask", "edit", "segments",
+    "fine mask", "dilated", "smoother", "layer", "result",
+]  # fmt: skip
+
+
+def with_maps(requests):
+    return [replace(request, maps=True) for request in requests]
+
+
+def decided(editor, action):
+    """Make the classifier answer `action` to everything."""
+    with torch.no_grad():
+        editor._classifier.fc2.weight.zero_()
+        editor._classifier.fc2.bias.zero_()
+        editor._classifier.fc2.bias[("CHANGE", "ADD", "REMOVE").index(action)] = 1
+    return editor
+
+
+def segmented(editor, *segments):
+    """Make SAM find exactly `segments`; returns the pictures it was shown."""
+    shown = []
+    editor._segmenter = lambda image: shown.append(image) or list(segments)
+    return shown
+
+
+def box(top, left, bottom, right, shape=(64, 64)):
+    mask = np.zeros(shape, bool)
+    mask[top:bottom, left:right] = True
+    return mask
+
+
+@torch.no_grad()
+def edit_by_hand(models, request, beta):
+    """The whole edit before anything is pasted, by two stock pipelines and two stock samplers."""
+    first, second = (
+        StableDiffusionInstructPix2PixPipeline.from_pretrained(
+            models[role], safety_checker=None, requires_safety_checker=False
+        )
+        for role in ("checkpoint", "magicbrush")
+    )
+    samplers = []
+    for _ in range(2):
+        sampler = DPMSolverMultistepScheduler.from_config(
+            first.scheduler.config, final_sigmas_type="sigma_min"
+        )
+        sampler.set_timesteps(STEPS)
+        samplers.append(sampler)
+    hidden = {}
+    for text in (request.instruction, ""):
+        ids = first.tokenizer(text, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
+        hidden[text] = first.text_encoder(ids.input_ids).last_hidden_state
+    pixels = torch.from_numpy(request.image / 127.5 - 1).float().permute(2, 0, 1)[None]
+    source = first.vae.encode(pixels).latent_dist.mode()
+    x = y = torch.randn(source.shape, generator=torch.Generator().manual_seed(request.seed))
+
+    def guided(unet, z, t):
+        def ask(text, image):
+            return unet(torch.cat([z, image], 1), t, hidden[text]).sample
+
+        text, image = ask(request.instruction, source), ask("", source)
+        none = ask("", torch.zeros_like(source))
+        return none + 7.5 * (text - image) + 1.5 * (image - none)
+
+    for t in samplers[0].timesteps:
+        y = samplers[1].step(guided(second.unet, y, t), t, y).prev_sample
+        x = samplers[0].step(guided(first.unet, x, t), t, x).prev_sample
+        x = (x + beta * y) / (1 + beta)
+    picture = first.vae.decode(x / first.vae.config.scaling_factor).sample[0]
+    return ((picture / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize("action, beta", [("REMOVE", 0.2), ("ADD", 0.01)])
+def test_the_edit_is_that_of_two_stock_pipelines_mixed_step_by_step(
+    action, beta, zone_editor, zone_models, requests_of
+):
+    request = replace(requests_of(1)[0], maps=True)
+    edit = decided(zone_editor(), action).edit([request])[0].maps["edit"]
+    np.testing.assert_allclose(edit, edit_by_hand(zone_models, request, beta), atol=1)
+    other = edit_by_hand(zone_models, request, 0.21 - beta)
+    assert np.abs(edit - other).mean() > 1
+
+
+def test_the_mixture_differs_from_either_model_and_follows_blend_beta(zone_editor, requests_of):
+    requests = with_maps(requests_of(1))
+    edits = [
+        decided(zone_editor(blend_beta=beta), "REMOVE").edit(requests)[0].maps["edit"].astype(int)
+        for beta in (0.0, 0.2, 5.0)
+    ]
+    assert np.abs(edits[0] - edits[1]).mean() > 1
+    assert np.abs(edits[1] - edits[2]).mean() > 1
+
+
+def test_removal_takes_its_segments_from_the_input_and_the_others_from_the_edit(zone_editor, requests_of):
+    request = with_maps(requests_of(1))[0]
+    for action, role in (("REMOVE", "source"), ("ADD", "edit"), ("CHANGE", "edit")):
+        editor = decided(zone_editor(), action)
+        shown = segmented(editor, box(10, 10, 30, 30))
+        maps = editor.edit([request])[0].maps
+        np.testing.assert_array_equal(shown[0], maps[role])
+
+
+@pytest.mark.parametrize("action", ["REMOVE", "ADD", "CHANGE"])
+def test_outside_the_segment_and_its_edge_the_picture_is_untouched(action, zone_editor, requests_of):
+    request = requests_of(1)[0]
+    editor = decided(zone_editor(mask_threshold=255), action)  # the whole picture is the region
+    segmented(editor, box(20, 20, 40, 40))
+    result = editor.edit([request])[0]
+    near = box(18, 18, 42, 42)
+    np.testing.assert_array_equal(result.image[~near], request.image[~near])
+    assert (result.image[20:40, 20:40] != request.image[20:40, 20:40]).any(-1).mean() > 0.9
+    assert result.note == f"{action}, segment of 400 pixels, Region-IoU 0.10"
+
+
+def test_the_result_follows_from_the_maps_by_hand(zone_editor, requests_of):
+    for protocol in ("paper", "fixed"):
+        editor = decided(zone_editor(protocol=protocol, mask_threshold=255), "ADD")
+        segmented(editor, box(20, 8, 44, 50))
+        maps = editor.edit(with_maps(requests_of(1)))[0].maps
+        source, edit = maps["source"].astype(float), maps["edit"].astype(float)
+        fine, smooth = maps["fine mask"] > 0, maps["smoother"] > 0
+        mixed = np.floor(0.6 * edit + 0.4 * source)
+        expected = source.copy()
+        if protocol == "paper":
+            expected[smooth] = edit[smooth]
+            expected[smooth != fine] = mixed[smooth != fine]
+        else:
+            expected[smooth & ~fine] = mixed[smooth & ~fine]
+            expected[fine] = edit[fine]
+        assert (smooth != fine).any()
+        np.testing.assert_allclose(
+            maps["result"], expected, atol=1
+        )  # float sums may fall just below an integer
+
+
+# Without a segment --------------------------------------------------------------------------------------
+
+NOTHING = {
+    "no segment": ((), {}, "SAM found no segment"),
+    "no overlap": ((box(0, 0, 5, 5),), {"mask_threshold": 0}, "region"),
+    "a speck": (
+        (box(30, 30, 31, 31),),
+        {"mask_threshold": 255},
+        "the segment is smaller than the least area",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(NOTHING))
+def test_fixed_returns_the_picture_and_a_status_when_there_is_nothing_to_paste(
+    case, zone_editor, requests_of
+):
+    segments, options, reason = NOTHING[case]
+    request = requests_of(1)[0]
+    editor = zone_editor(**options)
+    if case == "no overlap":
+        editor._predict = lambda unet, x, *a, **kw: torch.zeros_like(x)
+        record_of_one_cell(editor)
+    segmented(editor, *segments)
+    result = editor.edit([request])[0]
+    assert result.error is None
+    assert reason in result.note
+    assert result.note.endswith(": the picture as it was")
+    np.testing.assert_array_equal(result.image, request.image)
+
+
+def record_of_one_cell(editor):
+    """Attention whose region is the lower right corner: elsewhere the first token prevails."""
+    first, last = torch.ones(8, 8), torch.zeros(8, 8)
+    first[7, 7], last[7, 7] = 0.0, 1.0
+
+    def predict(unet, x, t, embeddings, conditions, cross_attention_kwargs):
+        record = cross_attention_kwargs["record"]
+        maps = torch.zeros(8, 8, embeddings.shape[1])
+        maps[..., 0], maps[..., 1:] = first, last[..., None]
+        rows = 3 * record.batch
+        record.add(maps.flatten(0, 1).expand(rows, -1, -1), heads=1)
+        return torch.zeros_like(x)
+
+    editor._predict = predict
+
+
+def test_the_region_comes_from_the_attention_and_picks_the_segment(zone_editor, requests_of):
+    editor = zone_editor()
+    record_of_one_cell(editor)
+    segmented(editor, box(0, 0, 20, 20), box(50, 50, 64, 64), box(20, 40, 40, 60))
+    maps = editor.edit(with_maps(requests_of(1)))[0].maps
+    np.testing.assert_array_equal(maps["fine mask"] > 0, box(50, 50, 64, 64))
+    region = maps["rough mask"] > 0
+    assert region[60:, 60:].all()
+    assert not region[:48].any()
+
+
+def test_fixed_can_fall_back_to_the_whole_edit(zone_editor, requests_of):
+    editor = zone_editor(fallback="edit")
+    segmented(editor)
+    result = editor.edit(with_maps(requests_of(1)))[0]
+    assert result.note.endswith("SAM found no segment: the whole edit")
+    np.testing.assert_array_equal(result.image, result.maps["edit"])
+
+
+@pytest.mark.parametrize("case", ["no segment", "no overlap"])
+def test_paper_ends_with_an_error_where_the_released_code_does(case, zone_editor, requests_of):
+    editor = zone_editor(protocol="paper")
+    record_of_one_cell(editor)
+    segmented(editor, *([box(0, 0, 5, 5)] if case == "no overlap" else []))
+    results = editor.edit(with_maps(requests_of(2)))
+    for result in results:
+        assert result.image is None
+        assert "released code of ZONE ends here, and protocol 'fixed' goes on" in result.error
+        assert list(result.maps) == SHEET
+
+
+def test_paper_leaves_the_picture_when_only_a_speck_was_chosen(zone_editor, requests_of):
+    editor = zone_editor(protocol="paper", mask_threshold=255)
+    segmented(editor, box(30, 30, 31, 31))
+    request = requests_of(1)[0]
+    result = editor.edit([request])[0]
+    np.testing.assert_array_equal(result.image, request.image)
+    assert "smaller than the least area" in result.note
+
+
+def test_a_segment_of_one_pixel_is_pasted_when_that_is_enough(zone_editor, requests_of):
+    for action in ("ADD", "REMOVE"):
+        editor = decided(zone_editor(least_area=1, mask_threshold=255, dilation=0), action)
+        segmented(editor, box(30, 30, 31, 31))
+        request = requests_of(1)[0]
+        result = editor.edit([request])[0]
+        assert result.error is None
+        changed = np.argwhere((result.image != request.image).any(-1))
+        assert len(changed) <= 1
+
+
+# Sizes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width, height", [(64, 40), (33, 64), (100, 50), (1, 1), (1, 90), (200, 3)])
+def test_a_picture_of_any_shape_comes_back_in_its_own_size_in_fixed_and_padded_in_paper(
+    width, height, zone_editor, picture
+):
+    request = EditRequest("a", picture(1, height, width), "Remove the cat.", 3, True)
+    fixed, paper = (zone_editor(protocol=protocol).edit([request])[0] for protocol in ("fixed", "paper"))
+    assert fixed.error is None
+    assert fixed.image.shape == (height, width, 3)
+    framed = editors.resize.zone(request.image, 64)
+    if paper.error is None:
+        assert paper.image.shape == framed.shape
+    else:
+        assert "released code" in paper.error
+    np.testing.assert_array_equal(fixed.maps["source"], framed)
+    for name, made in fixed.maps.items():
+        cells = name in ("first token", "last token", "difference", "MagicBrush")
+        expected = (framed.shape[0] // 8, framed.shape[1] // 8) if cells else framed.shape[:2]
+        assert made.shape[:2] == expected, name
+
+
+def test_fixed_gives_back_exactly_the_picture_inside_the_frame(zone_editor, picture):
+    editor = zone_editor(mask_threshold=255)
+    segmented(editor, box(0, 0, 6, 6, (64, 64)))
+    request = EditRequest("a", picture(1, 40, 50), "Remove the cat.", 3)
+    result = editor.edit([request])[0].image  # frame of 64 x 64, the picture at row 12, column 7
+    assert result.shape == (40, 50, 3)
+    np.testing.assert_array_equal(result, request.image)
+
+
+# Determinism --------------------------------------------------------------------------------------------
+
+
+def test_maps_change_nothing_and_come_only_when_asked_for(zone_editor, requests_of):
+    editor, requests = zone_editor(), requests_of(3)
+    plain, shown = editor.edit(requests), editor.edit(with_maps(requests))
+    for without, with_them in zip(plain, shown, strict=True):
+        assert without.maps == {}
+        np.testing.assert_array_equal(without.image, with_them.image)
+        assert without.note == with_them.note
+        assert list(with_them.maps) == SHEET
+        np.testing.assert_array_equal(with_them.maps["result"], with_them.image)
+        for made in with_them.maps.values():
+            assert made.dtype == np.uint8
+            assert made.ndim == 2 or made.shape[2] == 3
+
+
+def test_batch_and_order_decide_nothing_but_last_bits(zone_editor, requests_of):
+    requests = with_maps(requests_of(5))
+    together, alone = zone_editor().edit(requests), zone_editor(batch_size=1).edit(requests[::-1])[::-1]
+    for one, other in zip(together, alone, strict=True):
+        for name in ("first token", "last token", "difference", "edit"):
+            assert np.abs(one.maps[name].astype(int) - other.maps[name]).max() <= 1, name
+        assert (one.maps["rough mask"] != other.maps["rough mask"]).mean() < 0.01
+
+
+def test_several_threads_give_what_one_gives(zone_editor, requests_of):
+    requests = requests_of(4)
+    editor = zone_editor()
+    expected = [editor.edit([request])[0] for request in requests]
+    editor = zone_editor()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda request: editor.edit([request])[0], requests))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.image, other.image)
+        assert one.note == other.note
+
+
+def test_a_failing_sample_has_an_error_and_the_rest_succeed(zone_editor, requests_of):
+    editor, requests = zone_editor(), requests_of(3)
+    expected = editor.edit(requests)
+    segment, calls = editor._segmenter, []
+
+    def broken(image):
+        calls.append(image)
+        if len(calls) in (2, 4):  # in the batch, and again alone
+            raise RuntimeError("bad masks")
+        return segment(image)
+
+    editor._segmenter = broken
+    results = editor.edit(requests)
+    assert [result.error for result in results] == [None, "RuntimeError: bad masks", None]
+    assert (results[0].image != expected[0].image).any(-1).mean() < 0.01
+
+
+def test_branches_of_attention_follow_the_protocol_unless_chosen(zone_editor, requests_of):
+    assert zone_editor().describe()["branches"] == "text"
+    assert zone_editor(protocol="paper").describe()["branches"] == "uncond"
+    request = with_maps(requests_of(1))
+    text, uncond = (zone_editor(branches=b).edit(request)[0].maps for b in ("text", "uncond"))
+    assert (text["last token"] != uncond["last token"]).any()
+
+
+# Settings and files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"protocol": "paper"},
+        {"blend_beta": 0.5},
+        {"mask_threshold": 128},
+        {"edge_alpha": 0.5},
+        {"fallback": "edit"},
+    ],
+)
+def test_each_setting_is_described_and_in_the_fingerprint(option, zone_editor):
+    base, other = zone_editor(), zone_editor(**option)
+    (name,) = option
+    assert other.describe()[name] == option[name]
+    assert base.fingerprint != other.fingerprint
+
+
+def test_a_moved_model_keeps_the_fingerprint_and_another_one_changes_it(zone_editor, zone_models, tmp_path):
+    import shutil
+
+    from tests.editors.tiny import build_action, build_sam
+
+    base = zone_editor().fingerprint
+    moved = {role: str(shutil.copytree(zone_models[role], tmp_path / role)) for role in ("sam", "action")}
+    assert zone_editor(**moved).fingerprint == base
+    assert zone_editor(sam=str(build_sam(tmp_path / "s", seed=1))).fingerprint != base
+    assert zone_editor(action=str(build_action(tmp_path / "a", seed=1))).fingerprint != base
+    assert zone_editor(magicbrush=zone_models["checkpoint"]).fingerprint != base
+
+
+@pytest.mark.parametrize(
+    "option, expected",
+    [
+        ({"protocol": "papers"}, "protocol is 'papers'; choose one of: paper, fixed"),
+        ({"fallback": "none"}, "fallback is 'none'; choose one of: input, edit"),
+        ({"branches": "both"}, "branches is 'both'; choose one of: text, uncond, all"),
+        ({"smooth_closing": 4}, "smooth_closing is 4; expected an odd number"),
+        ({"edge_alpha": 2}, "edge_alpha is 2; expected a number from 0 to 1"),
+        ({"dilation": -1}, "dilation is -1; expected a number of at least 0"),
+        ({"map_stride": "8"}, "map_stride is '8'"),
+        ({"action": "nowhere.pth"}, r"not at 'nowhere.pth'; fetch ckpts/action_classifier.pth of github"),
+        ({"sam": "no/such folder/x"}, "neither an existing folder nor a hub id"),
+        ({"magicbrush": "./nowhere"}, "neither an existing folder nor a hub id"),
+    ],
+)
+def test_impossible_settings_are_refused_in_a_sentence(option, expected, zone_editor):
+    with pytest.raises(EditorError, match=expected):
+        zone_editor(**option)
+
+
+def test_a_classifier_of_another_text_encoder_is_refused(zone_editor, tmp_path):
+    from tests.editors.tiny import build_action
+
+    with pytest.raises(EditorError, match=r"reads text vectors of 16 numbers.*gives 32"):
+        zone_editor(action=str(build_action(tmp_path / "a", width=16)))
+
+
+def test_a_folder_that_is_no_sam_is_refused(zone_editor, zone_models):
+    with pytest.raises(EditorError, match=r"cannot load|is not a SamModel"):
+        zone_editor(sam=zone_models["checkpoint"] + "/text_encoder")
+
+
+def test_a_grid_the_unet_does_not_have_is_an_error_of_the_samples(zone_editor, requests_of):
+    results = zone_editor(map_stride=32).edit(requests_of(2))
+    for result in results:
+        assert result.image is None
+        assert "no cross-attention of 2 x 2 cells" in result.error
+
+
+def test_the_released_classifier_file_is_read_as_tensors_and_nothing_else(tmp_path):
+    torch.manual_seed(0)
+    made = ActionClassifier(768)
+    torch.save(made.state_dict(), tmp_path / "action_classifier.pth")
+    assert 390_000 < (tmp_path / "action_classifier.pth").stat().st_size < 400_000  # 396,767 in the original
+    states = torch.randn(77, 768)
+    torch.testing.assert_close(load_classifier(str(tmp_path / "action_classifier.pth"))(states), made(states))
+    save_classifier(made, tmp_path / "folder")
+    torch.testing.assert_close(
+        load_classifier(str(tmp_path / "folder"))(states), made(states), atol=2e-2, rtol=1e-2
+    )
+
+    torch.save({"state": made}, tmp_path / "whole.pth")
+    with pytest.raises(EditorError, match=r"whole\.pth"):
+        load_classifier(str(tmp_path / "whole.pth"))
+    torch.save({"fc1.weight": torch.zeros(2, 2)}, tmp_path / "part.pth")
+    with pytest.raises(EditorError, match=r"expected exactly the tensors fc1.weight, fc1.bias, fc2.weight"):
+        load_classifier(str(tmp_path / "part.pth"))
+
+
+def test_the_classifier_reads_the_text_encoders_states_of_each_text(zone_editor, zone_models):
+    from transformers import CLIPTextModel, CLIPTokenizer
+
+    editor = zone_editor()
+    encoder = CLIPTextModel.from_pretrained(zone_models["checkpoint"] + "/text_encoder")
+    tokenizer = CLIPTokenizer.from_pretrained(zone_models["checkpoint"] + "/tokenizer")
+    classifier = load_classifier(zone_models["action"])
+    found = set()
+    for text in ("Remove the cat.", "Add a dog.", "qq", "The image has no x."):
+        # Alone and without padding: later tokens never reach earlier ones in this encoder.
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        with torch.no_grad():
+            logits = classifier(encoder(ids).last_hidden_state[0])
+        reading = editor._read(text)
+        assert reading.tokens == ids.shape[1]
+        assert reading.action == ("CHANGE", "ADD", "REMOVE")[int(logits.amax(0).argmax())]
+        found.add(reading.action)
+    assert len(found) > 1
