@@ -55,7 +55,9 @@ def _exact(
     a: np.ndarray, b: np.ndarray, columns_a: np.ndarray, columns_b: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
     shift = b.mean(0)
-    moments = [_moments(rows - shift, columns, counts.shape[1]) for rows, columns in ((a, columns_a), (b, columns_b))]
+    moments = [
+        _moments(rows - shift, columns, counts.shape[1]) for rows, columns in ((a, columns_a), (b, columns_b))
+    ]
     width = a.shape[1]
     result = np.empty(len(counts))
     step = max(1, 4_000_000 // (width * width))

@@ -161,14 +161,20 @@ class Presence:
         removal = any(not name.startswith("retention") for name in names)
         if kind == "ovd":
             objects = [list(dict.fromkeys(row)) for row in objects]
-        asked = [list(dict.fromkeys([*row, *(besides[i] if besides else [])])) for i, row in enumerate(objects)]
+        asked = [
+            list(dict.fromkeys([*row, *(besides[i] if besides else [])])) for i, row in enumerate(objects)
+        ]
         before = self._look_at_samples(kind, items, asked) if retention else [{} for _ in items]
         kept = [
             [name for name in row if self._present(kind, before[i].get(name, "")) is True]
             for i, row in enumerate(objects)
         ]
         again = [
-            [name for name in row if name in kept[i] or (besides and self._maybe(kind, before[i].get(name, "")))]
+            [
+                name
+                for name in row
+                if name in kept[i] or (besides and self._maybe(kind, before[i].get(name, "")))
+            ]
             for i, row in enumerate(asked)
         ]
         wanted = [
@@ -185,7 +191,9 @@ class Presence:
                 ]
                 if besides is not None:
                     for i, score in enumerate(result[name]):
-                        lists = (objects[i], besides[i]) if self.protocol == "fixed" else (besides[i], objects[i])
+                        lists = (
+                            (objects[i], besides[i]) if self.protocol == "fixed" else (besides[i], objects[i])
+                        )
                         both = {
                             "objects_of": {"fixed": lists[0], "paper": lists[1]},
                             "before": {name: _plain(reply) for name, reply in before[i].items()},

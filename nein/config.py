@@ -74,6 +74,12 @@ class EvalConfig:
         default_factory=lambda: ["magicbrush"],
         metadata=about("editor names, hub ids or folders: a,b or all", "What"),
     )
+    edited: str | None = field(
+        default=None,
+        metadata=about(
+            "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
+        ),
+    )
     preset: Literal["nano", "paper"] = field(
         default="nano", metadata=about("which configs/<preset>.yaml fills what is not given", "What")
     )
@@ -116,7 +122,9 @@ class EvalConfig:
     )
     evidence: Literal["both", "own"] = field(
         default="both",
-        metadata=about("what judges are asked for the record: both protocols' questions, or only these", "How"),
+        metadata=about(
+            "what judges are asked for the record: both protocols' questions, or only these", "How"
+        ),
     )
     seed: NonNegativeInt = field(
         default=0, metadata=about("run seed; every sample derives its own from it", "How")

@@ -18,6 +18,8 @@ import metrics
 from editors.presets import DEFAULT_ROWS, is_checkpoint
 from nein.config import EvalConfig
 from nein.errors import UserError
+from nein.imported import Published, PublishedEditor
+from nein.imported import find as find_published
 
 ENCODER_OF = {metric: kind for metric, kind in metrics.NEEDS.items() if kind in metrics.ENCODERS}
 JUDGE_OF = {metric: kind for metric, kind in metrics.NEEDS.items() if kind in metrics.JUDGES}
@@ -32,6 +34,7 @@ class EditorChoice:
     row         Name given to `editors.get_editor`.
     checkpoint  Model reference as written in the table or by the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.
+    published   Pictures made elsewhere, which stand in for an editor on one track (`--edited`).
     """
 
     asked: str
@@ -40,9 +43,12 @@ class EditorChoice:
     checkpoint: str | None
     revision: str | None
     options: dict[str, Any] = field(default_factory=dict)
+    published: Published | None = None
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, with its weights in memory. Raises EditorError."""
+        if self.published is not None:
+            return PublishedEditor(self.published)
         where: dict[str, Any] = {}
         if self.checkpoint is not None:
             where["checkpoint"], revision = resolve(self.checkpoint)
@@ -53,12 +59,27 @@ class EditorChoice:
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
+        if self.published is not None:
+            return {"editor": self.row, "folder": str(self.published.folder.resolve())}
         facts = {"editor": self.row, "checkpoint": self.checkpoint, "revision": self.revision}
         return {**facts, **{f"editor.{key}": value for key, value in sorted(self.options.items())}}
 
 
 def resolve_editors(config: EvalConfig) -> list[EditorChoice]:
     """The editors of a command, in its order; `all` is every editor of the preset. Loads nothing."""
+    if config.edited is not None:
+        found = find_published(Path(config.edited).expanduser())
+        return [
+            EditorChoice(
+                f"{p.method}/{p.track}",
+                re.sub(r"[^A-Za-z0-9._-]+", "-", p.method),
+                p.method,
+                None,
+                None,
+                published=p,
+            )
+            for p in found
+        ]
     asked: list[str] = []
     for name in config.editor:
         asked += _every_editor(config.preset) if name == "all" else [name]

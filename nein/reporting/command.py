@@ -84,7 +84,11 @@ def main_report(argv: Sequence[str]) -> int:
     if options.hub:
         from nein import hub
 
-        print(hub.publish(loaded, options.hub, out.parent, dataset=options.hub_dataset, push=not options.no_push))
+        print(
+            hub.publish(
+                loaded, options.hub, out.parent, dataset=options.hub_dataset, push=not options.no_push
+            )
+        )
     return 0
 
 
@@ -160,7 +164,8 @@ def _report_parser() -> argparse.ArgumentParser:
 
 def _compare_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-compare", description="Compare runs sample by sample: differences, intervals, tests, power."
+        prog="nein-compare",
+        description="Compare runs sample by sample: differences, intervals, tests, power.",
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")

@@ -59,7 +59,17 @@ def costs(loaded: Sequence[Run]) -> Table:
         "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Limit: peak arithmetic of "
         "the device over the operations of one edit; – where either is not known. Memory: highest of the process."
     )
-    columns = ["run", "stage", "device", "samples", "seconds", "samples/s", "limit (share)", "memory", "GPU memory"]
+    columns = [
+        "run",
+        "stage",
+        "device",
+        "samples",
+        "seconds",
+        "samples/s",
+        "limit (share)",
+        "memory",
+        "GPU memory",
+    ]
     return Table("costs", "Costs", columns, rows, data, note)
 
 

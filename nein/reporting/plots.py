@@ -49,7 +49,9 @@ def gap_by_template(table: Table) -> Plot | None:
     columns = min(3, len(editors))
     rows = math.ceil(len(editors) / columns)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(2.6 + 3.1 * columns, 0.9 + rows * (0.9 + 0.34 * len(sentences))), layout="constrained")
+        figure = Figure(
+            figsize=(2.6 + 3.1 * columns, 0.9 + rows * (0.9 + 0.34 * len(sentences))), layout="constrained"
+        )
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for place, panel in enumerate(panels.flat):
             if place >= len(editors):
@@ -86,7 +88,11 @@ def removal(table: Table) -> Plot | None:
         for number, metric in enumerate(metrics):
             offset = (number - (len(metrics) - 1) / 2) * 0.4
             lines = {(x["editor"], x["track"]): x for x in table.data if x["metric"] == metric}
-            own = [(y + offset, lines[k]) for y, k in enumerate(labels) if k in lines and lines[k]["value"] is not None]
+            own = [
+                (y + offset, lines[k])
+                for y, k in enumerate(labels)
+                if k in lines and lines[k]["value"] is not None
+            ]
             _bars(panel, own, COLORS[metric], INFO[metric].title)
         panel.set_yticks(range(len(labels)), [f"{editor}, {track}" for editor, track in labels])
         panel.invert_yaxis()
@@ -112,9 +118,13 @@ def reliability(known: Sequence[Calibration]) -> Plot | None:
             )
             x, y = [b.score for b in bins], [b.present.value for b in bins]
             low = [v - (v if b.present.low is None else b.present.low) for v, b in zip(y, bins, strict=True)]
-            high = [(v if b.present.high is None else b.present.high) - v for v, b in zip(y, bins, strict=True)]
+            high = [
+                (v if b.present.high is None else b.present.high) - v for v, b in zip(y, bins, strict=True)
+            ]
             panel.plot([0, 1], [0, 1], color="#9ca3af", linewidth=1, linestyle="--")
-            panel.errorbar(x, y, yerr=[low, high], fmt="o-", color=COLORS[judge.kind], markersize=4, capsize=2)
+            panel.errorbar(
+                x, y, yerr=[low, high], fmt="o-", color=COLORS[judge.kind], markersize=4, capsize=2
+            )
             panel.set_xlim(-0.02, 1.02)
             panel.set_ylim(-0.02, 1.02)
             panel.set_xlabel("P(yes)" if judge.kind == "vqa" else "highest box score")
@@ -133,7 +143,9 @@ def _bars(panel: Any, own: Sequence[tuple[float, Any]], color: str, name: str) -
         for end in ("low", "high")
     ]
     panel.barh([y for y, _ in own], values, height=0.36, color=color, alpha=0.75, label=name)
-    panel.errorbar(values, [y for y, _ in own], xerr=ends, fmt="none", ecolor="#111827", elinewidth=0.9, capsize=2)
+    panel.errorbar(
+        values, [y for y, _ in own], xerr=ends, fmt="none", ecolor="#111827", elinewidth=0.9, capsize=2
+    )
 
 
 def _template(line: Any) -> int:

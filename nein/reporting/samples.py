@@ -56,12 +56,17 @@ class Browser:
                 raise
             samples, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
         wanted = {s.source_id: s.source_path for name in ids if (s := samples.get(name)) is not None}
-        return cls(loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note)
+        return cls(
+            loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note
+        )
 
     def index(self) -> dict[str, Any]:
         """Everything but pictures and raw answers, column by column."""
         about = {name: next(run.edits[name] for run in self.runs if name in run.edits) for name in self.ids}
-        told = {n: next((r.edits[n] for r in self.runs if r.track == "negative" and n in r.edits), about[n]) for n in self.ids}
+        told = {
+            n: next((r.edits[n] for r in self.runs if r.track == "negative" and n in r.edits), about[n])
+            for n in self.ids
+        }
         objects = sorted({edit["object"] for edit in about.values()})
         sizes = [name for _, name in SIZES if name in self.sizes.values()]
         templates = [template_of(told[name]) for name in self.ids]
@@ -82,7 +87,10 @@ class Browser:
             "size": [_position(sizes, self.sizes.get(about[n]["source_id"])) for n in self.ids],
             "caption": [self.samples[n].caption if n in self.samples else "" for n in self.ids],
             "instruction": [told[name]["instruction"] for name in self.ids],
-            "values": [[[_short(run.values.get(m, {}).get(n)) for n in self.ids] for m in metrics] for run in self.runs],
+            "values": [
+                [[_short(run.values.get(m, {}).get(n)) for n in self.ids] for m in metrics]
+                for run in self.runs
+            ],
         }
 
     def chunks(self, side: int) -> Iterator[dict[str, Any]]:
@@ -95,8 +103,13 @@ class Browser:
                 rows = [self._paths(name) for name in names] if side else [[] for _ in names]
                 wanted = {path for row in rows for path in row if isinstance(path, Path)}
                 known = {path: known.get(path) or pool.submit(thumbnail, path, side) for path in wanted}
-                thumbs = [[known[p].result() if isinstance(p, Path) else {"none": p} for p in row] for row in rows]
-                yield {"thumbs": thumbs, "details": [[_details(run, name) for run in self.runs] for name in names]}
+                thumbs = [
+                    [known[p].result() if isinstance(p, Path) else {"none": p} for p in row] for row in rows
+                ]
+                yield {
+                    "thumbs": thumbs,
+                    "details": [[_details(run, name) for run in self.runs] for name in names],
+                }
 
     def _paths(self, name: str) -> list[Path | str]:
         sample = self.samples.get(name)
@@ -154,7 +167,11 @@ def _details(run: Run, name: str) -> dict[str, Any] | None:
             continue
         kept = {key: value for key, value in row["detail"].items() if key not in _HIDDEN}
         rows[metric] = [row["value"], row["reason"], kept]
-    found: dict[str, Any] = {"instruction": edit["instruction"], "seed": str(edit.get("seed", "")), "scores": rows}
+    found: dict[str, Any] = {
+        "instruction": edit["instruction"],
+        "seed": str(edit.get("seed", "")),
+        "scores": rows,
+    }
     for key in ("error", "note"):
         if edit.get(key):
             found[key] = edit[key]

@@ -64,17 +64,26 @@ def results(loaded: Sequence[Run], fid: Mapping[str, Estimate]) -> list[Table]:
     """Table 3 of these runs, in two parts as the paper has it. `fid`: run label -> FID with its interval."""
     parts = []
     present = [m for m in INFO if any(m in run.summary["metrics"] for run in loaded)]
-    groups = (("results_quality", "Image quality", table.IMAGE), ("results_presence", "Removal and retention", HEADLINES))
+    groups = (
+        ("results_quality", "Image quality", table.IMAGE),
+        ("results_presence", "Removal and retention", HEADLINES),
+    )
     for key, title, group in groups:
         names = [name for name in present if name in group]
         if not names:
             continue
         rows, data = [], []
         for run in loaded:
-            entries = {name: dict(run.summary["metrics"][name]) for name in names if name in run.summary["metrics"]}
+            entries = {
+                name: dict(run.summary["metrics"][name]) for name in names if name in run.summary["metrics"]
+            }
             if "fid" in entries and run.label in fid:
                 found = fid[run.label]
-                entries["fid"] |= {"low": found.low, "high": found.high, "standard_error": found.standard_error}
+                entries["fid"] |= {
+                    "low": found.low,
+                    "high": found.high,
+                    "standard_error": found.standard_error,
+                }
             rows.append(table._row({**run.summary, "editor": run.name, "metrics": entries}, names))
             data += [_result(run, name, entry) for name, entry in entries.items()]
         columns = ["editor", "instruction", *(table.heading(INFO[name]) for name in names), "n", "unscored"]
@@ -239,7 +248,9 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str]) -> list[Table]:
                 for metric in metrics:
                     estimate = _estimate(run, metric, groups[group])
                     cells.append(span(estimate))
-                    data.append(record(estimate, editor=run.name, track=run.track, group=shown, metric=metric))
+                    data.append(
+                        record(estimate, editor=run.name, track=run.track, group=shown, metric=metric)
+                    )
                 rows.append([run.label, shown, *cells, str(len(groups[group]))])
         if len({row[1] for row in rows}) > 1:
             columns = ["run", title, *(table.heading(INFO[m]) for m in metrics), "samples"]
@@ -289,7 +300,19 @@ def comparisons(
     for line in data:
         line["first_value"], line["second_value"] = line.pop("first"), line.pop("second")
         line["first"], line["second"] = line.pop("first_label"), line.pop("second_label")
-    columns = ["A", "B", "metric", "A: mean", "B: mean", "A - B", "p", "p (Holm)", "pairs", "source images", "needed"]
+    columns = [
+        "A",
+        "B",
+        "metric",
+        "A: mean",
+        "B: mean",
+        "A - B",
+        "p",
+        "p (Holm)",
+        "pairs",
+        "source images",
+        "needed",
+    ]
     note = (
         "Means and differences over the samples scored in both runs, intervals and tests clustered by source image. p: the larger of a "
         "cluster-robust t test and a test that swaps the runs within source images; FID: bootstrap. Holm: "
@@ -299,9 +322,7 @@ def comparisons(
     return Table("comparisons", "Paired comparisons", columns, rows, data, note)
 
 
-def compare(
-    first: Run, second: Run, metric: str, draws: Mapping[str, np.ndarray]
-) -> dict[str, Any] | None:
+def compare(first: Run, second: Run, metric: str, draws: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
     """One comparison: difference (`Estimate`), tests, power and coverage; None where a run lacks the metric."""
     if metric == "fid":
         return _compare_fid(first, second, draws)
@@ -361,7 +382,9 @@ def protocols(loaded: Sequence[Run]) -> Table:
             if shift.fixed is not None and shift.paper is not None:
                 moved = f"{info.scale * (shift.paper - shift.fixed):+.{2 if info.scale == 1 else 1}f}"
             flips = "–" if shift.flips is None else str(shift.flips)
-            counts = f"{shift.n_fixed}" if shift.n_fixed == shift.n_paper else f"{shift.n_fixed} / {shift.n_paper}"
+            counts = (
+                f"{shift.n_fixed}" if shift.n_fixed == shift.n_paper else f"{shift.n_fixed} / {shift.n_paper}"
+            )
             rows.append([run.label, table.heading(info), shown, _number(shift.fixed, info),
                          _number(shift.paper, info), moved, flips, counts if not shift.note else shift.note])  # fmt: skip
             data.append({"editor": run.name, "track": run.track, "metric": shift.metric, "quirk": shift.quirk,

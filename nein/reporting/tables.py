@@ -70,7 +70,9 @@ def latex_text(text: str) -> str:
 
 
 def _markdown_cell(text: str) -> str:
-    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\\\(")
+    return (
+        _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\\\(")
+    )
 
 
 def _csv_cell(value: object) -> object:
