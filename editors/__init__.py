@@ -10,6 +10,7 @@ Importing this package loads neither torch nor diffusers; `get_editor` does when
 from __future__ import annotations
 
 import pkgutil
+from importlib import metadata
 from typing import Any
 
 from editors.base import Editor, EditorError, EditRequest, EditResult
@@ -47,19 +48,31 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 _BASIC = ("identity", "solid", "flaky")
 
+#: Entry points of this group are editors of other packages: name = "module:factory". The factory is called as
+#: `factory(name=..., device=..., dtype=..., batch_size=..., **options)` and returns an `Editor`.
+PLUGINS = "nein.editors"
+
+
+def plugins() -> dict[str, metadata.EntryPoint]:
+    """Name -> entry point of every editor that installed packages offer; ours keep their names."""
+    own = {*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)}
+    return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in own}
+
 
 def available() -> list[str]:
     """Every name `get_editor` knows, sorted; local folders and hub ids work besides."""
-    return sorted({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
+    return sorted({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS), *plugins()})
 
 
 def needs_checkpoint(name: str) -> bool:
     """Whether the editor has weights to load (`preset_row` then has a row for it)."""
-    return name not in _BASIC
+    return name not in _BASIC and name not in plugins()
 
 
 def check(name: str, **overrides: Any) -> None:
     """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads no model, no torch."""
+    if name in plugins():
+        return  # the package itself knows its options
     kind = _kind(name)
     options = list(_KINDS[kind][1])
     for option in overrides:
@@ -83,7 +96,7 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", or a local folder or hub id of a StableDiffusionInstructPix2PixPipeline.
+                "flaky", an installed package's editor (`plugins`), or a local folder or hub id of a StableDiffusionInstructPix2PixPipeline.
     checkpoint  Local folder or hub id ("owner/name" or "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.
@@ -95,6 +108,8 @@ def get_editor(
     Raises EditorError for an unknown name or option and for an unusable checkpoint.
     """
     check(name, **overrides)
+    if name in plugins():
+        return _plugin(name, device=device, dtype=dtype, batch_size=batch_size, **overrides)
     factory = pkgutil.resolve_name(_KINDS[_kind(name)][0])
     if not needs_checkpoint(name):
         if checkpoint is not None:
@@ -115,6 +130,17 @@ def get_editor(
         batch_size=batch_size,
         **{**row.options(), **overrides},
     )
+
+
+def _plugin(name: str, **options: Any) -> Editor:
+    try:
+        editor = plugins()[name].load()(name=name, **options)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
+    lacking = [part for part in ("name", "fingerprint", "describe", "edit") if not hasattr(editor, part)]
+    if lacking:
+        raise EditorError(f"the editor plug-in {name!r} is no editor: it has no {', '.join(lacking)}")
+    return editor
 
 
 def _row(name: str) -> EditorPreset:

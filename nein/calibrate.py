@@ -29,6 +29,9 @@ from nein.world import World
 
 log = logging.getLogger(__name__)
 KINDS = ("vqa", "ovd")
+#: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another for
+#: Retention.
+VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -202,10 +205,10 @@ def _replies(
 def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[str, Any]:
     """Is it there, by each protocol's rule for Removal (None: no verdict), and the soft score for "it is"."""
     if "error" in reply:
-        return {"verdict_fixed": None, "verdict_paper": None, "score": None}
+        return {**dict.fromkeys(VERDICTS), "score": None}
     if kind == "ovd":
         seen = reply["score"] > config.threshold
-        return {"verdict_fixed": seen, "verdict_paper": seen, "score": reply["score"]}
+        return {**dict.fromkeys(VERDICTS, seen), "score": reply["score"]}
     yes, no = reply["p_yes"], reply["p_no"]
     total = (yes or 0) + (no or 0)
     return {

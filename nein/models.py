@@ -128,6 +128,12 @@ def resolve(reference: str) -> tuple[str, str | None]:
             return str(zoo.path(reference.removeprefix("nano:"))), None
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
+    if reference.startswith("weakened:"):
+        rates, _, inner = reference.removeprefix("weakened:").partition(":")
+        where, revision = resolve(inner)
+        return f"weakened:{rates}:{where}", revision
+    if metrics.special_reference(reference):
+        return reference, None
     if Path(reference).expanduser().is_dir():
         return str(Path(reference).expanduser()), None
     name, _, revision = reference.partition("@")
@@ -142,7 +148,7 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
     kinds = dict.fromkeys(metrics.NEEDS[name] for name in wanted if name in metrics.NEEDS)
     for kind in kinds:
         where, _ = resolve(getattr(config.models, kind))
-        if "/" not in where and not Path(where).exists():
+        if metrics.special_reference(where) or ("/" not in where and not Path(where).exists()):
             continue  # a name of the library behind the metric ("alex", "inception", "scripted:No")
         from metrics.loading import check_folder
 

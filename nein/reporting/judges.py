@@ -126,8 +126,9 @@ def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) ->
     sensitivity on words of captions, where those were asked about."""
     if metric.startswith("removal"):
         return calibration.correct_removal(judged, judge.rates(protocol, role="object"))
-    words = judge.rates(protocol, role="caption")
-    return calibration.correct_retention(judged, words if words.sensitivity else judge.rates(protocol))
+    rule = "paper_retention" if protocol == "paper" else protocol
+    words = judge.rates(rule, role="caption")
+    return calibration.correct_retention(judged, words if words.sensitivity else judge.rates(rule))
 
 
 def _judged(run: Run, metric: str) -> Estimate | None:
