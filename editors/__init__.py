@@ -10,6 +10,7 @@ Importing this package loads neither torch nor diffusers; `get_editor` does when
 from __future__ import annotations
 
 import pkgutil
+from importlib import metadata
 from typing import Any
 
 from editors.base import Editor, EditorError, EditRequest, EditResult
@@ -41,6 +42,7 @@ __all__ = [
     "needs_checkpoint",
     "options_of",
     "preset_row",
+    "takes",
 ]
 
 # Kind -> class and the options it takes. Adding an editor is one class, one line here, and rows in presets.py
@@ -59,15 +61,25 @@ _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
 _KINDS_WITH_MAPS = ("zone",)
 _BASIC = ("identity", "solid", "flaky")
 
+#: Entry points of this group are editors of other packages: name = "module:factory". The factory is called as
+#: `factory(name=..., device=..., dtype=..., batch_size=..., **options)` and returns an `Editor`.
+PLUGINS = "nein.editors"
+
+
+def plugins() -> dict[str, metadata.EntryPoint]:
+    """Name -> entry point of every editor that installed packages offer; ours keep their names."""
+    own = {*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)}
+    return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in own}
+
 
 def available() -> list[str]:
     """Every name `get_editor` knows, sorted; local folders and hub ids work besides."""
-    return sorted({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
+    return sorted({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS), *plugins()})
 
 
 def needs_checkpoint(name: str) -> bool:
     """Whether the editor has weights to load (`preset_row` then has a row for it)."""
-    return name not in _BASIC
+    return name not in _BASIC and name not in plugins()
 
 
 def model_options(name: str) -> tuple[str, ...]:
@@ -90,6 +102,8 @@ def has_maps(name: str) -> bool:
 
 def check(name: str, **overrides: Any) -> None:
     """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads no model, no torch."""
+    if name in plugins():
+        return  # the package itself knows its options
     options = options_of(name)
     for option in overrides:
         if option not in options:
@@ -102,6 +116,11 @@ def check(name: str, **overrides: Any) -> None:
 def options_of(name: str) -> list[str]:
     """The options `get_editor(name, ...)` takes besides those of every editor; EditorError if unknown."""
     return list(_KINDS[_kind(name)][1])
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether an editor has the option; one of another package is asked when it is built."""
+    return name in plugins() or option in options_of(name)
 
 
 def get_editor(
@@ -117,8 +136,8 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", or a checkpoint: a local folder or hub id of a diffusers pipeline, or one file in
-                the original latent-diffusion format.
+                "flaky", an installed package's editor (`plugins`), or a checkpoint: a local folder or hub id
+                of a diffusers pipeline, or one file in the original latent-diffusion format.
     checkpoint  Local path or hub id ("owner/name" or "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.
@@ -130,6 +149,8 @@ def get_editor(
     Raises EditorError for an unknown name or option and for an unusable checkpoint.
     """
     check(name, **overrides)
+    if name in plugins():
+        return _plugin(name, device=device, dtype=dtype, batch_size=batch_size, **overrides)
     factory = pkgutil.resolve_name(_KINDS[_kind(name)][0])
     if not needs_checkpoint(name):
         if checkpoint is not None:
@@ -152,6 +173,17 @@ def get_editor(
         batch_size=batch_size,
         **{**row.options(), **overrides},
     )
+
+
+def _plugin(name: str, **options: Any) -> Editor:
+    try:
+        editor = plugins()[name].load()(name=name, **options)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
+    lacking = [part for part in ("name", "fingerprint", "describe", "edit") if not hasattr(editor, part)]
+    if lacking:
+        raise EditorError(f"the editor plug-in {name!r} is no editor: it has no {', '.join(lacking)}")
+    return editor
 
 
 def _row(name: str) -> EditorPreset:

@@ -78,6 +78,26 @@ JUDGES: dict[str, str] = {
     "itm": "metrics.judges.blip:load",
 }
 
+#: Kind -> (the checkpoint type its own class above is for, the class for every other type).
+GENERAL_JUDGES: dict[str, tuple[str, str]] = {
+    "vqa": ("llava_next", "metrics.judges.vlm:load"),
+    "ovd": ("owlv2", "metrics.judges.zero_shot:load"),
+}
+
+#: Prefix of a reference -> what loads it. `plugin:NAME` is an entry point of the group `nein.judges`.
+REFERENCES: dict[str, str] = {
+    "scripted": "metrics.judges.scripted:load",
+    "weakened": "metrics.judges.weakened:load",
+    "plugin": "metrics.judges.plugin:load",
+    "openai": "metrics.judges.endpoint:load",
+}
+
+
+def special_reference(path_or_id: str) -> str | None:
+    """The prefix of a judge's reference that is neither a folder nor a hub id ("openai"), or None."""
+    prefix, colon, _ = path_or_id.partition(":")
+    return prefix if colon and prefix in REFERENCES else None
+
 
 def load_encoder(
     kind: str,
@@ -113,19 +133,40 @@ def load_judge(
 ) -> Any:
     """Load a model that answers about a picture.
 
-    kind        "vqa" (LLaVA-NeXT: `ask`), "ovd" (OWLv2: `detect`) or "itm" (BLIP: `match`).
-    path_or_id  As for `load_encoder`. "scripted:ANSWER" (vqa) and "scripted:SCORE" (ovd, itm) give a judge
-                that always says the same, for rehearsals; nothing chooses it by itself.
-    options     vqa: `template`, `quantization`, `batch_size`, `max_cache_tokens`; ovd: `pad`, `backend`,
-                `batch_size`; itm: `batch_size`.
+    kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (BLIP: `match`).
+    path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
+                OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO). Besides:
+                "openai:URL#MODEL" (vqa), an endpoint; "plugin:NAME", an installed package's judge;
+                "scripted:ANSWER" (vqa) and "scripted:SCORE" (ovd, itm), which always say the same, and
+                "weakened:MISS,INVENT:REFERENCE" (vqa, ovd), for rehearsals.
+    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`, `max_cache_tokens`; OWLv2: `pad`,
+                `backend`, `batch_size`; BLIP: `batch_size`. `pad` and `backend` are OWLv2's alone and do not
+                concern another detector.
 
     The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
     """
+    choose("kind of judge", kind, JUDGES)
     table = JUDGES
-    if path_or_id.startswith("scripted:"):
-        table = dict.fromkeys(JUDGES, "metrics.judges.scripted:load")
-        options = {**options, "kind": kind}
+    prefix = special_reference(path_or_id)
+    if prefix == "openai" and kind != "vqa":
+        raise MetricError(f"An endpoint can only be the judge 'vqa', not '{kind}'.")
+    if prefix is not None:
+        table = dict.fromkeys(JUDGES, REFERENCES[prefix])
+        options = {**options, "kind": kind} if prefix != "openai" else options
+    elif kind in GENERAL_JUDGES:
+        own, general = GENERAL_JUDGES[kind]
+        if _type_of(path_or_id, revision) != own:
+            table = {**JUDGES, kind: general}
+            options = {key: value for key, value in options.items() if key not in ("pad", "backend")}
     return _load("judge", table, kind, path_or_id, revision, device, dtype, options)
+
+
+def _type_of(path_or_id: str, revision: str | None) -> str | None:
+    from metrics.loading import check_folder, split_reference, type_of
+
+    name, revision = split_reference(path_or_id, revision)
+    check_folder(name)
+    return type_of(name, revision)
 
 
 def _load(

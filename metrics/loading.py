@@ -134,8 +134,8 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
         raise MetricError(f"Cannot load {name} from '{path_or_id}': {first}") from error
 
 
-def check_type(path_or_id: str, revision: str | None, model_type: str, name: str) -> None:
-    """Raise MetricError unless the configuration says `model_type`, before gigabytes are read."""
+def type_of(path_or_id: str, revision: str | None) -> str | None:
+    """What a checkpoint's configuration calls itself ("llava_next"). Raises MetricError when there is none."""
     from transformers import PretrainedConfig
 
     try:
@@ -143,10 +143,15 @@ def check_type(path_or_id: str, revision: str | None, model_type: str, name: str
     except (OSError, ValueError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise MetricError(f"Cannot read the configuration of '{path_or_id}': {first}") from error
-    if config.get("model_type") != model_type:
+    return config.get("model_type")
+
+
+def check_type(path_or_id: str, revision: str | None, model_type: str, name: str) -> None:
+    """Raise MetricError unless the configuration says `model_type`, before gigabytes are read."""
+    found = type_of(path_or_id, revision)
+    if found != model_type:
         raise MetricError(
-            f"'{path_or_id}' is a '{config.get('model_type')}' checkpoint; "
-            f"{name} needs one of type '{model_type}'."
+            f"'{path_or_id}' is a '{found}' checkpoint; {name} needs one of type '{model_type}'."
         )
 
 
@@ -154,7 +159,7 @@ def load_model(
     cls: Any,
     path_or_id: str,
     *,
-    model_type: str,
+    model_type: str | None,
     revision: str | None,
     device: str,
     dtype: str,
@@ -162,12 +167,13 @@ def load_model(
 ) -> tuple[Any, Source]:
     """Load weights (safetensors only), in evaluation mode, on `device`; also say where they came from.
 
-    model_type  What the checkpoint's configuration must call itself.
+    model_type  What the checkpoint's configuration must call itself; None for anything `cls` can load.
     """
     choose("dtype", dtype, DTYPES)
     path_or_id, revision = split_reference(path_or_id, revision)
     check_folder(path_or_id)
-    check_type(path_or_id, revision, model_type, cls.__name__)
+    if model_type is not None:
+        check_type(path_or_id, revision, model_type, cls.__name__)
     # Weights missing from a file are drawn; nobody else's random numbers should change by that.
     with torch.random.fork_rng(devices=[]), _no_bar(Path(path_or_id).is_dir()):
         model = from_pretrained(

@@ -101,7 +101,7 @@ def correct_removal(judged: Estimate, judge: Rates) -> Corrected:
 
     Assumes that the judge errs on edited pictures as often as on those it was calibrated on. Sources: Rogan &
     Gladen, American Journal of Epidemiology 107 (1978); Lang & Reiczigel, Preventive Veterinary Medicine 113
-    (2014), equations 7-11.
+    (2014).
     """
     return _rogan_gladen(judged, judge.specificity, judge.sensitivity, judge)
 

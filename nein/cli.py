@@ -1,10 +1,11 @@
-"""The commands `nein-eval`, `nein-grid`, `nein-data`, `nein-convert`. They parse before they import."""
+"""The commands: `nein-eval`, `nein-report`, `nein-convert`, ... Options are parsed before heavy imports."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -38,6 +39,26 @@ def main_grid(argv: Sequence[str] | None = None) -> NoReturn:
     _finish(command)
 
 
+def main_report(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-report`."""
+    _run("nein.reporting.command:main_report", argv)
+
+
+def main_compare(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-compare`."""
+    _run("nein.reporting.command:main_compare", argv)
+
+
+def main_calibrate(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-calibrate`."""
+    _run("nein.calibrate:main", argv)
+
+
+def main_check(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-check`."""
+    _run("nein.check:main", argv)
+
+
 def main_data(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-data`."""
     _finish(lambda: _data(sys.argv[1:] if argv is None else argv))
@@ -45,11 +66,14 @@ def main_data(argv: Sequence[str] | None = None) -> NoReturn:
 
 def main_convert(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-convert`."""
+    _run("nein.convert:main", argv)
 
-    def command() -> None:
-        from nein import convert
 
-        convert.main(list(sys.argv[1:] if argv is None else argv))
+def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
+    """Runs the command at `place` ("module:function"), imported only now."""
+
+    def command() -> int | None:
+        return pkgutil.resolve_name(place)(list(sys.argv[1:] if argv is None else argv))
 
     _finish(command)
 

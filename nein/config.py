@@ -74,6 +74,12 @@ class EvalConfig:
         default_factory=lambda: ["magicbrush"],
         metadata=about("editor names, hub ids or folders: a,b or all", "What"),
     )
+    edited: str | None = field(
+        default=None,
+        metadata=about(
+            "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
+        ),
+    )
     preset: Literal["nano", "paper"] = field(
         default="nano", metadata=about("which configs/<preset>.yaml fills what is not given", "What")
     )

@@ -18,6 +18,7 @@ from nein.config import EvalConfig
 from nein.edit import finish_edits, run_edits
 from nein.errors import UserError
 from nein.finish import begun, finish_scores, pending_scores
+from nein.imported import check_names
 from nein.models import EditorChoice
 from nein.runs import COMPLETE, EDITED, RunDir
 from nein.samples import validate_images
@@ -57,8 +58,12 @@ def evaluate(config: EvalConfig, world: World) -> str | None:
         runs = [
             (choice, RunDir(config.out_dir, choice.slug, track))
             for choice in choices
-            for track in config.tracks
+            for track in ([choice.published.track] if choice.published else config.tracks)
         ]
+        if config.edited is not None and world.is_main:
+            published = [choice.published for choice in choices if choice.published is not None]
+            for warning in check_names(published, [sample.id for sample in plan.dataset.samples]):
+                log.warning("%s", warning)
         with contextlib.ExitStack() as locks:
             if world.is_main:
                 for _, run in runs:

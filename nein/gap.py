@@ -33,7 +33,8 @@ def gap_by_template(
                       None) and `source_id`.
     rows_affirmative  Score rows of the affirmative track: `id`, `value`.
 
-    Rows are paired by id; a template without a pair is left out. `score_rows` makes such rows from a run.
+    Differences of shares (within [-1, 1]) get intervals within [-1, 1], which are never of length 0. Rows are
+    paired by id; a template without a pair is left out. `score_rows` makes such rows from a run.
     """
     affirmative = {row["id"]: row["value"] for row in rows_affirmative}
     groups: dict[int | None, list[tuple[float, Any]]] = {}
@@ -42,11 +43,14 @@ def gap_by_template(
         if row["value"] is not None and other is not None:
             pair = (float(other) - float(row["value"]), row["source_id"])
             groups.setdefault(row["template"], []).append(pair)
+    unit = all(-1 <= difference <= 1 for pairs in groups.values() for difference, _ in pairs)
     found = []
     for template in sorted(groups, key=lambda index: (index is None, index or 0)):
         differences, sources = zip(*groups[template], strict=True)
         estimate = statistics.mean(differences, sources)
         assert estimate is not None
+        if unit:
+            estimate = statistics.bounded(estimate, -1.0, 1.0)
         found.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
     return found
 

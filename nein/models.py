@@ -19,6 +19,8 @@ import metrics
 from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.config import EvalConfig
 from nein.errors import UserError
+from nein.imported import Published, PublishedEditor
+from nein.imported import find as find_published
 
 ENCODER_OF = {metric: kind for metric, kind in metrics.NEEDS.items() if kind in metrics.ENCODERS}
 log = logging.getLogger(__name__)
@@ -34,6 +36,7 @@ class EditorChoice:
     row         Name given to `editors.get_editor`.
     checkpoint  Model reference as written in the table or by the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.
+    published   Pictures made elsewhere, which stand in for an editor on one track (`--edited`).
     """
 
     asked: str
@@ -42,6 +45,7 @@ class EditorChoice:
     checkpoint: str | None
     revision: str | None
     options: dict[str, Any] = field(default_factory=dict)
+    published: Published | None = None
 
     @property
     def has_maps(self) -> bool:
@@ -50,6 +54,8 @@ class EditorChoice:
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, with its weights in memory. Raises EditorError."""
+        if self.published is not None:
+            return PublishedEditor(self.published)
         where: dict[str, Any] = {}
         if self.checkpoint is not None:
             where["checkpoint"], revision = resolve(self.checkpoint)
@@ -79,6 +85,8 @@ class EditorChoice:
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
+        if self.published is not None:
+            return {"editor": self.row, "folder": str(self.published.folder.resolve())}
         facts = {"editor": self.row, "checkpoint": self.checkpoint, "revision": self.revision}
         decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
         return {**facts, **{f"editor.{key}": value for key, value in sorted(decisive.items())}}
@@ -91,13 +99,26 @@ def resolve_editors(config: EvalConfig) -> list[EditorChoice]:
     `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
     that are not there. An option has to be known to at least one editor, and goes to those that know it.
     """
+    if config.edited is not None:
+        found = find_published(Path(config.edited).expanduser())
+        return [
+            EditorChoice(
+                f"{p.method}/{p.track}",
+                re.sub(r"[^A-Za-z0-9._-]+", "-", p.method),
+                p.method,
+                None,
+                None,
+                published=p,
+            )
+            for p in found
+        ]
     asked: list[str] = []
     for name in config.editor:
         asked += every_editor(config.preset) if name == "all" else [name]
     overrides = config.editor_overrides()
     names = list(dict.fromkeys(asked))
     for option in overrides:
-        if not any(option in editors.options_of(_split(name)[0]) for name in names):
+        if not any(editors.takes(_split(name)[0], option) for name in names):
             editors.check(_split(names[0])[0], **{option: overrides[option]})
     return [_choose(name, config.preset, overrides) for name in names]
 
@@ -145,7 +166,7 @@ def _choose(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoi
     name, checkpoint = _split(asked)
     if not is_checkpoint(name):
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
-    own = {key: value for key, value in overrides.items() if key in editors.options_of(name)}
+    own = {key: value for key, value in overrides.items() if editors.takes(name, key)}
     if name in editors.available() and not editors.needs_checkpoint(name):
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
@@ -178,6 +199,12 @@ def resolve(reference: str) -> tuple[str, str | None]:
             return str(zoo.path(reference.removeprefix("nano:"))), None
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
+    if reference.startswith("weakened:"):
+        rates, _, inner = reference.removeprefix("weakened:").partition(":")
+        where, revision = resolve(inner)
+        return f"weakened:{rates}:{where}", revision
+    if metrics.special_reference(reference):
+        return reference, None
     if Path(reference).expanduser().exists():
         return str(Path(reference).expanduser()), None
     name, _, revision = reference.partition("@")
@@ -198,7 +225,7 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
     kinds = dict.fromkeys(metrics.NEEDS[name] for name in wanted if name in metrics.NEEDS)
     for kind in kinds:
         where, _ = resolve(getattr(config.models, kind))
-        if "/" not in where and not Path(where).exists():
+        if metrics.special_reference(where) or ("/" not in where and not Path(where).exists()):
             continue  # a name of the library behind the metric ("alex", "inception", "scripted:No")
         from metrics.loading import check_folder
 

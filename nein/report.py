@@ -41,8 +41,12 @@ def report(out: Path) -> str:
     return text
 
 
-def summarise(run: RunDir) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(summary, values) of a complete run.
+def summarise(
+    run: RunDir,
+    edits: Sequence[Mapping[str, Any]] | None = None,
+    rows: Sequence[Mapping[str, Any]] | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(summary, values) of a complete run. `edits`, `rows`: its edits.jsonl and scores.jsonl, if already read.
 
     summary  editor, track, preset, data, n, and per metric: value, low, high, standard_error, n, clusters,
              n_unscored, reasons (the commonest, with counts). Values are in the metric's own unit, not
@@ -50,11 +54,11 @@ def summarise(run: RunDir) -> tuple[dict[str, Any], dict[str, Any]]:
     values   metric -> sample id -> value or None, and "clusters": sample id -> source id.
     """
     manifest = run.manifest() or {}
-    edits = run.read_edits()
+    edits = run.read_edits() if edits is None else edits
     clusters = {edit["id"]: edit["source_id"] for edit in edits}
     values: dict[str, dict[str, float | None]] = {}
     reasons: dict[str, Counter[str]] = {}
-    for row in run.read_scores():
+    for row in run.read_scores() if rows is None else rows:
         values.setdefault(row["metric"], {})[row["id"]] = row["value"]
         if row["value"] is None:
             reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1

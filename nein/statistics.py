@@ -138,6 +138,22 @@ def effective_size(found: Estimate) -> float:
     return float(min(found.n, max(1.0, spread / found.standard_error**2)))
 
 
+def bounded(found: Estimate, low: float, high: float) -> Estimate:
+    """The estimate of a quantity that cannot leave [low, high], with an interval that does not either.
+
+    Where all values are equal the standard error is 0 and says nothing: then the interval reaches
+    (high - low) z^2 / (G + z^2) to both sides, Wilson's bound for G trials with one outcome.
+    """
+    if found.low is None or found.high is None:
+        return found
+    reach = 0.0
+    if found.standard_error == 0:
+        z = _t_quantile(found.clusters - 1)
+        reach = (high - low) * z * z / (found.clusters + z * z)
+    ends = max(low, found.low - reach), min(high, found.high + reach)
+    return Estimate(found.value, *ends, found.standard_error, found.n, found.clusters)
+
+
 @dataclass(frozen=True)
 class PairedTest:
     """The difference of two runs over the samples scored in both, with its tests.

@@ -20,6 +20,7 @@ import torch
 from metrics.base import MetricError, choose
 from metrics.judges.base import Answer, check_batch
 from metrics.judges.templates import TEMPLATES
+from metrics.judges.words import NO, YES, first_tokens
 from metrics.loading import (
     SharedTokenizer,
     Source,
@@ -30,9 +31,6 @@ from metrics.loading import (
     load_model,
     source_fields,
 )
-
-YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
-NO = ("no", "No", "NO", " no", " No", " NO")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class LlavaNextJudge:
         eos = model.generation_config.eos_token_id
         eos = tokenizer.eos_token_id if eos is None else eos
         self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
-        yes, no = _first_tokens(tokenizer, YES), _first_tokens(tokenizer, NO)
+        yes, no = first_tokens(tokenizer, YES), first_tokens(tokenizer, NO)
         self._yes, self._no = sorted(yes - no), sorted(no - yes)
         self.fingerprint = fingerprint(self.describe())
 
@@ -290,12 +288,6 @@ class LlavaNextJudge:
         probabilities = logits.softmax(-1)
         columns = [probabilities[:, ids].sum(-1) for ids in (self._yes, self._no)]
         return torch.stack(columns, 1).cpu().numpy()
-
-
-def _first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
-    """Ids of the first token of every word that is not the unknown token."""
-    firsts = {tuple(tokenizer(word, add_special_tokens=False)["input_ids"][:1]) for word in words}
-    return {ids[0] for ids in firsts if ids and ids[0] != tokenizer.unk_token_id}
 
 
 def _after(row: Sequence[int], token: int) -> int:

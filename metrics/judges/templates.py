@@ -56,6 +56,7 @@ TEMPLATES: dict[str, PromptTemplate] = {
             _CAPTION,
         ),
         PromptTemplate("plain", "<image>\n{question}", _PRESENCE, _CAPTION),
+        PromptTemplate("question", "{question}", _PRESENCE, _CAPTION),  # the judge adds the picture itself
     )
 }
 

@@ -1,0 +1,162 @@
+"""The judges in a report: figures corrected for their errors, how far they agree, how far scores can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metrics import INFO
+from nein import agreement, atomic, calibration, journal, table
+from nein.calibration import Corrected, Rates
+from nein.errors import UserError
+from nein.reporting.collect import Run
+from nein.reporting.sections import REMOVALS, Table, percent, record, span
+from nein.statistics import Estimate
+
+KINDS = {"vqa": "VQA", "ovd": "OVD"}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One judge's answers about pictures whose truth is known, as `nein-calibrate` wrote them.
+
+    about  Judge, fingerprint, threshold, article.     rows  One case per line: set, role, word, present, ...
+    """
+
+    kind: str
+    about: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+
+    def fits(self, run: Run) -> bool:
+        """Whether the run was scored by this judge, asked in this way."""
+        config = run.manifest.get("config", {})
+        same = run.model(self.kind).get("fingerprint") == self.about["fingerprint"]
+        option = "article" if self.kind == "vqa" else "threshold"
+        return same and config.get(option) == self.about[option]
+
+    def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
+        """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
+        where: one set only."""
+        rows = [r for r in self.rows if where in (None, r["set"])]
+        rows = [r for r in rows if role is None or not r["present"] or r["role"] == role]
+        return calibration.rates(
+            [r["present"] for r in rows],
+            [r[f"verdict_{protocol}"] for r in rows],
+            [r["cluster"] for r in rows],
+            [r["score"] for r in rows],
+        )
+
+
+def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
+    """The calibrations in the folders. With `explicit`, a folder without one is a UserError."""
+    found = []
+    for folder in folders:
+        files = sorted(folder.glob("*.json"))
+        if not files and explicit:
+            raise UserError(f"'{folder}' holds no calibration; make one with nein-calibrate RUN.")
+        for file in files:
+            about = atomic.read_json(file)
+            lines = file.with_suffix(".jsonl")
+            if not isinstance(about, dict) or "fingerprint" not in about or not lines.is_file():
+                raise UserError(f"'{file}' is not a calibration written by nein-calibrate.")
+            found.append(Calibration(about["kind"], about, journal.read_lines(lines)))
+    return found
+
+
+def sections(loaded: Sequence[Run], known: Sequence[Calibration]) -> list[Table]:
+    """Error rates of the judges, the corrected figures, and agreement between the judges of every run."""
+    found = []
+    if known:
+        found += [rates_table(known), corrected_table(loaded, known)]
+    together = agreement_table(loaded)
+    return [*found, together] if together.rows else found
+
+
+def rates_table(known: Sequence[Calibration]) -> Table:
+    """Sensitivity and specificity of every calibrated judge, by set of pictures and altogether."""
+    rows, data = [], []
+    for judge in known:
+        for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
+            for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
+                rates = judge.rates(protocol, where=where)
+                counts = [str(rate.n) if rate else "0" for rate in (rates.sensitivity, rates.specificity)]
+                name = f"{KINDS[judge.kind]} ({protocol})" if judge.kind == "vqa" else KINDS[judge.kind]
+                rows.append([name, where or "all", span(rates.sensitivity), span(rates.specificity),
+                             span(rates.auc), *counts, str(rates.n_unscored)])  # fmt: skip
+                for what in ("sensitivity", "specificity", "auc"):
+                    about = {"judge": judge.kind, "protocol": protocol, "set": where or "all", "rate": what}
+                    data.append(record(getattr(rates, what), **about))
+    note = (
+        "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
+        "not seen; ROC-AUC of the soft score. Clustered by picture."
+    )
+    columns = ["judge", "pictures", "sensitivity", "specificity", "ROC-AUC", "present", "absent", "unscored"]
+    return Table("calibration", "Judges on known truth", columns, rows, data, note)
+
+
+def corrected_table(loaded: Sequence[Run], known: Sequence[Calibration]) -> Table:
+    """Removal and Retention as judged, and corrected for the judge's own error."""
+    rows, data = [], []
+    for run in loaded:
+        for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
+            judged = _judged(run, metric)
+            if judged is None:
+                continue
+            kind = metric.rpartition("_")[2]
+            fitting = [judge for judge in known if judge.kind == kind and judge.fits(run)]
+            if not fitting:
+                result = Corrected(None, None, None, "this judge was not calibrated")
+            else:
+                result = correct(judged, metric, fitting[0], run.manifest["config"]["protocol"])
+            rows.append([run.label, table.heading(INFO[metric]), span(judged), span(result), result.refused])
+            data.append({**record(result, editor=run.name, track=run.track, metric=metric),
+                         "judged": judged.value, "refused": result.refused})  # fmt: skip
+    note = (
+        "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. The "
+        "interval contains the uncertainty of the error rates (Lang & Reiczigel)."
+    )
+    columns = ["run", "metric", "as judged", "corrected", "not corrected because"]
+    return Table("corrected", "Corrected for the judge's error", columns, rows, data, note)
+
+
+def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) -> Corrected:
+    """A run's figure corrected by a calibration. Removal uses the judge's rates on object names; Retention its
+    sensitivity on words of captions, where those were asked about."""
+    if metric.startswith("removal"):
+        return calibration.correct_removal(judged, judge.rates(protocol, role="object"))
+    rule = "paper_retention" if protocol == "paper" else protocol
+    words = judge.rates(rule, role="caption")
+    return calibration.correct_retention(judged, words if words.sensitivity else judge.rates(rule))
+
+
+def _judged(run: Run, metric: str) -> Estimate | None:
+    entry = run.summary["metrics"].get(metric)
+    if entry is None or entry["value"] is None:
+        return None
+    names = ("value", "low", "high", "standard_error", "n")
+    return Estimate(*(entry[name] for name in names), entry["clusters"])
+
+
+def agreement_table(loaded: Sequence[Run]) -> Table:
+    """How far the two removal judges agree on the same edited pictures."""
+    rows, data = [], []
+    for run in loaded:
+        judges = [run.values[metric] for metric in REMOVALS if metric in run.values]
+        if len(judges) < 2:
+            continue
+        first, second = judges
+        both = [key for key in first if first[key] is not None and second.get(key) is not None]
+        if not both:
+            continue
+        same = sum(first[key] == second[key] for key in both) / len(both)
+        kappa = agreement.cohen_kappa(first, second, run.sources)
+        alpha = agreement.krippendorff_alpha(judges, run.sources)
+        rows.append([run.label, percent(same), span(kappa, 1, 2), span(alpha, 1, 2), str(len(both))])
+        data += [record(kappa, editor=run.name, track=run.track, statistic="kappa"),
+                 record(alpha, editor=run.name, track=run.track, statistic="alpha"),
+                 {"editor": run.name, "track": run.track, "statistic": "same", "value": same, "n": len(both)}]  # fmt: skip
+    note = "Removal by VQA against removal by detection. – where chance agreement is complete (one verdict only)."
+    columns = ["run", "same verdict %", "Cohen's kappa", "Krippendorff's alpha", "samples"]
+    return Table("agreement", "Agreement of the judges", columns, rows, data, note)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import metrics
+from metrics import MetricError
+from metrics.judges.endpoint import EndpointError, EndpointJudge
+
+Reply = tuple[int, dict[str, Any], dict[str, str]]
+
+
+class Server:
+    """An OpenAI-compatible endpoint on the loopback address whose replies a test writes."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.active = self.most = 0
+        self.rule: Callable[[dict[str, Any], int], Reply] = lambda body, count: (200, say("Yes"), {})
+        self.models: Reply = (200, {"data": [{"id": "eye-7b"}, {"id": "eye-70b"}]}, {})
+        lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._reply(outer.models)
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with lock:
+                    outer.requests.append(body)
+                    outer.headers.append(dict(self.headers))
+                    outer.active += 1
+                    outer.most = max(outer.most, outer.active)
+                    count = len(outer.requests)
+                try:
+                    self._reply(outer.rule(body, count))
+                finally:
+                    with lock:
+                        outer.active -= 1
+
+            def _reply(self, reply: Reply) -> None:
+                status, content, headers = reply
+                data = json.dumps(content).encode()
+                try:
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def say(text: str, top: dict[str, float] | None = None) -> dict[str, Any]:
+    choice: dict[str, Any] = {"message": {"content": text}, "finish_reason": "stop"}
+    if top is not None:
+        alternatives = [{"token": token, "logprob": math.log(p)} for token, p in top.items()]
+        choice["logprobs"] = {"content": [{"token": text, "top_logprobs": alternatives}]}
+    return {"choices": [choice], "usage": {"completion_tokens": 1}}
+
+
+def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
+    """The picture and the question of a request."""
+    image, text = body["messages"][0]["content"]
+    data = base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))
+    return np.array(Image.open(io.BytesIO(data))), text["text"]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    yield found
+    found.close()
+
+
+def judge(server: Server, **options: Any) -> EndpointJudge:
+    return EndpointJudge(server.url, "eye-7b", pause=0.01, **options)
+
+
+IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
+
+
+def test_pictures_go_lossless_and_answers_come_back_in_place(server: Server) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        picture, question = seen(body)
+        bright = picture.mean() > 100
+        time.sleep(0.02 if bright else 0)  # the later question may be answered first
+        word = "Yes" if bright else "No"
+        return 200, say(f" {word} {question}", {"Yes": 0.6, " yes": 0.2, "No": 0.1, "None": 0.05}), {}
+
+    server.rule = rule
+    found = judge(server).ask(IMAGES, [["a?", "b?"], ["c?"]])
+    assert [[answer.text for answer in row] for row in found] == [["No a?", "No b?"], ["Yes c?"]]
+    assert found[0][0].p_yes == pytest.approx(0.8)
+    assert found[0][0].p_no == pytest.approx(0.1)  # "None" is not "no"
+    pictures = {seen(body)[1]: seen(body)[0] for body in server.requests}
+    assert (pictures["c?"] == IMAGES[1]).all()
+    assert all(body["temperature"] == 0 and body["max_tokens"] == 10 for body in server.requests)
+
+
+def test_questions_are_asked_side_by_side_but_not_more_than_allowed(server: Server) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        time.sleep(0.05)
+        return 200, say("No"), {}
+
+    server.rule = rule
+    judge(server, concurrency=3).ask(IMAGES[:1], [[f"{k}?" for k in range(9)]])
+    assert 2 <= server.most <= 3
+
+
+def test_server_errors_are_tried_again_and_refusals_are_not(server: Server) -> None:
+    server.rule = lambda body, count: (503, {}, {}) if count < 3 else (200, say("Yes"), {})
+    assert judge(server).ask(IMAGES[:1], [["a?"]])[0][0].text == "Yes"
+    assert len(server.requests) == 3
+    server.requests.clear()
+    server.rule = lambda body, count: (404, {"error": "no such\nmodel"}, {})
+    with pytest.raises(EndpointError, match="HTTP 404 .*no such"):
+        judge(server).ask(IMAGES[:1], [["a?"]])
+    assert len(server.requests) == 1
+
+
+def test_the_server_says_how_long_to_wait(server: Server) -> None:
+    server.rule = lambda body, count: (429, {}, {"Retry-After": "0.3"}) if count == 1 else (200, say("No"), {})
+    start = time.perf_counter()
+    judge(server).ask(IMAGES[:1], [["a?"]])
+    assert time.perf_counter() - start >= 0.3
+
+
+def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server: Server) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        time.sleep(0.6)
+        return 200, say("No"), {}
+
+    server.rule = rule
+    with pytest.raises(EndpointError, match="no answer after 2 attempts: no answer within 0.2 s"):
+        judge(server, timeout=0.2, retries=1).ask(IMAGES[:1], [["a?"]])
+
+
+def test_servers_without_log_probabilities_are_asked_without(server: Server) -> None:
+    server.rule = lambda body, count: (400, {}, {}) if "logprobs" in body else (200, say("Yes"), {})
+    asked = judge(server, concurrency=1)
+    assert [a.p_yes for a in asked.ask(IMAGES, [["a?"], ["b?"]])[0]] == [None]
+    assert len(server.requests) == 3  # refused once, then asked without for good
+
+
+def test_a_withheld_or_empty_answer_is_never_a_verdict(server: Server) -> None:
+    server.rule = lambda body, count: (200, {"choices": [{"message": {"content": None}}]}, {})
+    assert judge(server).ask(IMAGES[:1], [["a?"]])[0][0].text == ""
+    filtered = {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}
+    server.rule = lambda body, count: (200, filtered, {})
+    with pytest.raises(EndpointError, match="content filter"):
+        judge(server).ask(IMAGES[:1], [["a?"]])
+    server.rule = lambda body, count: (200, {"hello": 1}, {})
+    with pytest.raises(EndpointError, match="not a chat-completions endpoint"):
+        judge(server).ask(IMAGES[:1], [["a?"]])
+
+
+def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Server) -> None:
+    from metrics.presence import Presence, PresenceItem
+
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        return (500, {}, {}) if seen(body)[0].mean() > 100 else (200, say("No"), {})
+
+    server.rule = rule
+    items = [PresenceItem(f"s{i}", image, image, "cat", "A cat.", f"k{i}") for i, image in enumerate(IMAGES)]
+    asked = judge(server, retries=1, concurrency=1)
+    found = Presence(["removal_vqa"], vqa=asked, protocol="fixed").score(items)["removal_vqa"]
+    assert [score.value for score in found] == [1.0, None]
+    assert "HTTP 500" in found[1].reason
+
+
+def test_loading_checks_the_address_the_key_and_the_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    loaded = metrics.load_judge("vqa", f"openai:{server.url}#eye-7b")
+    loaded.ask(IMAGES[:1], [["a?"]])
+    assert server.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert "secret" not in json.dumps(loaded.describe())
+    with pytest.raises(MetricError, match="Did you mean 'eye-7b'"):
+        metrics.load_judge("vqa", f"openai:{server.url}#eye-7c")
+    server.models = (401, {}, {})
+    with pytest.raises(MetricError, match="refuses the key"):
+        metrics.load_judge("vqa", f"openai:{server.url}#eye-7b")
+    with pytest.raises(MetricError, match="Nobody answers"):
+        metrics.load_judge("vqa", "openai:http://127.0.0.1:9/v1#eye-7b")
+    with pytest.raises(MetricError, match="expected openai:URL#MODEL"):
+        metrics.load_judge("vqa", "openai:eye-7b")
+    with pytest.raises(MetricError, match="only be the judge 'vqa'"):
+        metrics.load_judge("ovd", f"openai:{server.url}#eye-7b")
+
+
+def test_the_description_shows_no_password() -> None:
+    found = EndpointJudge("https://me:hunter2@host/v1?token=x", "m").describe()
+    assert found["reference"] == "https://host/v1"

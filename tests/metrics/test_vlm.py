@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import metrics
+from metrics.judges.llava import LlavaNextJudge
+from metrics.judges.vlm import ChatJudge
+from metrics.judges.zero_shot import ZeroShotDetector
+from tests.metrics import tiny, tiny_judges
+
+QUESTIONS = [f"Does this image contain {name}? Answer only yes or no" for name in ("car", "traffic light", "dog")]
+LABELS = ["car", "dog", "traffic light"]
+
+
+@pytest.fixture(scope="module", params=["make_llava_15", "make_qwen2_vl"])
+def chat(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ChatJudge:
+    folder = getattr(tiny_judges, request.param)(tmp_path_factory.mktemp("chat") / request.param, seed=1)
+    return metrics.load_judge("vqa", str(folder))
+
+
+@pytest.fixture(scope="module", params=["make_owlvit", "make_grounding_dino"])
+def detector(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ZeroShotDetector:
+    folder = getattr(tiny_judges, request.param)(tmp_path_factory.mktemp("detector") / request.param)
+    return metrics.load_judge("ovd", str(folder), pad="gray", backend="pil")  # OWLv2's options do not concern it
+
+
+def test_any_image_text_model_answers_as_generate_does(chat: ChatJudge) -> None:
+    assert isinstance(chat, ChatJudge)
+    pictures = [tiny.picture(i, 40 + 8 * i, 32) for i in range(3)]
+    found = chat.ask(pictures, [QUESTIONS, QUESTIONS[:1], []])
+    assert [len(row) for row in found] == [3, 1, 0]
+    texts = set()
+    for picture, row in zip(pictures, found, strict=True):
+        for question, answer in zip(QUESTIONS, row, strict=False):
+            turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
+            prompt = chat.processor.apply_chat_template(turn, add_generation_prompt=True)
+            inputs = chat.processor(images=Image.fromarray(picture), text=prompt, return_tensors="pt")
+            with torch.no_grad():
+                ids = chat.model.generate(**inputs, max_new_tokens=10, do_sample=False)
+                logits = chat.model(**inputs).logits[0, -1].softmax(-1)
+            own = chat.processor.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+            assert answer.text == own.strip()
+            yes = {chat.processor.tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("yes", "Yes")}
+            assert answer.p_yes is not None
+            assert answer.p_yes >= float(logits[list(yes)].sum()) - 1e-5
+            texts.add(answer.text)
+    assert len(texts) > 1 or len({a.p_yes for row in found for a in row}) > 1  # it looks and reads
+
+
+def test_an_answer_does_not_depend_on_what_else_is_asked(chat: ChatJudge) -> None:
+    pictures = [tiny.picture(i) for i in range(3)]
+    together = chat.ask(pictures, [QUESTIONS] * 3)
+    assert together == [[chat.ask([p], [[q]])[0][0] for q in QUESTIONS] for p in pictures]
+    assert together[::-1] == chat.ask(pictures[::-1], [QUESTIONS] * 3)
+    assert len({row[0].p_yes for row in together}) == 3
+
+
+def test_a_llava_next_checkpoint_keeps_its_own_class(models: Path) -> None:
+    assert isinstance(metrics.load_judge("vqa", str(models / "llava")), LlavaNextJudge)
+
+
+def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    folder = tiny_judges.make_llava_15(tmp_path / "plain")
+    for path in folder.glob("chat_template*"):
+        path.unlink()
+    with pytest.raises(metrics.MetricError, match="has no chat template"):
+        metrics.load_judge("vqa", str(folder))
+
+
+def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector: ZeroShotDetector) -> None:
+    assert isinstance(detector, ZeroShotDetector)
+    pictures = [tiny.picture(i, 40 + 24 * i, 40) for i in range(3)]
+    found = detector.detect(pictures, [LABELS] * 3, threshold=0.3)
+    for picture, row in zip(pictures, found, strict=True):
+        assert list(row) == LABELS
+        for label, one in row.items():
+            text: Any = f"{label}." if detector.grounded else [[label]]
+            inputs = detector.processor(images=Image.fromarray(picture), text=text, return_tensors="pt")
+            with torch.no_grad():
+                outputs = detector.model(**inputs)
+            size = [picture.shape[:2]]
+            if detector.grounded:
+                boxes = detector.processor.post_process_grounded_object_detection(
+                    outputs, inputs["input_ids"], threshold=0.0, text_threshold=0.0, target_sizes=size
+                )[0]
+            else:
+                boxes = detector.processor.post_process_grounded_object_detection(
+                    outputs, threshold=0.0, target_sizes=size
+                )[0]
+            best = int(boxes["scores"].argmax())
+            assert one.score == pytest.approx(float(boxes["scores"][best]), abs=1e-6)
+            assert one.count == int((boxes["scores"] > 0.3).sum())
+            height, width = picture.shape[:2]
+            clipped = [min(max(v, 0), side) for v, side in zip(one.box, (width, height) * 2, strict=True)]
+            expected = [min(max(v, 0), s) for v, s in zip(boxes["boxes"][best].tolist(), (width, height) * 2, strict=True)]
+            assert clipped == pytest.approx(expected, abs=1e-3)
+    assert len({round(one.score, 6) for row in found for one in row.values()}) >= 5
+
+
+def test_labels_of_one_picture_do_not_influence_each_other(detector: ZeroShotDetector) -> None:
+    picture = tiny.picture(3)
+    together = detector.detect([picture], [LABELS])[0]
+    for label in LABELS:
+        assert detector.detect([picture], [[label]])[0][label].score == together[label].score
+    assert detector.detect([picture, picture], [[], ["car", "car"]]) == [{}, {"car": together["car"]}]
