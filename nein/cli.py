@@ -1,4 +1,4 @@
-"""The commands `nein-eval`, `nein-grid`, `nein-data`. Options are parsed before heavy imports."""
+"""The commands `nein-eval`, `nein-grid`, `nein-data`, `nein-build`, `nein-stats`. Options are parsed before heavy imports."""
 
 from __future__ import annotations
 
@@ -41,6 +41,44 @@ def main_grid(argv: Sequence[str] | None = None) -> NoReturn:
 def main_data(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-data`."""
     _finish(lambda: _data(sys.argv[1:] if argv is None else argv))
+
+
+def main_build(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-build`."""
+    _finish(lambda: _build(sys.argv[1:] if argv is None else argv))
+
+
+def main_stats(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-stats`."""
+
+    def command() -> int | None:
+        from nein.build import stats
+
+        return stats.main(list(sys.argv[1:] if argv is None else argv))
+
+    _finish(command)
+
+
+def _build(argv: Sequence[str]) -> None:
+    from nein import options
+    from nein.build import config as configuration
+
+    config, dry_run = configuration.parse(argv)
+    if dry_run:
+        print(options.dump(config), end="")
+        return
+    from nein import environment, world
+    from nein.build import build
+
+    environment.keep_freed_memory()
+    place = world.from_environment()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        text = build.build(config, place)
+        if text is not None:
+            print(text, end="", flush=True)
+    finally:
+        place.close()
 
 
 def _eval(argv: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.errors import UserError, near_match
 
@@ -16,6 +16,8 @@ EXPECTED = {
     NonNegativeInt: "a whole number, 0 or above",
     PositiveFloat: "a number above 0",
     NonNegativeFloat: "a number, 0 or above",
+    ClosedUnitInterval: "a number from 0 to 1",
+    float: "a number",
     str: "a text",
     bool: "true or false",
 }

@@ -62,7 +62,7 @@ def resolve_editors(config: EvalConfig) -> list[EditorChoice]:
     asked: list[str] = []
     for name in config.editor:
         asked += _every_editor(config.preset) if name == "all" else [name]
-    return [_choose(name, config) for name in dict.fromkeys(asked)]
+    return [choose_editor(name, config.preset, config.editor_overrides()) for name in dict.fromkeys(asked)]
 
 
 def _every_editor(preset: str) -> list[str]:
@@ -76,14 +76,14 @@ def _every_editor(preset: str) -> list[str]:
     return [editor for editor, row in rows.items() if row.checkpoint.removeprefix("nano:") in shipped]
 
 
-def _choose(name: str, config: EvalConfig) -> EditorChoice:
-    overrides = config.editor_overrides()
+def choose_editor(name: str, preset: str, overrides: dict[str, Any]) -> EditorChoice:
+    """One editor by name, hub id or folder, with the values of `preset`; loads nothing. Raises EditorError."""
     if name in editors.available() and not editors.needs_checkpoint(name):
         editors.check(name, **overrides)
         return EditorChoice(name, name, name, None, None, overrides)
     if not is_checkpoint(name):
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
-    row = editors.preset_row(name, config.preset)
+    row = editors.preset_row(name, preset)
     editors.check(row.name, **overrides)
     options = {**row.options(), **overrides}
     return EditorChoice(name, slug(name), row.name, row.checkpoint, row.revision, options)

@@ -39,8 +39,8 @@ _PAD = 4
 _SIDE = SIZE + 2 * _PAD  # 72 = 2^3 * 3^2: a good length for the FFT
 #: Squared colour difference per pixel (three channels in [0, 1]) below which a drawing does not stand out.
 FLOOR = 0.015
-PRESENT = 0.5
-INTACT = 0.5
+PRESENT = 0.4
+INTACT = 0.7
 
 
 @dataclass(frozen=True)
