@@ -7,7 +7,13 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from nein.errors import UserError, near_match
 
@@ -23,7 +29,9 @@ EXPECTED = {
 }
 
 
-def complaint(error: Exception, flags: Sequence[str], hints: Mapping[str, Any], prog: str = "nein-eval") -> UserError:
+def complaint(
+    error: Exception, flags: Sequence[str], hints: Mapping[str, Any], prog: str = "nein-eval"
+) -> UserError:
     """jsonargparse's complaint as one sentence that names the value, what is allowed and a near match.
 
     flags  Every option of the command, with its dashes.

@@ -135,4 +135,3 @@ def sentence(
 
     text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, FAMILIES[label].templates[index])
     return text[:1].upper() + text[1:]
-
