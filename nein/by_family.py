@@ -1,8 +1,8 @@
 """Results split by family of negation, for data sets whose samples name one.
 
-In a family whose object must stay, Removal is a mistake: such samples are left out of the figures for the whole run
-and stand in a row of their own, where lower is better. Their target is the sample itself (`Sample.source_path`), so
-that all other metrics mean the same in every family.
+In a family whose object must stay, Removal is a mistake: such samples are left out of the figures for the
+whole run and stand in a row of their own, where lower is better. Their target is the sample itself
+(`Sample.source_path`), so that all other metrics mean the same in every family.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The commands `nein-eval`, `nein-grid`, `nein-data`, `nein-build`, `nein-stats`. Options are parsed before heavy imports."""
+"""The commands `nein-eval`, `nein-grid`, `nein-data`, `nein-build`, `nein-stats`. Options are parsed before
+heavy imports."""
 
 from __future__ import annotations
 

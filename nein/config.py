@@ -1,8 +1,8 @@
 """The configuration of an evaluation, and the one order in which it is put together.
 
 Precedence: command line > `--config FILE` > preset (`configs/<preset>.yaml`) > default. Reading, merging and
-type checks are done in `nein.options`; this file holds the table of options. It imports nothing heavy, so that
-`--help` is immediate.
+type checks are done in `nein.options`; this file holds the table of options. It imports nothing heavy, so
+that `--help` is immediate.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Negation beyond "no X": families of sentences, each with a label that goes with a sample into every result.
 
-The thirteen templates of NeIn are the family "plain". The paper names the others as future work; their sentences
-are this project's. In all but one the object S must go; in "double_negation" it must stay.
+The thirteen templates of NeIn are the family "plain". The paper names the others as future work; their
+sentences are this project's. In all but one the object S must go; in "double_negation" it must stay.
 
-Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in agreement;
-T is a second absent object, A an object that is there and must stay.
+Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
+agreement; T is a second absent object, A an object that is there and must stay.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def sentence(
     """The sentence of template `index` of a family.
 
     second    T, another absent object; kept: A, an object that is there. Needed by families that name them.
-    protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the first
+    protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
+              first
               letter; "fixed": agreement, and the article by sound.
     """
     named = {"S": noun, "T": second, "A": kept}

@@ -77,7 +77,8 @@ def _every_editor(preset: str) -> list[str]:
 
 
 def choose_editor(name: str, preset: str, overrides: dict[str, Any]) -> EditorChoice:
-    """One editor by name, hub id or folder, with the values of `preset`; loads nothing. Raises EditorError."""
+    """One editor by name, hub id or folder, with the values of `preset`; loads nothing. Raises
+    EditorError."""
     if name in editors.available() and not editors.needs_checkpoint(name):
         editors.check(name, **overrides)
         return EditorChoice(name, name, name, None, None, overrides)

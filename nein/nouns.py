@@ -1,4 +1,5 @@
-"""Names of things in sentences: number, article, plural. By the library `inflect`, and a few words it misses."""
+"""Names of things in sentences: number, article, plural. By the library `inflect`, and a few words it
+misses."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 #: Singular words whose ending `inflect` takes for a plural.
 SINGULAR = frozenset(
-    "bus minibus gas lens iris tennis cactus octopus walrus virus circus canvas atlas compass iris bonus".split()
+    "bus minibus gas lens iris tennis cactus octopus walrus virus circus canvas atlas compass bonus".split()
 )
 #: Plural words that `inflect` cannot tell from their singular.
 PLURAL = frozenset("scissors trousers pants clothes binoculars pliers tweezers shorts".split())

@@ -1,8 +1,9 @@
 """From a dataclass to a command line: one parser for every command that has presets and configuration files.
 
-Precedence: command line > `--config FILE` > preset (`configs/<folder><preset>.yaml`) > default. Reading, merging
-and type checks are jsonargparse's; complaints become one sentence with a near match. A field's metadata
-(`about`) holds its help text and heading; a field that is itself a dataclass becomes a group of dotted options.
+Precedence: command line > `--config FILE` > preset (`configs/<folder><preset>.yaml`) > default. Reading,
+merging and type checks are jsonargparse's; complaints become one sentence with a near match. A field's
+metadata (`about`) holds its help text and heading; a field that is itself a dataclass becomes a group of
+dotted options.
 """
 
 from __future__ import annotations

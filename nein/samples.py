@@ -48,7 +48,8 @@ class Sample:
     generated    T_generated, "Add a/an OBJECT.", with which the NeIn image was made.
     object       The object, parsed from `generated` and found in `negative`.
     template     Index 0..12 into `templates.NEGATIVE_TEMPLATES`, or None for a sentence of another form.
-    source_path  The target of the edit: the COCO image, or, in a family whose object must stay, the NeIn image.
+    source_path  The target of the edit: the COCO image, or, in a family whose object must stay, the NeIn
+                 image.
     sample_path  The NeIn image: what the editor is given.
     family       Kind of negation (a label of `families.FAMILIES`), or None where the data set names none.
     """

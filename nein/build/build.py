@@ -23,13 +23,14 @@ from nein.world import World
 
 #: Part of the configuration that decides records; the rest may differ between commands on one folder.
 DECIDES = (
-    "objects", "queried", "kept", "absent_below", "families", "image_format", "match_above", "protocol", "seed",
-    "shard_size", "batch_size", "dtype", "judge_dtype",
+    "queried", "kept", "absent_below", "image_format", "match_above", "protocol", "seed", "shard_size",
+    "batch_size", "dtype", "judge_dtype",
 )  # fmt: skip
 
 
 def build(config: BuildConfig, world: World) -> str | None:
-    """Does what is left of the stages that `config` asks for; a summary in words if the data set was finished.
+    """Does what is left of the stages that `config` asks for; a summary in words if the data set was
+    finished.
 
     Everything that can be wrong with names, lists and folders is found before a model is loaded. Raises
     UserError, EditorError or MetricError.
@@ -58,7 +59,7 @@ def build(config: BuildConfig, world: World) -> str | None:
     threads = world.workers(device)
     folder.open(
         {
-            **{key: getattr(config, key) for key in DECIDES if key not in ("objects", "families")},
+            **{key: getattr(config, key) for key in DECIDES},
             "objects": hashlib.sha256("\n".join(rules.objects).encode()).hexdigest()[:16],
             "families": config.family_labels,
             **choice.identity(),
@@ -93,7 +94,8 @@ def build(config: BuildConfig, world: World) -> str | None:
 
 
 def _finish(job: Job, choice: models.EditorChoice, threads: int) -> str:
-    """The data set from the records. Begins with the status, so that a kill half-way leaves it "incomplete"."""
+    """The data set from the records. Begins with the status, so that a kill half-way leaves it
+    "incomplete"."""
     from nein.build import card, hub
 
     config = job.config

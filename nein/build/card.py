@@ -1,4 +1,5 @@
-"""The data card: counts, reasons, frequencies, on nano how right every stage was; and a picture of examples."""
+"""The data card: counts, reasons, frequencies, on nano how right every stage was; and a picture of
+examples."""
 
 from __future__ import annotations
 
@@ -36,9 +37,7 @@ def figures(
     def count(key: str) -> dict[str, int]:
         return dict(Counter(str(w.candidate[key]) for w in accepted).most_common())
 
-    templates = Counter(
-        FAMILIES[w.candidate["family"]].templates[w.candidate["template"]] for w in accepted
-    )
+    templates = Counter(FAMILIES[w.candidate["family"]].templates[w.candidate["template"]] for w in accepted)
     return {
         "data_sha256": data_sha256,
         "samples": {split: len(rows) for split, rows in splits.items()},
@@ -58,12 +57,12 @@ def figures(
         "configuration": {
             key: getattr(job.config, key)
             for key in (
-                "preset", "source", "objects", "queried", "kept", "absent_below", "families", "editor", "protocol",
-                "image_format", "match_above", "seed", "evaluation_share",
+                "preset", "source", "objects", "queried", "kept", "absent_below", "families", "editor",
+                "protocol", "image_format", "match_above", "seed", "evaluation_share",
             )
         },
         "models": {
-            kind: {"name": facts.get("checkpoint") or facts.get("path") or facts.get("name"), "fingerprint": facts["fingerprint"]}
+            kind: {"name": _name_of(job, kind), "fingerprint": facts["fingerprint"]}
             for kind, facts in job.folder.manifest().get("models", {}).items()
         },
     }  # fmt: skip
@@ -79,7 +78,8 @@ def text(facts: Mapping[str, Any]) -> str:
 
 
 def picture(job: Job, ways: Sequence[Way]) -> bytes:
-    """PNG: a row of examples, source beside generated picture, for accepted samples and for every objection."""
+    """PNG: a row of examples, source beside generated picture, for accepted samples and for every
+    objection."""
     groups: dict[str, list[Way]] = {filters.ACCEPTED: [w for w in ways if w.accepted]}
     for verdict, _ in Counter(w.verdict for w in ways if not w.accepted).most_common():
         groups[verdict] = [w for w in ways if w.verdict == verdict]
@@ -100,7 +100,8 @@ def picture(job: Job, ways: Sequence[Way]) -> bytes:
 
 
 def write(job: Job, facts: Mapping[str, Any], ways: Sequence[Way], front: str | None) -> None:
-    """OUT/card.json and card.png, and the card with its picture in OUT/dataset and, with `front`, in OUT/hub."""
+    """OUT/card.json and card.png, and the card with its picture in OUT/dataset and, with `front`, in
+    OUT/hub."""
     root, body = job.folder.path, text(facts)
     drawn = picture(job, ways) if ways else None
     atomic.write_json(root / "card.json", dict(facts))
@@ -140,12 +141,17 @@ def _head(facts: Mapping[str, Any]) -> str:
         f"{n} in `{s}` from {facts['source_images'][s]} images" for s, n in facts["samples"].items() if n
     )
     nano = facts["truth"] is not None
-    world = " Images are drawn scenes of 64x64 pixels and miniature models made and checked the samples." if nano else ""
+    world = (
+        " Images are drawn scenes of 64x64 pixels and miniature models made and checked the samples."
+        if nano
+        else ""
+    )
     return (
         "# A NeIn data set\n\n"
-        f"{total} samples ({per or 'none'}) for editing by negative instructions, built from captioned images after "
-        "Bui et al., \"NeIn: Telling What You Don't Want\" (CVPR Workshops 2025), algorithms 1 and 2. "
-        "`T_negative` says of `NeIn`, a generated picture, what should not be in it; the source image `COCO` shows "
+        f"{total} samples ({per or 'none'}) for editing by negative instructions, built from captioned "
+        'images after Bui et al., "NeIn: Telling What You Don\'t Want" (CVPR Workshops 2025), algorithms 1 and 2. '
+        "`T_negative` says of `NeIn`, a generated picture, what should not be in it; the source image "
+        "`COCO` shows "
         f"the result to reach. No source image is in both splits.{world}\n\n"
         "![Accepted and rejected samples](card.png)"
     )
@@ -159,14 +165,25 @@ def _counts(facts: Mapping[str, Any]) -> str:
     rows += [[name, stages.get(name, 0)] for name in names]
     parts = ["## Counts\n\n" + _table(rows, ["stage", "number"])]
     if facts["rejected"]:
-        parts.append("### Why candidates were rejected\n\n" + _table(list(facts["rejected"].items()), ["reason", "candidates"]))
+        parts.append(
+            "### Why candidates were rejected\n\n"
+            + _table(list(facts["rejected"].items()), ["reason", "candidates"])
+        )
     other = {**facts["image_problems"], **facts["list_notes"]}
     if other:
-        parts.append("### What was wrong with images\n\n" + _table(list(other.items()), ["problem", "images"]))
+        parts.append(
+            "### What was wrong with images\n\n" + _table(list(other.items()), ["problem", "images"])
+        )
     if facts["slots_without_candidate"]:
         rows = list(facts["slots_without_candidate"].items())
-        parts.append("### Why images gave fewer candidates than asked\n\n" + _table(rows, ["reason", "candidates lacking"]))
-    parts.append("### What became of the objects asked for\n\n" + _table(list(facts["queried"].items()), ["fate", "objects"]))
+        parts.append(
+            "### Why images gave fewer candidates than asked\n\n"
+            + _table(rows, ["reason", "candidates lacking"])
+        )
+    parts.append(
+        "### What became of the objects asked for\n\n"
+        + _table(list(facts["queried"].items()), ["fate", "objects"])
+    )
     return "\n\n".join(parts)
 
 
@@ -176,7 +193,8 @@ def _truth(truth: Mapping[str, Any], errors: Mapping[str, Any] | None) -> str:
         rows += [[stage, name, _percent(entry), entry["n"]] for name, entry in truth[stage].items()]
     parts = [
         "## How right the stages were\n\n"
-        "What a source scene holds is known. What a generated picture holds was measured from its pixels, without "
+        "What a source scene holds is known. What a generated picture holds was measured from its pixels, "
+        "without "
         "any trained model: an object is there when pasting one drawing of its category into the known scene "
         "explains the picture clearly better than the scene alone, and better than any other category at the "
         "same place; an object of the scene is still there when its pixels match (`nein/nano/truth.py`). "
@@ -186,13 +204,20 @@ def _truth(truth: Mapping[str, Any], errors: Mapping[str, Any] | None) -> str:
     ]
     if errors is not None:
         rows = [
-            [how, kind, f"{100 * r['presence_wrong']:.1f}", f"{100 * r['intactness_wrong']:.1f}", r["pictures"]]
+            [
+                how,
+                kind,
+                f"{100 * r['presence_wrong']:.1f}",
+                f"{100 * r['intactness_wrong']:.1f}",
+                r["pictures"],
+            ]
             for how, kinds in errors.items()
             for kind, r in kinds.items()
         ]
         parts.append(
             "### Errors of this measurement itself\n\n"
-            "On pictures whose content is known: scenes drawn anew after the change in the second column, as they "
+            "On pictures whose content is known: scenes drawn anew after the change in the second column, "
+            "as they "
             "are (drawn) and passed through the editor's autoencoder (rebuilt).\n\n"
             + _table(rows, ["pictures", "change", "presence wrong, %", "others wrong, %", "n"])
         )
@@ -201,18 +226,35 @@ def _truth(truth: Mapping[str, Any], errors: Mapping[str, Any] | None) -> str:
 
 def _frequencies(facts: Mapping[str, Any]) -> str:
     parts = []
-    for title, key in (("Families of negation", "families"), ("Templates", "templates"), ("Objects", "objects")):
-        parts.append(f"## {title}\n\n" + _table(list(facts[key].items()), [key[:-1] if key != "families" else "family", "samples"]))
+    for title, key in (
+        ("Families of negation", "families"),
+        ("Templates", "templates"),
+        ("Objects", "objects"),
+    ):
+        parts.append(
+            f"## {title}\n\n"
+            + _table(list(facts[key].items()), [key[:-1] if key != "families" else "family", "samples"])
+        )
     return "\n\n".join(parts)
 
 
 def _origin(facts: Mapping[str, Any]) -> str:
     rows = [[key, _plain(value)] for key, value in facts["configuration"].items()]
-    rows += [[f"model: {kind}", f"{m['name']} ({m['fingerprint'][:12]})"] for kind, m in facts["models"].items()]
+    rows += [
+        [f"model: {kind}", f"{m['name']} ({m['fingerprint'][:12]})"] for kind, m in facts["models"].items()
+    ]
     return (
-        "## How it was made\n\n" + _table(rows, ["", "value"]) + f"\n\nContent: SHA-256 `{facts['data_sha256']}` "
-        "over records and pixels. The licence of the source images applies to them and to pictures made from them."
+        "## How it was made\n\n"
+        + _table(rows, ["", "value"])
+        + f"\n\nContent: SHA-256 `{facts['data_sha256']}` "
+        "over records and pixels. The licence of the source images applies to them and to what was made from them."
     )
+
+
+def _name_of(job: Job, kind: str) -> str:
+    """A model as it was asked for; of a folder only the last part, which says nothing about the machine."""
+    asked = job.config.editor if kind == "editor" else getattr(job.config.models, kind)
+    return asked.rstrip("/").rpartition("/")[2] if asked.startswith(("/", "~", ".")) else asked
 
 
 def _percent(entry: Mapping[str, Any]) -> str:

@@ -1,12 +1,12 @@
 """Stage 1, algorithm 1 of the paper: which objects are not in an image, and a sentence that says so of each.
 
-Of an image, `queried` random categories are matched with it by cosine; those below `absent_below` count as absent,
-and the `kept` lowest become one candidate each, the i-th with the i-th caption. All draws of an image come from a
-stream of its own.
+Of an image, `queried` random categories are matched with it by cosine; those below `absent_below` count as
+absent, and the `kept` lowest become one candidate each, the i-th with the i-th caption. All draws of an image
+come from a stream of its own.
 
 Where an image has fewer captions than objects, "paper" makes as many candidates as there are captions, as the
-released code does; "fixed" goes round the captions again. Where it has fewer absent objects, the code fails; both
-protocols make what they can and say how many are missing.
+released code does; "fixed" goes round the captions again. Where it has fewer absent objects, the code fails;
+both protocols make what they can and say how many are missing.
 """
 
 from __future__ import annotations
@@ -118,9 +118,7 @@ def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
     return found
 
 
-def _negation(
-    noun: str, second: str, kept: str, rules: Rules, rng: random.Random
-) -> dict[str, Any] | None:
+def _negation(noun: str, second: str, kept: str, rules: Rules, rng: random.Random) -> dict[str, Any] | None:
     """A family that can be said of these objects, one of its templates, and the sentence."""
     has = {"": True, "T": bool(second), "A": bool(kept)}
     possible = [label for label in rules.families if has[families.FAMILIES[label].needs]]

@@ -63,9 +63,7 @@ class BuildConfig:
         default_factory=lambda: ["plain"],
         metadata=about(f"kinds of negation, drawn evenly: {', '.join(FAMILIES)}, or all", "Clauses"),
     )
-    editor: str = field(
-        default="magicbrush", metadata=about("editor name, hub id or folder", "Generation")
-    )
+    editor: str = field(default="magicbrush", metadata=about("editor name, hub id or folder", "Generation"))
     steps: PositiveInt | None = field(
         default=None, metadata=about("sampling steps, if not the editor's own", "Generation")
     )
@@ -86,7 +84,8 @@ class BuildConfig:
         default=0.4, metadata=about("filter 1 keeps a sample above this cosine", "Filters")
     )
     protocol: Literal["paper", "fixed"] = field(
-        default="fixed", metadata=about("wording, seeds and reading of answers: the released code, or mended", "How")
+        default="fixed",
+        metadata=about("wording, seeds and reading of answers: the released code, or mended", "How"),
     )
     seed: NonNegativeInt = field(
         default=0, metadata=about("run seed; every image and sample derives its own from it", "How")
@@ -101,12 +100,15 @@ class BuildConfig:
     stages: Names = field(
         default_factory=lambda: [*STAGES, "finish"], metadata=about("stages to run", "Output")
     )
-    out: str | None = field(default=None, metadata=about("folder of the build; default runs/build-<preset>", "Output"))
+    out: str | None = field(
+        default=None, metadata=about("folder of the build; default runs/build-<preset>", "Output")
+    )
     overwrite: bool = field(
         default=False, metadata=about("discard what another configuration left in OUT", "Output")
     )
     shard_size: PositiveInt = field(
-        default=8, metadata=about("source images per shard, the unit of work that a process claims", "Machine")
+        default=8,
+        metadata=about("source images per shard, the unit of work that a process claims", "Machine"),
     )
     batch_size: PositiveInt = field(
         default=16, metadata=about("samples per forward pass; lower it when memory runs out", "Machine")
@@ -143,7 +145,7 @@ def parse(argv: Sequence[str]) -> tuple[BuildConfig, bool]:
         BuildConfig,
         argv,
         prog="nein-build",
-        description="Build a NeIn data set from captioned images: clauses, generation, two filters, split, card.",
+        description="Build a NeIn data set from captioned images: clauses, pictures, filters, split, card.",
         folder="build/",
         models="nano:NAME, a hub id owner/name[@revision], or a local folder",
     )

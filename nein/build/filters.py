@@ -1,8 +1,10 @@
-"""Stages 3 and 4, algorithm 2 of the paper: is the object in the generated picture, and is all else still there?
+"""Stages 3 and 4, algorithm 2 of the paper: is the object in the generated picture, and is all else still
+there?
 
-Every verdict keeps its evidence. "paper" reads answers as the released code does: kept only if both are "Yes" to
-the letter. "fixed" reads the first word, whatever its case and punctuation, and rejects a sample if either is no,
-as the paper says. An answer that is neither yes nor no is a category of its own in both, and is never kept.
+Every verdict keeps its evidence. "paper" reads answers as the released code does: kept only if both are "Yes"
+to the letter. "fixed" reads the first word, whatever its case and punctuation, and rejects a sample if either
+is no, as the paper says. An answer that is neither yes nor no is a category of its own in both, and is never
+kept.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def match(
     above: float,
     protocol: str,
 ) -> list[dict[str, Any]]:
-    """Filter 1: one row per candidate with the cosine of picture and text, and whether it is above `above`."""
+    """Filter 1: one row per candidate with the cosine of picture and text, and whether it is above
+    `above`."""
     texts = [wording.matched_text(c["caption"], c["object"], protocol) for c in candidates]
     found = each(
         lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
@@ -62,7 +65,8 @@ def ask(
     *,
     protocol: str,
 ) -> list[dict[str, Any]]:
-    """Filter 2: one row per candidate with both answers and the verdict. A picture's questions share its prefix."""
+    """Filter 2: one row per candidate with both answers and the verdict. A picture's questions share its
+    prefix."""
     form = template(judge.template)
     prompts = [wording.questions(c["caption"], c["object"], form, protocol) for c in candidates]
     found = each(
@@ -104,7 +108,8 @@ def verdict(about_caption: str, about_object: str, protocol: str) -> str:
 
 
 def each(call: Callable[[Sequence[int]], Sequence[Result]], count: int) -> list[Result | str]:
-    """`call` over the indices 0..count-1 at once; where that fails, over each alone, with the reason in its place.
+    """`call` over the indices 0..count-1 at once; where that fails, over each alone, with the reason in its
+    place.
 
     Running out of memory is no fault of a picture, and passes through.
     """
@@ -130,5 +135,7 @@ def _unless_memory(error: BaseException) -> None:
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
-    rounded = {k: None if v is None else round(v, 6) for k, v in (("p_yes", answer.p_yes), ("p_no", answer.p_no))}
+    rounded = {
+        k: None if v is None else round(v, 6) for k, v in (("p_yes", answer.p_yes), ("p_no", answer.p_no))
+    }
     return {"text": answer.text, **rounded}

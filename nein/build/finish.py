@@ -1,7 +1,7 @@
 """From records to a data set: every candidate's way, the split, the official layout, the hash.
 
-The split goes by the pixels of the source image: all samples of an image are on one side, and so are those of the
-same picture under two names.
+The split goes by the pixels of the source image: all samples of an image are on one side, and so are those of
+the same picture under two names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SPLITS = ("train", "val")
 
 @dataclass
 class Tally:
-    """Counts for the card. `reasons` and `losses` say why there is no sample; `stages` how many came through."""
+    """Counts for the card. `reasons` and `losses` say why there is no sample; `stages` how many came
+    through."""
 
     images: int = 0
     problems: Counter[str] = field(default_factory=Counter)
@@ -40,7 +41,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Way:
-    """One candidate with what every stage said of it. `verdict` is `filters.ACCEPTED` or the first objection."""
+    """One candidate with what every stage said of it. `verdict` is `filters.ACCEPTED` or the first
+    objection."""
 
     index: int  # of the source image in the list
     source_sha256: str
@@ -83,7 +85,15 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
                 generated = rows[0]
                 assert generated is not None, candidate["id"]
                 own.append(
-                    Way(index, row["sha256"], candidate, generated, rows[1], rows[2], verdict or filters.ACCEPTED)
+                    Way(
+                        index,
+                        row["sha256"],
+                        candidate,
+                        generated,
+                        rows[1],
+                        rows[2],
+                        verdict or filters.ACCEPTED,
+                    )
                 )
             yield index, row, own
 
@@ -161,7 +171,8 @@ def write_candidates(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Wa
 
 
 def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> None:
-    """OUT/dataset: `<split>.json`, `coco_for_<split>/`, `nein_<split>/`; files that do not belong are removed.
+    """OUT/dataset: `<split>.json`, `coco_for_<split>/`, `nein_<split>/`; files that do not belong are
+    removed.
 
     Source images are copied byte for byte; samples are linked to the generated pictures where the file system
     allows it, else copied. The annotation file of a split is written last.

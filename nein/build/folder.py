@@ -1,13 +1,15 @@
-"""The folder of a build: where everything is, what it was made with, and that nobody mixes two configurations.
+"""The folder of a build: where everything is, what it was made with, and that nobody mixes two
+configurations.
 
-    OUT/build.json              manifest: configuration, models, environment, counts, hash of the data set
-    OUT/work/journal/*.jsonl    append-only: one line per shard, stage and worker
-    OUT/work/claims/*.lock      who is at work
-    OUT/work/images/<id>.png    every generated picture, also the rejected ones
-    OUT/candidates.jsonl        one line per source image or candidate: its way through the stages, and the verdict
-    OUT/dataset/                NeIn's official layout, with a card
-    OUT/hub/                    the same as parquet files for the `datasets` library, with a card
-    OUT/card.json, card.png     the card's figures; pictures of accepted and rejected samples by reason
+OUT/build.json              manifest: configuration, models, environment, counts, hash of the data set
+OUT/work/journal/*.jsonl    append-only: one line per shard, stage and worker
+OUT/work/claims/*.lock      who is at work
+OUT/work/images/<id>.png    every generated picture, also the rejected ones
+OUT/candidates.jsonl        one line per source image or candidate: its way through the stages, and the
+                            verdict
+OUT/dataset/                NeIn's official layout, with a card
+OUT/hub/                    the same as parquet files for the `datasets` library, with a card
+OUT/card.json, card.png     the card's figures; pictures of accepted and rejected samples by reason
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class BuildDir:
             with FileLock(self.path / f".{name}.lock", timeout=timeout):
                 yield
         except Timeout:
-            raise UserError(f"Another command is at work in '{self.path}'; wait until it has finished.") from None
+            raise UserError(
+                f"Another command is at work in '{self.path}'; wait until it has finished."
+            ) from None
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically."""

@@ -1,4 +1,5 @@
-"""The data set as parquet files that `datasets.load_dataset` reads, images inside, with a card for the hub."""
+"""The data set as parquet files that `datasets.load_dataset` reads, images inside, with a card for the
+hub."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def check() -> None:
     """Raises UserError when the library that writes the files is missing."""
     if importlib.util.find_spec("datasets") is None:
         raise UserError(
-            "--formats parquet needs the package 'datasets': pip install 'nein[hub]', or say --formats official."
+            "--formats parquet needs the package 'datasets': pip install 'nein[hub]', "
+            "or say --formats official."
         )
 
 

@@ -1,10 +1,10 @@
 """Which shards are finished, and who works on which: append-only journals and one lock per shard.
 
-A worker is any process, on any machine that shares the folder and its locks. It takes a shard by locking its file,
-computes one stage of it, appends one line to a journal of its own, and lets the lock go. The system releases the
-lock of a process that dies, and its shard is then free for the next; a line that was not finished does not count.
-Results belong to shards alone, so it does not matter who computes which, or how often: on a file system without
-working locks two workers may do the same shard, and both write the same line.
+A worker is any process, on any machine that shares the folder and its locks. It takes a shard by locking its
+file, computes one stage of it, appends one line to a journal of its own, and lets the lock go. The system
+releases the lock of a process that dies, and its shard is then free for the next; a line that was not
+finished does not count. Results belong to shards alone, so it does not matter who computes which, or how
+often: on a file system without working locks two workers may do the same shard, and both write the same line.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Ledger:
             return number, lock
 
     def _refresh(self) -> None:
-        """Reads what was appended to any journal since the last look; unfinished and torn lines are passed over."""
+        """Reads what was appended to any journal since the last look; unfinished and torn lines are passed
+        over."""
         for path in sorted(self.journals.glob("*.jsonl")):
             start = self._read.get(path, 0)
             with path.open("rb") as file:

@@ -21,7 +21,7 @@ COCO: tuple[str, ...] = (
 
 
 def load(name: str, queried: int) -> tuple[str, ...]:
-    """"coco", "nano", or the lines of a text file (blank lines and repetitions left out).
+    """ "coco", "nano", or the lines of a text file (blank lines and repetitions left out).
 
     Raises UserError when the file is missing, or holds fewer names than are asked for per image.
     """
@@ -35,11 +35,19 @@ def load(name: str, queried: int) -> tuple[str, ...]:
         try:
             lines = Path(name).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--objects takes coco, nano or a text file; '{name}' cannot be read ({error}).") from None
+            raise UserError(
+                f"--objects takes coco, nano or a text file; '{name}' cannot be read ({error})."
+            ) from None
         found = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
-        strange = [text for text in found if not all(part.isalnum() for part in text.replace("-", " ").replace("'", " ").split())]
+        strange = [
+            text
+            for text in found
+            if not all(part.isalnum() for part in text.replace("-", " ").replace("'", " ").split())
+        ]
         if strange:
-            raise UserError(f"'{name}' must hold one plain name per line, not {shortlist(map(repr, strange), 3)}.")
+            raise UserError(
+                f"'{name}' must hold one plain name per line, not {shortlist(map(repr, strange), 3)}."
+            )
     if len(found) < queried:
         raise UserError(
             f"--queried asks for {queried} categories per image, but '{name}' has {len(found)}; lower it."

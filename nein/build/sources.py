@@ -1,8 +1,9 @@
-"""Captioned images from a COCO captions JSON, a JSONL file, or the nano world; what is wrong with each is kept.
+"""Captioned images from a COCO captions JSON, a JSONL file, or the nano world; what is wrong with each is
+kept.
 
-An unusable image stays in the list with its problem, so that it is counted and reported, and so that shards do not
-shift when it is mended. The same file listed twice is one image with all its captions; another file with the same
-stem is left out, because the stem names the sample.
+An unusable image stays in the list with its problem, so that it is counted and reported, and so that shards
+do not shift when it is mended. The same file listed twice is one image with all its captions; another file
+with the same stem is left out, because the stem names the sample.
 """
 
 from __future__ import annotations
@@ -68,8 +69,10 @@ class SourceSet:
 def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSet:
     """Reads a list of captioned images.
 
-    source  "nano" (drawn below `out`), a `.json` file of COCO captions, a `.jsonl` file, or a folder with one.
-            A line of a JSONL file has `image` (or `file_name`) and `captions` (a list) or `caption` (or `text`).
+    source  "nano" (drawn below `out`), a `.json` file of COCO captions, a `.jsonl` file, or a folder with
+            one.
+            A line of a JSONL file has `image` (or `file_name`) and `captions` (a list) or `caption` (or
+            `text`).
     images  Folder of the files; by default the folder of the list.
 
     Raises UserError for a list that cannot be read, and when not one of the images is there.
@@ -81,18 +84,26 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
         lists = sorted(path.glob("*.jsonl"))
         if len(lists) != 1:
             found = ", ".join(p.name for p in lists) or "none"
-            raise UserError(f"'{path}' must hold exactly one .jsonl file ({found} found); name it with --source.")
+            raise UserError(
+                f"'{path}' must hold exactly one .jsonl file ({found} found); name it with --source."
+            )
         path = lists[0]
     if not path.is_file():
-        raise UserError(f"--source '{source}' is neither nano, a .json or .jsonl file, nor a folder with a .jsonl.")
+        raise UserError(
+            f"--source '{source}' is neither nano, a .json or .jsonl file, nor a folder with a .jsonl."
+        )
     folder = Path(images) if images else path.parent
     if not folder.is_dir():
         raise UserError(f"--images '{folder}' is not a folder.")
     rows = _jsonl(path) if path.suffix == ".jsonl" else _coco(path)
-    found = _collect(rows, folder, {"kind": "jsonl" if path.suffix == ".jsonl" else "coco", "list": path.name})
+    found = _collect(
+        rows, folder, {"kind": "jsonl" if path.suffix == ".jsonl" else "coco", "list": path.name}
+    )
     if not any(s.path.is_file() for s in found.sources if not s.problem):
         first = found.sources[0].path if found.sources else folder
-        raise UserError(f"None of the {len(found.sources)} images of '{path}' is there ('{first}'); give --images.")
+        raise UserError(
+            f"None of the {len(found.sources)} images of '{path}' is there ('{first}'); give --images."
+        )
     return found
 
 
@@ -109,7 +120,11 @@ def _collect(rows: Iterable[tuple[str, list[str]]], folder: Path, origin: Mappin
         clean = tuple(dict.fromkeys(text for raw in texts if (text := " ".join(raw.split()))))
         key = stem.removeprefix("COCO_")
         problem = ""
-        if not re.fullmatch(r"[\w-][\w .,+()-]*", stem) or Path(name).is_absolute() or ".." in Path(name).parts:
+        if (
+            not re.fullmatch(r"[\w-][\w .,+()-]*", stem)
+            or Path(name).is_absolute()
+            or ".." in Path(name).parts
+        ):
             problem = BAD_NAME
         elif key in taken:
             problem = SAME_NAME
@@ -132,7 +147,9 @@ def _coco(path: Path) -> list[tuple[str, list[str]]]:
     if not isinstance(content, dict) or not all(
         isinstance(content.get(key), list) for key in ("images", "annotations")
     ):
-        raise UserError(f"'{path}' is no COCO captions file: it must hold the lists 'images' and 'annotations'.")
+        raise UserError(
+            f"'{path}' is no COCO captions file: it must hold the lists 'images' and 'annotations'."
+        )
     texts: dict[Any, list[str]] = {}
     for row in content["annotations"]:
         if not isinstance(row, dict) or "image_id" not in row:
@@ -162,11 +179,15 @@ def _jsonl(path: Path) -> list[tuple[str, list[str]]]:
             raise UserError(f"'{path}', line {number} is not valid JSON: {error}.") from None
         name = next((row[k] for k in IMAGE_KEYS if k in row), None) if isinstance(row, dict) else None
         if not isinstance(name, str) or not name:
-            raise UserError(f"'{path}', line {number} names no image; it needs one of: {', '.join(IMAGE_KEYS)}.")
+            raise UserError(
+                f"'{path}', line {number} names no image; it needs one of: {', '.join(IMAGE_KEYS)}."
+            )
         said = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
         said = [said] if isinstance(said, str) else said
         if not isinstance(said, list):
-            raise UserError(f"'{path}', line {number}: captions must be a text or a list of texts, not {said!r:.40}.")
+            raise UserError(
+                f"'{path}', line {number}: captions must be a text or a list of texts, not {said!r:.40}."
+            )
         rows.append((name, [text for text in said if isinstance(text, str)]))
     return rows
 

@@ -1,10 +1,10 @@
 """`nein-stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
 
-A sentence counts when it has a word of a list. Two lists are built in: "core", 32 negative words, and "wide", which
-adds implicit ones ("empty", "instead of", "rather than"). The paper counts by 32 words too; its list was not
-available when this was written, so "core" is this project's own of the same length, and figures need not agree. A
-list in a file (`--words FILE`, one word per line) is counted beside the two. Words alone overcount: "things you cannot miss" denies nothing. Sentences with such turns are shown
-and counted apart.
+A sentence counts when it has a word of a list. Two lists are built in: "core", 32 negative words, and "wide",
+which adds implicit ones ("empty", "instead of", "rather than"). The paper counts by 32 words too; its list
+was not available when this was written, so "core" is this project's own of the same length, and figures need
+not agree. A list in a file (`--words FILE`, one word per line) is counted beside the two. Words alone
+overcount: "things you cannot miss" denies nothing. Sentences with such turns are shown and counted apart.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from nein.errors import UserError
 
 #: 32 words and contractions that deny; "n't" stands for every verb that ends so ("doesn't", also "doesn t").
 CORE: tuple[str, ...] = (
-    "no", "not", "n't", "never", "none", "nobody", "nothing", "nowhere", "neither", "nor", "without", "cannot",
-    "no one", "hardly", "barely", "scarcely", "rarely", "seldom", "lack", "lacks", "lacking", "lacked", "absent",
-    "absence", "missing", "except", "excluding", "devoid", "non", "nope", "nay", "ain't",
+    "no", "not", "n't", "never", "none", "nobody", "nothing", "nowhere", "neither", "nor", "without",
+    "cannot", "no one", "hardly", "barely", "scarcely", "rarely", "seldom", "lack", "lacks", "lacking",
+    "lacked", "absent", "absence", "missing", "except", "excluding", "devoid", "non", "nope", "nay",
+    "ain't",
 )  # fmt: skip
 #: Words that deny without a negative word, or only sometimes.
 WIDE: tuple[str, ...] = (
-    *CORE,
-    "empty", "free of", "free from", "instead of", "rather than", "unlike", "fail", "fails", "failed", "refuse",
-    "refuses", "deny", "denies", "avoid", "avoids", "exclude", "excludes", "omitted", "removed", "gone", "vacant",
-    "void", "unable", "nonexistent", "invisible", "but for", "apart from", "other than", "no longer", "not any",
-    "minus", "sans", "save for", "barring", "unless", "little or no", "few if any", "deserted", "bare", "uninhabited",
-    "bereft", "zero",
+    *CORE, "empty", "free of", "free from", "instead of", "rather than", "unlike", "fail", "fails",
+    "failed", "refuse", "refuses", "deny", "denies", "avoid", "avoids", "exclude", "excludes", "omitted",
+    "removed", "gone", "vacant", "void", "unable", "nonexistent", "invisible", "but for", "apart from",
+    "other than", "no longer", "not any", "minus", "sans", "save for", "barring", "unless",
+    "little or no", "few if any", "deserted", "bare", "uninhabited", "bereft", "zero",
 )  # fmt: skip
 #: Turns in which a negative word denies nothing about what is to be seen.
 IDIOMS: tuple[str, ...] = (
@@ -46,7 +46,8 @@ IDIOMS: tuple[str, ...] = (
     r"no (?:smoking|parking|entry|swimming|trespassing|littering|turns?|u-turn|left|right|stopping|standing)",
     r"(?:why|whether or|if) not",
     r"no matter|nothing but|none other than|no less than|no more than",
-    r"not to mention|not to be missed|can't wait|cannot wait|could(?:n't| not) (?:be )?(?:better|happier|resist)",
+    r"not to mention|not to be missed|can't wait|cannot wait",
+    r"could(?:n't| not) (?:be )?(?:better|happier|resist)",
     r"can(?:not|n't) (?:help|stop|get enough)",
     r"no \.?\s?\d+|no\. ?\d+",
     r"more often than not|last but not least|non-?stop|no problem|no wonder",
@@ -67,9 +68,15 @@ class Found:
 
 
 def pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """One expression for whole words of any case; "n't" matches contractions, with a curly apostrophe as well."""
-    parts = [r"\w+n['’]t" if w == "n't" else re.escape(w).replace(r"\ ", r"\s+").replace("'", "['’]") for w in words]
-    return re.compile(rf"(?<![\w'’])(?:{'|'.join(sorted(parts, key=len, reverse=True))})(?![\w])", re.IGNORECASE)
+    """One expression for whole words of any case; "n't" matches contractions, with a curly apostrophe as
+    well."""
+    parts = [
+        r"\w+n['’]t" if w == "n't" else re.escape(w).replace(r"\ ", r"\s+").replace("'", "['’]")
+        for w in words
+    ]
+    return re.compile(
+        rf"(?<![\w'’])(?:{'|'.join(sorted(parts, key=len, reverse=True))})(?![\w])", re.IGNORECASE
+    )
 
 
 def count(rows: Iterable[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Found:
@@ -102,7 +109,8 @@ def share(found: Found) -> statistics.Estimate | None:
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
-    """(image, sentence) of a COCO captions JSON, a JSONL as `nein-build` takes it, or a text file, one a line.
+    """(image, sentence) of a COCO captions JSON, a JSONL as `nein-build` takes it, or a text file, one a
+    line.
 
     A NeIn annotation file counts with its captions, T_original. Raises UserError for anything else.
     """
@@ -137,7 +145,11 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
             raise UserError(f"'{path}', line {number} is not an object with a caption.")
         said = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
         image = next((row[k] for k in IMAGE_KEYS if k in row), str(number))
-        yield from ((str(image), text) for text in ([said] if isinstance(said, str) else said) if isinstance(text, str))
+        yield from (
+            (str(image), text)
+            for text in ([said] if isinstance(said, str) else said)
+            if isinstance(text, str)
+        )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -162,7 +174,16 @@ def main(argv: Sequence[str]) -> int:
                 "idiomatic": found.idiomatic,
                 "by_word": dict(found.words.most_common()),
             }
-    headers = ["captions", "words", "sentences", "negative", "%", "of these idioms", "% without idioms", "commonest"]
+    headers = [
+        "captions",
+        "words",
+        "sentences",
+        "negative",
+        "%",
+        "of these idioms",
+        "% without idioms",
+        "commonest",
+    ]
     print(tabulate.tabulate(rows, headers, tablefmt="pipe", disable_numparse=True))
     for block in filter(None, shown):
         print(f"\n{block}")
@@ -174,7 +195,11 @@ def main(argv: Sequence[str]) -> int:
 def _row(path: Path, name: str, size: int, found: Found) -> list[str]:
     estimate = share(found)
     assert estimate is not None
-    ends = "" if estimate.low is None or estimate.high is None else f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
+    ends = (
+        ""
+        if estimate.low is None or estimate.high is None
+        else f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
+    )
     left = found.negative - found.idiomatic
     commonest = ", ".join(f"{word} {n}" for word, n in found.words.most_common(3))
     return [
@@ -210,13 +235,21 @@ def _words(path: Path) -> tuple[str, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nein-stats",
-        description="How many sentences of a caption set are negative, by lists of words, with false positives.",
+        description="How many sentences of a caption set are negative, by word lists, with false positives.",
     )
     parser.add_argument(
-        "captions", nargs="+", type=Path, metavar="CAPTIONS", help="COCO captions .json, .jsonl, or text lines"
+        "captions",
+        nargs="+",
+        type=Path,
+        metavar="CAPTIONS",
+        help="COCO captions .json, .jsonl, or text lines",
     )
     parser.add_argument(
-        "--words", action="append", type=Path, metavar="FILE", help="a further list, one word per line (repeatable)"
+        "--words",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="a further list, one word per line (repeatable)",
     )
     parser.add_argument("--examples", type=int, default=5, help="sentences shown of each sort (default: 5)")
     parser.add_argument("--json", type=Path, help="also write all counts to this file")

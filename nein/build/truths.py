@@ -1,7 +1,8 @@
 """For builds from the nano world: how right each stage was, against what the pictures really show.
 
-What a source scene holds is known exactly. What a generated picture holds is measured by `nein.nano.truth`, from
-pixels and the drawing code and without a trained model; that measurement's own errors are stated beside it.
+What a source scene holds is known exactly. What a generated picture holds is measured by `nein.nano.truth`,
+from pixels and the drawing code and without a trained model; that measurement's own errors are stated beside
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def measure(job: Job, found: Sequence[Way], threads: int) -> dict[str, Seen]:
     """Candidate id -> what its picture shows; pictures that are missing or of another size are left out."""
 
     def one(way: Way) -> tuple[str, Seen] | None:
-        if way.generated["image"] is None or (way.generated["width"], way.generated["height"]) != (SIZE, SIZE):
+        if way.generated["image"] is None or (way.generated["width"], way.generated["height"]) != (
+            SIZE,
+            SIZE,
+        ):
             return None
         scene = source_scene(NANO_SPLIT, way.index)
         picture = images.decode(job.folder.image(way.generated["image"]))
@@ -51,9 +55,7 @@ def measure(job: Job, found: Sequence[Way], threads: int) -> dict[str, Seen]:
         return dict(pair for pair in pool.map(one, found) if pair is not None)
 
 
-def report(
-    job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int
-) -> dict[str, Any]:
+def report(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int) -> dict[str, Any]:
     """Per stage the share of right decisions, each {"value", "low", "high", "n"} with a 95 % interval."""
     found = [way for _, _, own in rows for way in own]
     seen = measure(job, found, threads)
@@ -102,7 +104,8 @@ def report(
 
 
 def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, Any]:
-    """How often the measurement is wrong on pictures whose content is known: drawn, and rebuilt by `rebuild`."""
+    """How often the measurement is wrong on pictures whose content is known: drawn, and rebuilt by
+    `rebuild`."""
     found = {"drawn": truth.error_rates(list(truth.trials(TRIALS)))}
     if rebuild is not None:
         found["rebuilt"] = truth.error_rates(list(truth.trials(TRIALS, rebuild, seed=1)))
@@ -110,7 +113,8 @@ def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, 
 
 
 def _clauses(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> dict[str, Any]:
-    """Of the objects taken for absent, the share that is; of those really absent, the share taken for absent."""
+    """Of the objects taken for absent, the share that is; of those really absent, the share taken for
+    absent."""
     chosen: list[tuple[bool, str]] = []
     absent: list[tuple[bool, str]] = []
     for index, record, own in rows:

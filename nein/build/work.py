@@ -1,7 +1,7 @@
 """The four stages as functions of a shard, and the workers that do what is left of them.
 
-A record of a stage depends on the shard's sources, the configuration and the models, and on nothing else: shards
-are cut over the whole list, whatever `--limit`, and a batch never crosses from one into the next.
+A record of a stage depends on the shard's sources, the configuration and the models, and on nothing else:
+shards are cut over the whole list, whatever `--limit`, and a batch never crosses from one into the next.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ _STAGES: dict[str, Callable[[Job, int, Any], list[dict[str, Any]]]] = {
 
 
 class Tools:
-    """Models, loaded when first needed. With `one_at_a_time` (a GPU) the last is dropped before the next comes."""
+    """Models, loaded when first needed. With `one_at_a_time` (a GPU) the last is dropped before the next
+    comes."""
 
     def __init__(self, load: Callable[[str], Any], *, one_at_a_time: bool) -> None:
         self._load, self._alone = load, one_at_a_time

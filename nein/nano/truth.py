@@ -2,21 +2,22 @@
 
 The scene before the edit is known exactly, so an edited picture G is compared with two hypotheses, pixel by
 pixel: the reference R, the known scene without the category in question, and R with one drawing of the
-category pasted in. Over the drawing's own pixels and a rim of two around them, with coverage w of the drawing P,
+category pasted in. Over the drawing's own pixels and a rim of two around them, with coverage w of drawing P:
 
     M = sum w |R - P|^2                              how far the drawing is from what was there before
-    N = sum w |G - P|^2 + sum (rim - w) |G - R|^2    how far the picture is from "this drawing was added here"
-    score = 1 - N / M                                (`FLOOR` is added to M, for drawings that hardly stand out)
+    N = sum w |G - P|^2 + sum (rim - w) |G - R|^2    how far G is from "this drawing was added"
+    score = 1 - N / M                                (`FLOOR` is added to M: it may be near 0)
 
-The score is 1 where the drawing stands in G exactly and 0 where G is still R; it is maximised over colour, size,
-mirroring and place. A category counts as present when its score reaches `PRESENT` and no category that the scene
-lacks explains the same place better. An object of the scene counts as intact when its pixels in G, over its exact
-mask, are nearer to the drawing than to the scene without it: one minus the ratio of squared errors reaches
-`INTACT`. A smear of the right colours and outline therefore counts as intact; half an object does not.
+The score is 1 where the drawing stands in G exactly and 0 where G is still R; it is maximised over colour,
+size, mirroring and place. A category counts as present when its score reaches `PRESENT` and no category that
+the scene lacks explains the same place better. An object of the scene counts as intact when its pixels in G,
+over its exact mask, are nearer to the drawing than to the scene without it: one minus the ratio of squared
+errors reaches `INTACT`. A smear of the right colours and outline therefore counts as intact; half an object
+does not.
 
-Both thresholds were chosen on pictures whose content is known, and `error_rates` measures how often the decisions
-are wrong on such: scenes drawn with and without the object, with another in its place, with an object taken out
-or half painted over, as they are and as an autoencoder gives them back.
+Both thresholds were chosen on pictures whose content is known, and `error_rates` measures how often the
+decisions are wrong on such: scenes drawn with and without the object, with another in its place, with an
+object taken out or half painted over, as they are and as an autoencoder gives them back.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class _Drawings:
 def find(picture: np.ndarray, scene: Scene, category: str) -> Found:
     """Looks for `category` in `picture`, (64, 64, 3) uint8, an edited rendering of `scene`.
 
-    An object of the category that `scene` itself holds is found as well: the reference is the scene without it.
+    An object of the category that `scene` itself holds is found as well: the reference is the scene without
+    it.
     """
     scores = _scores(_unit(picture), _unit(render(scene.without(category))))
     drawings = _drawings()
@@ -189,7 +191,8 @@ def error_rates(found: Sequence[Trial]) -> dict[str, dict[str, float | int]]:
 def _make(
     rng: random.Random, kind: str, scene: Scene, asked: str, other: str
 ) -> tuple[Scene, str, bool, bool] | None:
-    """(scene after the edit, category asked for, is it there, are all objects intact) or None without room."""
+    """(scene after the edit, category asked for, is it there, are all objects intact) or None without
+    room."""
     if kind in ("unchanged", "damaged"):
         return scene, asked, False, kind == "unchanged"
     if kind == "removed":
