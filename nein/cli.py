@@ -69,6 +69,16 @@ def main_convert(argv: Sequence[str] | None = None) -> NoReturn:
     _run("nein.convert:main", argv)
 
 
+def main_build(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-build`."""
+    _finish(lambda: _build(sys.argv[1:] if argv is None else argv))
+
+
+def main_stats(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-stats`."""
+    _run("nein.build.stats:main", argv)
+
+
 def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
     """Runs the command at `place` ("module:function"), imported only now."""
 
@@ -76,6 +86,28 @@ def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
         return pkgutil.resolve_name(place)(list(sys.argv[1:] if argv is None else argv))
 
     _finish(command)
+
+
+def _build(argv: Sequence[str]) -> None:
+    from nein import options
+    from nein.build import config as configuration
+
+    config, dry_run = configuration.parse(argv)
+    if dry_run:
+        print(options.dump(config), end="")
+        return
+    from nein import environment, world
+    from nein.build import build
+
+    environment.keep_freed_memory()
+    place = world.from_environment()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        text = build.build(config, place)
+        if text is not None:
+            print(text, end="", flush=True)
+    finally:
+        place.close()
 
 
 def _eval(argv: Sequence[str]) -> None:

@@ -1,46 +1,27 @@
 """The configuration of an evaluation, and the one order in which it is put together.
 
 Precedence: command line > `--config FILE` > preset (`configs/<preset>.yaml`) > default. Reading, merging and
-type checks are jsonargparse's; this file holds the table of options, and turns every complaint into one
-sentence with a near match. It imports nothing heavy, so that `--help` is immediate.
+type checks are done in `nein.options`; this file holds the table of options. It imports nothing heavy, so
+that `--help` is immediate.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import jsonargparse
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config_errors import complaint
+from nein import options
 from nein.errors import UserError, unknown
+from nein.options import Names, about
 
 STAGES = ("edit", "score", "report")
-PRESETS = ("nano", "paper")
 DTYPES = ("float32", "bfloat16", "float16")
-
-
-def about(text: str, group: str = "") -> dict[str, str]:
-    """A field's help text, and the heading of `--help` under which it stands."""
-    return {"help": text, "group": group}
-
-
-#: A list of names: `a,b` on the command line (repeatable), a YAML list in a file.
-Names = list[str]
-
-
-def names(value: Any) -> Names:
-    """["a", "b"] from "a,b" or from a list; "none" and "" are the empty list."""
-    items = value if isinstance(value, list | tuple) else str(value).split(",")
-    found = [str(item).strip() for item in items if str(item).strip()]
-    return [] if found == ["none"] else list(dict.fromkeys(found))
 
 
 @dataclass
@@ -193,24 +174,12 @@ def parse(argv: Sequence[str]) -> tuple[EvalConfig, bool]:
 
     Raises UserError for anything wrong with it; prints and raises SystemExit(0) for `--help`.
     """
-    arguments, files = _files_first(argv)
-    preset = _preset_of(arguments, files)
-    parser = _parser(preset)
-    try:
-        found = parser.parse_args(arguments)
-    except argparse.ArgumentError as error:
-        flags = [
-            flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")
-        ]
-        models_hints = typing.get_type_hints(ModelsConfig).items()
-        hints = {**typing.get_type_hints(EvalConfig), **{f"models.{key}": hint for key, hint in models_hints}}
-        raise complaint(error, flags, hints) from None
-    values = found.as_dict()
-    dry_run = values.pop("dry_run")
-    models = ModelsConfig(**values.pop("models"))
-    known = {item.name for item in dataclasses.fields(EvalConfig)}
-    config = EvalConfig(
-        **{key: _plain(value) for key, value in values.items() if key in known}, models=models
+    config, dry_run = options.read(
+        EvalConfig,
+        argv,
+        prog="nein-eval",
+        description="Edit, score, report: how image editors follow instructions that say what is absent.",
+        models="nano:NAME, a hub id owner/name[@revision], or a local folder",
     )
     config.metrics = _metrics(config.metrics)
     _check(config)
@@ -219,143 +188,7 @@ def parse(argv: Sequence[str]) -> tuple[EvalConfig, bool]:
 
 def dump(config: EvalConfig) -> str:
     """The configuration as YAML that `--config` reads back."""
-    import yaml
-
-    return yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
-
-
-def preset_file(preset: str) -> Path:
-    """`configs/<preset>.yaml`, in an installed package or in a checkout."""
-    here = Path(__file__).resolve().parent
-    for folder in (here / "configs", here.parent / "configs"):
-        if (folder / f"{preset}.yaml").is_file():
-            return folder / f"{preset}.yaml"
-    raise UserError(f"The file configs/{preset}.yaml is missing from this installation; install nein again.")
-
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that shows a default where there is one, lists as they are typed."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text, default = action.help or "", action.default
-        if default is None or default is False or default == argparse.SUPPRESS or default in ([], {}):
-            return text
-        return f"{text} (default: {','.join(default) if isinstance(default, list) else default})"
-
-
-def _parser(preset: str) -> jsonargparse.ArgumentParser:
-    parser = jsonargparse.ArgumentParser(
-        prog="nein-eval",
-        usage="%(prog)s [OPTIONS]",
-        formatter_class=_Help,
-        print_config=None,  # --dry-run does that, and checks more
-        description="Edit, score, report: how image editors follow instructions that say what is absent.",
-        epilog="Precedence: command line, then --config, then the preset. Documentation: README.md.",
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--config", action=jsonargparse.ActionConfigFile, help="YAML file with any of these options"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and stop")
-    hints = typing.get_type_hints(EvalConfig)
-    groups: dict[str, Any] = {}
-    for item in dataclasses.fields(EvalConfig):
-        if item.name == "models":
-            continue
-        title = item.metadata["group"]
-        group = groups.setdefault(title, None) or parser.add_argument_group(title)
-        groups[title] = group
-        _add(group, item.name.replace("_", "-"), item, hints[item.name])
-    model_hints = typing.get_type_hints(ModelsConfig)
-    group = parser.add_argument_group(
-        "Models", "nano:NAME, a hub id owner/name[@revision], or a local folder"
-    )
-    for item in dataclasses.fields(ModelsConfig):
-        _add(group, f"models.{item.name}", item, model_hints[item.name])
-    parser.set_defaults(_flat(_read_yaml(preset_file(preset))))
-    return parser
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    models = {f"models.{key}": value for key, value in values.pop("models", {}).items()}
-    return {**values, **models}
-
-
-def _add(group: Any, flag: str, item: dataclasses.Field[Any], hint: Any) -> None:
-    factory = item.default_factory
-    default = item.default if factory is dataclasses.MISSING else factory()
-    text = item.metadata["help"]
-    if hint is bool:
-        group.add_argument(f"--{flag}", action="store_true", default=default, help=text)
-    else:
-        group.add_argument(f"--{flag}", type=names if hint == Names else hint, default=default, help=text)
-
-
-def _files_first(argv: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Moves `--config` in front of everything else, and joins repeated `--editor a --editor b`.
-
-    jsonargparse applies options in the order they stand; here a flag beats a file wherever it stands.
-    """
-    listed = {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(EvalConfig) if f.type == "Names"}
-    front: list[str] = []
-    rest: list[str] = []
-    lists: dict[str, list[str]] = {}
-    items = list(argv)
-    while items:
-        item = items.pop(0)
-        flag, equals, value = item.partition("=")
-        if flag == "--config" or flag in listed:
-            if not equals:
-                if not items or items[0].startswith("--"):
-                    raise UserError(f"{flag} needs a value; see nein-eval --help.")
-                value = items.pop(0)
-            if flag == "--config":
-                front.append(value)
-            else:
-                lists.setdefault(flag, []).append(value)
-        else:
-            rest.append(item)
-    joined = [f"{flag}={','.join(values)}" for flag, values in lists.items()]
-    for value in front:
-        if not Path(value).is_file():
-            raise UserError(f"There is no configuration file '{value}'.")
-    return [part for value in front for part in ("--config", value)] + rest + joined, [Path(p) for p in front]
-
-
-def _preset_of(arguments: Sequence[str], files: Sequence[Path]) -> str:
-    """The preset named on the command line, else by the last configuration file that names one, else nano."""
-    preset = "nano"
-    for file in files:
-        preset = _read_yaml(file).get("preset", preset)
-    for index, item in enumerate(arguments):
-        if item.startswith("--preset="):
-            preset = item.partition("=")[2]
-        elif item == "--preset" and index + 1 < len(arguments):
-            preset = arguments[index + 1]
-    if preset not in PRESETS:
-        raise unknown("preset", str(preset), PRESETS)
-    return preset
-
-
-def _read_yaml(file: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        detail = " ".join(str(error).split())
-        raise UserError(f"The configuration file '{file}' is not valid YAML: {detail}.") from None
-    if content is not None and not isinstance(content, dict):
-        raise UserError(f"The configuration file '{file}' must hold 'key: value' lines.")
-    return content or {}
-
-
-def _plain(value: Any) -> Any:
-    """jsonargparse's restricted numbers as Python's own, which YAML and JSON can write."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    return int(value) if isinstance(value, int) else float(value)
+    return options.dump(config)
 
 
 def _metrics(wanted: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nein import atomic
 from nein.errors import UserError
-from nein.samples import FIELDS, Dataset, load_folder
+from nein.samples import FIELDS, OPTIONAL_FIELDS, Dataset, load_folder
 
 IMAGE_COLUMNS = ("source_image", "sample_image")
 
@@ -139,6 +139,7 @@ def lay_out(
     records, written = [], set[Path]()
     for row in rows:
         record = {field: str(row[names[field]]) for field in FIELDS}
+        record |= {name: str(row[name]) for name in OPTIONAL_FIELDS if row.get(name) is not None}
         records.append(record)
         for key, (folder, stem) in folders.items():
             if names[key] not in present:

@@ -139,6 +139,7 @@ def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
         "id": sample.id,
         "source_id": sample.source_id,
         "object": sample.object,
+        **({"family": sample.family} if sample.family else {}),
         "instruction": sample.instruction(track),
         "seed": sample_seed(run_seed, sample.id),
         "sample_sha256": None,

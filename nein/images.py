@@ -61,6 +61,14 @@ def write_png(path: Path, image: np.ndarray) -> None:
     atomic.write_bytes(path, encode_png(image))
 
 
+def write_jpeg(path: Path, image: np.ndarray) -> None:
+    """Writes a JPEG at Pillow's default quality (75, 4:2:0), as NeIn's scripts do, atomically."""
+    check(image)
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, format="JPEG")
+    atomic.write_bytes(path, buffer.getvalue())
+
+
 def pixel_hash(image: np.ndarray) -> str:
     """SHA-256 hex of size and pixels: the identity of a picture, whatever file it came from."""
     check(image)

@@ -120,7 +120,7 @@ def resolve_editors(config: EvalConfig) -> list[EditorChoice]:
     for option in overrides:
         if not any(editors.takes(_split(name)[0], option) for name in names):
             editors.check(_split(names[0])[0], **{option: overrides[option]})
-    return [_choose(name, config.preset, overrides) for name in names]
+    return [choose_editor(name, config.preset, overrides) for name in names]
 
 
 def every_editor(preset: str) -> list[str]:
@@ -162,7 +162,11 @@ def _split(name: str) -> tuple[str, str | None]:
     return (left, right) if equals and right and left in editors.available() else (name, None)
 
 
-def _choose(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
+def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
+    """One editor by name, hub id, folder or "row=reference", with the values of `preset`; loads nothing.
+
+    Of `overrides` it takes what it knows. Raises EditorError or UserError.
+    """
     name, checkpoint = _split(asked)
     if not is_checkpoint(name):
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metrics import INFO
-from nein import atomic, published, statistics, table
+from nein import atomic, by_family, published, statistics, table
 from nein.errors import UserError
 from nein.runs import COMPLETE, RunDir, find
 
@@ -62,6 +62,9 @@ def summarise(
         values.setdefault(row["metric"], {})[row["id"]] = row["value"]
         if row["value"] is None:
             reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
+    families = by_family.families_of(edits)
+    split = by_family.split(values, families, clusters, _entry)
+    values = by_family.without_staying(values, families)
     entries: dict[str, Any] = {}
     for metric in INFO:
         if metric in values:
@@ -81,6 +84,7 @@ def summarise(
         "n": len(edits),
         "edit_errors": sum(edit["image"] is None for edit in edits),
         "metrics": entries,
+        **({"families": split} if split else {}),
     }
     return summary, {**values, "clusters": clusters}
 
@@ -126,6 +130,8 @@ def _text(
         "Percentages except FID and LPIPS. ± and [ ]: 95 % interval, clustered by source image. "
         "↑ higher is better, ↓ lower is better."
     )
+    if split := by_family.markdown(summaries):
+        parts.append(split)
     gaps = [gap for summary in summaries if (gap := _gap(summary["editor"], summary["track"], scores))]
     if gaps:
         parts.append("\n".join(f"- {gap}" for gap in gaps))

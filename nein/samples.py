@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein import atomic, templates
+from nein import atomic, families, templates
 from nein.errors import UserError, near_match, shortlist
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
+# What a data set built by `nein-build` may say besides; absent from the official files.
+OPTIONAL_FIELDS = ("family",)
 # What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
 SCORER_FIELDS = {
     "obj_in_nein",
@@ -46,8 +48,10 @@ class Sample:
     generated    T_generated, "Add a/an OBJECT.", with which the NeIn image was made.
     object       The object, parsed from `generated` and found in `negative`.
     template     Index 0..12 into `templates.NEGATIVE_TEMPLATES`, or None for a sentence of another form.
-    source_path  The COCO image: the target of the edit.
+    source_path  The target of the edit: the COCO image, or, in a family whose object must stay, the NeIn
+                 image.
     sample_path  The NeIn image: what the editor is given.
+    family       Kind of negation (a label of `families.FAMILIES`), or None where the data set names none.
     """
 
     id: str
@@ -59,6 +63,12 @@ class Sample:
     template: int | None
     source_path: Path
     sample_path: Path
+    family: str | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether the negative sentence says that the object is there, so that the right edit keeps it."""
+        return self.family in families.STAYS
 
     def instruction(self, track: str) -> str:
         """The sentence given to the editor, verbatim, on track "negative", "remove" or "add"."""
@@ -186,6 +196,14 @@ def build(
         except ValueError as error:
             problems.add("unusable sentence", f"{label} ({error})")
             continue
+        family = fields.get("family")
+        if family is not None and family not in families.FAMILIES:
+            near = near_match(family, families.FAMILIES)
+            guess = f" (did you mean {near!r}?)" if near else ""
+            problems.add("unknown negation family", f"{family!r} in {label}{guess}")
+            continue
+        sample_path = nein_files.get(label, nein_images / f"{label}.jpg")
+        target = coco_files.get(source_id, source_images / f"{source_id}.jpg")
         samples.append(
             Sample(
                 id=label,
@@ -195,8 +213,9 @@ def build(
                 generated=fields["T_generated"],
                 object=noun,
                 template=templates.template_of(fields["T_negative"], noun),
-                source_path=coco_files.get(source_id, source_images / f"{source_id}.jpg"),
-                sample_path=nein_files.get(label, nein_images / f"{label}.jpg"),
+                source_path=sample_path if family in families.STAYS else target,
+                sample_path=sample_path,
+                family=family,
             )
         )
     problems.raise_if_any(where)
@@ -206,10 +225,11 @@ def build(
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
-    """SHA-256 hex over the five official fields of every sample, in order."""
+    """SHA-256 hex over the five official fields of every sample, and its family if it has one, in order."""
     digest = hashlib.sha256()
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
+        row += [sample.family] if sample.family else []
         digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
@@ -244,7 +264,7 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
         return None
     label = str(record.get(names["NeIn"], f"number {index}"))
     good = True
-    for unknown in sorted(set(record) - set(names.values()) - SCORER_FIELDS):
+    for unknown in sorted(set(record) - set(names.values()) - SCORER_FIELDS - set(OPTIONAL_FIELDS)):
         near = near_match(unknown, names.values())
         guess = f" (did you mean {near!r}?)" if near else ""
         problems.add("unknown field", f"{unknown!r} in {label}{guess}")
@@ -261,6 +281,9 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
     if not good:
         return None
     fields = {field: record[name].strip() for field, name in names.items()}
+    for name in OPTIONAL_FIELDS:
+        if record.get(name) is not None:
+            fields[name] = str(record[name])
     for field in ("COCO", "NeIn"):  # they become file names: nothing that could leave the folder
         if fields[field] != Path(fields[field]).name or fields[field].startswith("."):
             problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from nein import nouns
+
 NEGATIVE_TEMPLATES: tuple[str, ...] = (
     "The image doesn't have any {S}.",
     "The image does not have any {S}.",
@@ -46,24 +48,29 @@ def removal(noun: str) -> str:
     return f"Remove the {noun}."
 
 
+def _occurs(noun: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(noun)}(?!\w)", text, flags=re.IGNORECASE) is not None
+
+
 def template_of(sentence: str, noun: str) -> int | None:
     """Which template (0..12) a negative sentence was made from, or None if from none of them."""
-    wanted = sentence.strip().rstrip(".").casefold()
+    wanted, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
     for index in range(len(NEGATIVE_TEMPLATES)):
-        if negative_sentence(index, noun).rstrip(".").casefold() == wanted:
+        text = negative_sentence(index, noun).rstrip(".").casefold()
+        if wanted in (text, text.replace(f"{name} is ", f"{name} are ")):  # "skis are": agreement mended
             return index
     return None
 
 
 def object_of(generated: str, negated: str) -> str:
-    """The object in "Add a/an X.", checked against the negative sentence of the same sample.
+    """The object in "Add a/an X." (or "Add some Xs."), checked against the negative sentence of the sample.
 
     Raises ValueError when the sentence has another form or the object does not occur in the negative one.
     """
-    match = re.fullmatch(r"Add (?:a|an) (.+?)\.?", generated.strip())
+    match = re.fullmatch(r"Add (?:a|an|some) (.+?)\.?", generated.strip())
     if match is None:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
     noun = match.group(1).strip()
-    if not re.search(rf"(?<!\w){re.escape(noun)}(?!\w)", negated, flags=re.IGNORECASE):
+    if not (_occurs(noun, negated) or _occurs(nouns.plural(noun), negated)):
         raise ValueError(f"the object {noun!r} of T_generated does not occur in T_negative {negated!r}")
     return noun

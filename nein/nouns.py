@@ -1,0 +1,51 @@
+"""Names of things in sentences: number, article, plural. By the library `inflect`, and a few words it
+misses."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+#: Singular words whose ending `inflect` takes for a plural.
+SINGULAR = frozenset(
+    "bus minibus gas lens iris tennis cactus octopus walrus virus circus canvas atlas compass bonus".split()
+)
+#: Plural words that `inflect` cannot tell from their singular.
+PLURAL = frozenset("scissors trousers pants clothes binoculars pliers tweezers shorts".split())
+#: Words without a plural: "some broccoli", never "a broccoli".
+UNCOUNTABLE = frozenset("broccoli rice bread water grass sand snow furniture luggage food hair".split())
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Any:
+    import inflect
+
+    return inflect.engine()
+
+
+@lru_cache(maxsize=4096)
+def is_plural(noun: str) -> bool:
+    """Whether a name is plural by its last word: "skis" and "people" are, "bus" and "wine glass" are not."""
+    last = noun.split()[-1].lower()
+    if last in PLURAL or last in SINGULAR or last in UNCOUNTABLE:
+        return last in PLURAL
+    singular = _engine().singular_noun(last)
+    return bool(singular) and singular != last
+
+
+@lru_cache(maxsize=4096)
+def plural(noun: str) -> str:
+    """The plural of a name; itself if it has none or is one."""
+    if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
+        return noun
+    head, _, last = noun.rpartition(" ")
+    return f"{head} {_engine().plural_noun(last)}".strip()
+
+
+@lru_cache(maxsize=4096)
+def with_article(noun: str, *, some: bool = False) -> str:
+    """The name as one of its kind: "a cat", "an hour", "a unicorn"; plurals and uncountables stand alone, or
+    after "some"."""
+    if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
+        return f"some {noun}" if some else noun
+    return f"{_engine().a(noun.split()[0]).split()[0]} {noun}"

@@ -1,0 +1,115 @@
+"""The measurement of what an edited nano picture shows: right on pictures whose content is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nein.nano import truth
+from nein.nano.data import source_scene
+from nein.nano.scenes import Item, Scene, render
+
+SCENE = Scene("meadow", 3, (Item("dog", "brown", 20, 4.0, 40.0, False), Item("kite", "red", 18, 40.0, 4.0, False)))
+CAR = Item("car", "blue", 19, 38.0, 44.0, True)
+
+
+def test_a_drawing_is_found_where_it_was_put() -> None:
+    found = truth.find(render(SCENE.with_item(CAR)), SCENE, "car")
+    assert found.present
+    assert found.score > 0.6
+    assert found.item.colour == "blue"
+    assert found.item.flip
+    assert abs(found.item.x - CAR.x) <= 2
+    assert abs(found.item.y - CAR.y) <= 2
+
+
+def test_an_untouched_picture_holds_nothing_new_and_everything_old() -> None:
+    picture = render(SCENE)
+    assert truth.find(picture, SCENE, "car").score == pytest.approx(0, abs=1e-3)
+    assert not truth.is_present(picture, SCENE, "car")
+    assert truth.is_present(picture, SCENE, "dog")  # an object of the scene itself
+    assert truth.intactness(picture, SCENE) == [1.0, 1.0]
+
+
+def test_the_same_place_is_not_claimed_by_another_category() -> None:
+    found = truth.find(render(SCENE.with_item(CAR)), SCENE, "bus")
+    assert found.rival[0] == "car"
+    assert not found.present
+
+
+def test_what_was_taken_out_is_missed_and_the_others_are_not() -> None:
+    picture = render(SCENE.without("dog"))
+    assert not truth.is_present(picture, SCENE, "dog")
+    dog, kite = truth.intactness(picture, SCENE)
+    assert dog < 0.2
+    assert kite == 1.0
+    assert not truth.all_intact(picture, SCENE)
+
+
+def test_scores_equal_a_literal_evaluation_of_the_formula() -> None:
+    scene = source_scene("build", 2)
+    rng = np.random.default_rng(0)
+    picture = np.clip(render(scene).astype(int) + rng.integers(-40, 41, (64, 64, 3)), 0, 255).astype(np.uint8)
+    given, reference = picture / 255.0, render(scene) / 255.0
+    scores = truth._scores(truth._unit(picture), truth._unit(render(scene)))
+    drawings = truth._drawings()
+    for k in (0, 100, 500, len(drawings.items) - 1):
+        item = drawings.items[k]
+        kernel = _literal_kernel(item)
+        for y, x in ((0, 0), (7, 12)):
+            expected = _literal_score(kernel, given, reference, x, y)
+            assert scores[k, y, x] == pytest.approx(expected, abs=2e-3)
+
+
+def _literal_kernel(item: Item) -> tuple[np.ndarray, np.ndarray]:
+    """(coverage, colour) of a drawing at one pixel per pixel; supersampled pixels are all or nothing."""
+    from nein.nano.draw import SUPERSAMPLE, layer
+
+    rgba = np.asarray(layer(item.category, item.colour, item.size, item.flip), np.float64) / 255
+    return rgba[..., 3], rgba[..., :3], SUPERSAMPLE  # type: ignore[return-value]
+
+
+def _literal_score(kernel, given: np.ndarray, reference: np.ndarray, x: int, y: int) -> float:
+    cover, colour, factor = kernel
+    m = n = area = 0.0
+    support = np.zeros((64 + 8, 64 + 8), bool)
+    weight = np.zeros((64 + 8, 64 + 8))
+    for row in range(cover.shape[0]):
+        for column in range(cover.shape[1]):
+            w = cover[row, column] / factor**2
+            if w == 0:
+                continue
+            py, px = y + row // factor, x + column // factor
+            weight[py + 4, px + 4] += w
+            support[py + 2 : py + 7, px + 2 : px + 7] = True
+            m += w * ((reference[py, px] - colour[row, column]) ** 2).sum()
+            n += w * ((given[py, px] - colour[row, column]) ** 2).sum()
+            area += w
+    for py in range(64):
+        for px in range(64):
+            if support[py + 4, px + 4]:
+                rest = 1 - weight[py + 4, px + 4]
+                n += rest * ((given[py, px] - reference[py, px]) ** 2).sum()
+    return (m - n) / (m + truth.FLOOR * area)
+
+
+def test_its_own_errors_are_small_on_drawn_pictures_and_every_kind_occurs() -> None:
+    rates = truth.error_rates(list(truth.trials(6)))
+    assert set(rates) == set(truth.KINDS)
+    for kind in ("added", "unchanged", "removed"):
+        assert rates[kind]["presence_wrong"] <= 0.2
+    for kind in ("unchanged", "removed", "damaged"):
+        assert rates[kind]["intactness_wrong"] <= 0.2
+
+
+def test_error_rates_notice_wrong_labels() -> None:
+    trial = next(iter(truth.trials(1)))
+    assert trial.present
+    wrong = truth.Trial("lie", trial.picture, trial.scene, trial.category, False, not trial.intact)
+    assert truth.error_rates([wrong])["lie"]["presence_wrong"] == 1
+    assert truth.error_rates([wrong])["lie"]["intactness_wrong"] == 1
+
+
+def test_a_picture_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="64, 64, 3"):
+        truth.intactness(np.zeros((32, 32, 3), np.uint8), SCENE)
