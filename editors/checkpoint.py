@@ -61,12 +61,16 @@ class LoadedPipeline:
     weights_sha256: str
 
 
-def load_pipeline(checkpoint: str, revision: str | None = None) -> LoadedPipeline:
+def load_pipeline(
+    checkpoint: str, revision: str | None = None, channels: tuple[int, ...] = (8,)
+) -> LoadedPipeline:
     """Load `checkpoint`, a local folder in diffusers' layout or a hub id, optionally "owner/name@revision".
 
     The class is always StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), and the safety checker is left out: it would black
-    out pictures and count as an edit. Raises EditorError with one sentence when the checkpoint is unusable.
+    out pictures and count as an edit. `channels` are the numbers of input channels its UNet may have; an
+    editor has 8, a model yet to become one 4. Raises EditorError with one sentence when the checkpoint is
+    unusable.
     """
     source = str(Path(checkpoint).expanduser()) if checkpoint.startswith("~") else checkpoint
     if Path(source).exists():
@@ -75,7 +79,7 @@ def load_pipeline(checkpoint: str, revision: str | None = None) -> LoadedPipelin
         source, revision = _split_hub_id(source, revision)
     # Building a module draws initial weights from the global generator; put its state back afterwards.
     with torch.random.fork_rng(devices=[]), quiet():
-        _check_unet(source, revision, checkpoint)
+        _check_unet(source, revision, checkpoint, channels)
         pipeline, weights_format = _read(source, revision, checkpoint)
         pipeline.to(torch.float32)
     _check_fit(pipeline, checkpoint)
@@ -125,14 +129,14 @@ def _split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
     return owner_name, revision or suffix or None
 
 
-def _check_unet(source: str, revision: str | None, checkpoint: str) -> None:
+def _check_unet(source: str, revision: str | None, checkpoint: str, allowed: tuple[int, ...]) -> None:
     """Look at the UNet's configuration before gigabytes are read or fetched."""
     try:
         config = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
     except _LOAD_ERRORS as error:
         raise _unusable(checkpoint, error) from error
     channels = config.get("in_channels", 4)
-    if channels != 8:
+    if channels not in allowed:
         raise EditorError(
             f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
             f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
@@ -210,7 +214,7 @@ def _content_hash(pipeline: Any) -> str:
     sha = hashlib.sha256()
     for part in _WEIGHTS:
         module = getattr(pipeline, part)
-        sha.update(json.dumps([part, _public(module.config)], sort_keys=True, default=str).encode())
+        sha.update(json.dumps([part, public_config(module.config)], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):
             sha.update(f"{name}{tuple(tensor.shape)}".encode())
             sha.update(tensor.contiguous().numpy().data)
@@ -220,7 +224,7 @@ def _content_hash(pipeline: Any) -> str:
     return sha.hexdigest()
 
 
-def _public(config: Any) -> dict[str, Any]:
+def public_config(config: Any) -> dict[str, Any]:
     """A configuration without what says where and by which version it was saved."""
     items: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()
     volatile = ("transformers_version", "torch_dtype", "dtype")

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from editors.base import EditorError, EditRequest, EditResult, digest, find_fault
-from editors.checkpoint import load_pipeline, quiet
+from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from editors.noise import SampleNoise
 from editors.resize import get_rule
 from editors.sampling import ancestral_step, effective_config, euler_ancestral, guide
@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 class InstructPix2Pix:
     """Edits by InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its diffusers class.
 
-    checkpoint            Local folder in diffusers' layout, hub id, or "owner/name@revision".
+    checkpoint            Local folder in diffusers' layout, hub id, or "owner/name@revision"; or a
+                          pipeline in memory, whose modules are then this editor's to move and to freeze.
     name                  What the editor is called in results.
     batch_size            Samples per pass; pictures of different sizes never share one.
     steps                 Euler-ancestral steps, >= 2.
@@ -53,7 +54,7 @@ class InstructPix2Pix:
 
     def __init__(
         self,
-        checkpoint: str,
+        checkpoint: str | LoadedPipeline,
         *,
         name: str = "instruct-pix2pix",
         revision: str | None = None,
@@ -70,7 +71,7 @@ class InstructPix2Pix:
     ) -> None:
         _check_settings(dtype, batch_size, steps, guidance_scale, image_guidance_scale, rounding, resolution)
         self.name = name
-        self.checkpoint = checkpoint
+        self.checkpoint = "in memory" if isinstance(checkpoint, LoadedPipeline) else checkpoint
         self.revision = revision
         self.batch_size = batch_size
         self.steps = steps
@@ -83,7 +84,7 @@ class InstructPix2Pix:
         self._rule = get_rule(resize)
         self._device = _usable_device(device)
 
-        loaded = load_pipeline(checkpoint, revision)
+        loaded = checkpoint if isinstance(checkpoint, LoadedPipeline) else load_pipeline(checkpoint, revision)
         self._weights = {"format": loaded.weights_format, "sha256": loaded.weights_sha256}
         pipeline = loaded.pipeline
         self._tokenizer = pipeline.tokenizer

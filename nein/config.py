@@ -217,7 +217,7 @@ def preset_file(preset: str) -> Path:
     raise UserError(f"The file configs/{preset}.yaml is missing from this installation; install nein again.")
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
+class Help(argparse.ArgumentDefaultsHelpFormatter):
     """Help that shows a default where there is one, lists as they are typed."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
@@ -231,7 +231,7 @@ def _parser(preset: str) -> jsonargparse.ArgumentParser:
     parser = jsonargparse.ArgumentParser(
         prog="nein-eval",
         usage="%(prog)s [OPTIONS]",
-        formatter_class=_Help,
+        formatter_class=Help,
         print_config=None,  # --dry-run does that, and checks more
         description="Edit, score, report: how image editors follow instructions that say what is absent.",
         epilog="Precedence: command line, then --config, then the preset. Documentation: README.md.",

@@ -21,22 +21,25 @@ EXPECTED = {
 }
 
 
-def complaint(error: Exception, flags: Sequence[str], hints: Mapping[str, Any]) -> UserError:
+def complaint(
+    error: Exception, flags: Sequence[str], hints: Mapping[str, Any], command: str = "nein-eval"
+) -> UserError:
     """jsonargparse's complaint as one sentence that names the value, what is allowed and a near match.
 
     flags  Every option of the command, with its dashes.
     hints  Configuration key ("seed", "models.clip") -> its type.
+    command  Whose --help lists the options.
     """
     text = str(error)
     if found := re.search(r"unrecognized arguments: (\S+)", text):
         word = found.group(1).partition("=")[0]
         near = near_match(word.replace("_", "-"), flags)
-        guess = f"; did you mean {near}?" if near else "; see nein-eval --help."
+        guess = f"; did you mean {near}?" if near else f"; see {command} --help."
         return UserError(f"Unknown option {word}{guess}")
     if found := re.search(r"Option '([^']+)' is not accepted", text):
         keys = [flag.removeprefix("--").replace("-", "_") for flag in flags]
         near = near_match(found.group(1), keys)
-        guess = f"; did you mean '{near}'?" if near else "; see nein-eval --help for the keys."
+        guess = f"; did you mean '{near}'?" if near else f"; see {command} --help for the keys."
         return UserError(f"Unknown key '{found.group(1)}' in the configuration file{guess}")
     key = re.search(r'Parser key "([^"]+)"', text)
     value = re.search(r"(?:Got value|Given value): (.*)", text) or re.search(
@@ -46,7 +49,7 @@ def complaint(error: Exception, flags: Sequence[str], hints: Mapping[str, Any]) 
     if key and value and (expected := _expected(hints.get(key.group(1)), given)):
         flag = "--" + key.group(1).replace("_", "-") if "." not in key.group(1) else "--" + key.group(1)
         return UserError(f"{flag} is '{given}'; it must be {expected}")
-    return UserError(" ".join(text.split()) + "; see nein-eval --help.")
+    return UserError(" ".join(text.split()) + f"; see {command} --help.")
 
 
 def _expected(hint: Any, value: str) -> str | None:
