@@ -37,8 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     import torch
 
+    from train.tuning.record import Session
+
     try:
-        train(config)
+        with Session(config) as session:
+            train(config, session.accelerator, session.world)
     except torch.OutOfMemoryError:
         raise UserError(
             "The device's memory ran out; lower --micro-batch (the result changes by rounding only), or use "
@@ -47,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def train(config: TuneConfig) -> None:
+def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
     """The whole run. Every process of a group calls it."""
     import torch
     from tqdm import tqdm
@@ -68,7 +71,6 @@ def train(config: TuneConfig) -> None:
     environment.keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    accelerator, world = record.start(config)
     device = accelerator.device
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     own = config.batch_size // world.size
@@ -104,7 +106,6 @@ def train(config: TuneConfig) -> None:
         encoder = None  # its memory is the UNet's from here on
         if config.precompute_only:
             run.say(f"Features: {features.folder}")
-            record.stop(accelerator)
             return
     loader = batches.Loader(
         config,
@@ -220,7 +221,6 @@ def train(config: TuneConfig) -> None:
             push(folder, config.push)
         run.say(f"Result: {folder}")
     world.barrier()
-    record.stop(accelerator)
 
 
 @contextlib.contextmanager

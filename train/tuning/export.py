@@ -89,7 +89,7 @@ def _save_lora(pipeline: Any, unet: Any, average: Any, folder: Path) -> None:
 
 
 def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
-    """The model card: what it is, what it learned from and for how long, how to use it."""
+    """The model card: what it is, what it learned from, how to use it."""
     about = facts["data"]
     held = ", ".join(about["hold_out_objects"]) or "none"
     templates = ", ".join(str(t) for t in about["hold_out_templates"]) or "none"
@@ -107,7 +107,7 @@ def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
         "",
         f"`StableDiffusionInstructPix2PixPipeline`, started from `{_shown(facts['base'])}` "
         f"(weights {facts['base_weights_sha256'][:12]}), which learned what a picture should not "
-        "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, a negative sentence, target I.",
+        "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, negative sentence, target I.",
         "",
         f"{about['used']} of {about['samples']} samples were used; objects held out: {held}; templates "
         f"held out: {templates}. "

@@ -83,8 +83,8 @@ def noise_scheduler(pipeline: Any) -> Any:
     scheduler: Any = DDPMScheduler.from_config(pipeline.scheduler.config, clip_sample=False)
     if scheduler.config.prediction_type not in ("epsilon", "v_prediction"):
         raise UserError(
-            f"The checkpoint predicts '{scheduler.config.prediction_type}'; only epsilon and v_prediction can be trained "
-            "here."
+            f"The checkpoint predicts '{scheduler.config.prediction_type}'; only epsilon and "
+            "v_prediction can be trained."
         )
     return scheduler
 

@@ -5,8 +5,8 @@
 
 Means and log-variances are kept, not samples, so that training still draws from the posterior. The key hashes
 VAE, text encoder and tokenizer (their weights, not their names), the geometry, the number type, and the
-records of the data. A file of pictures also carries a hash of each picture's file: where size or date of a file
-changed, the hash is compared, and the block is made again if it differs. Blocks are shared out among the
+records of the data. A file of pictures also carries a hash of each picture's file: where size or date of
+one changed, the hash is compared, and the block is made again if it differs. Blocks are shared out among the
 processes and written atomically, so the pass can be stopped and started at any time.
 """
 

@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from nein import atomic, environment, journal
-from nein.errors import UserError
+from nein.errors import UserError, unknown
 from nein.runs import COMPLETE, INCOMPLETE, first_difference
 from nein.world import World
 from train.tuning.options import TuneConfig
@@ -30,53 +30,83 @@ from train.tuning.options import TuneConfig
 FORMAT = 1
 
 
-def start(config: TuneConfig) -> tuple[Any, World]:
-    """Joins the process group of the launcher, if any. Raises UserError for what this machine cannot do."""
-    from accelerate import Accelerator, InitProcessGroupKwargs
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-    from accelerate.utils import LoggerType
+class Session:
+    """The process group of the launcher (one process without one), and the run folder, locked.
 
-    del LoggerType
-    _check_trackers(config.trackers, [str(getattr(key, "value", key)) for key in LOGGER_TYPE_TO_CLASS])
-    if config.precision == "fp16" and (config.device == "cpu" or not torch.cuda.is_available()):
-        raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU.")
-    accelerator = Accelerator(
-        mixed_precision={"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[config.precision],
-        cpu=config.device == "cpu",
-        log_with=list(config.trackers) or None,
-        project_dir=config.out,
-        # Ranks wait for each other during validation and the making of features.
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(days=1))],
-    )
-    several = accelerator.num_processes > 1
-    world = World(
-        rank=accelerator.process_index,
-        size=accelerator.num_processes,
-        local_rank=accelerator.local_process_index,
-        _state=accelerator.state if several else None,
-    )
-    return accelerator, world
+        with Session(config) as session: ...
+
+    Raises UserError for what this machine cannot do, and while another command is at work in --out.
+    """
+
+    def __init__(self, config: TuneConfig) -> None:
+        from accelerate import Accelerator, InitProcessGroupKwargs
+
+        _check_trackers(config.trackers)
+        if config.precision == "fp16" and (config.device == "cpu" or not torch.cuda.is_available()):
+            raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU.")
+        self._lock: FileLock | None = None
+        self.accelerator: Any = Accelerator(
+            mixed_precision={"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[config.precision],
+            cpu=config.device == "cpu",
+            log_with=list(config.trackers) or None,
+            project_dir=config.out,
+            # Ranks wait for each other during validation and the making of features.
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(days=1))],
+        )
+        several = self.accelerator.num_processes > 1
+        self.world = World(
+            rank=self.accelerator.process_index,
+            size=self.accelerator.num_processes,
+            local_rank=self.accelerator.local_process_index,
+            _state=self.accelerator.state if several else None,
+        )
+        try:
+            if self.world.is_main:
+                self._lock = _lock(config.out_dir)
+        except UserError:
+            self._close()
+            raise
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Closes trackers, process group and lock; a later run in this process begins anew."""
+        from accelerate.state import AcceleratorState, GradientState
+
+        self.accelerator.end_training()
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        if self._lock is not None:
+            self._lock.release()
 
 
-def _check_trackers(wanted: list[str], known: list[str]) -> None:
-    from accelerate.tracking import get_available_trackers
+def _lock(out: Path) -> FileLock:
+    atomic.check_writable(out)
+    lock = FileLock(out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(
+            f"Another command is at work in '{out}'; wait for it, or choose another --out."
+        ) from None
+    return lock
 
+
+def _check_trackers(wanted: list[str]) -> None:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    known = [str(getattr(key, "value", key)) for key in LOGGER_TYPE_TO_CLASS]
     usable = [str(getattr(key, "value", key)) for key in get_available_trackers()]
     for name in wanted:
         if name not in known:
-            raise UserError(f"Unknown tracker '{name}'; allowed: {', '.join(sorted(known))}, none.")
+            raise unknown("tracker", name, [*sorted(known), "none"])
         if name not in usable:
             hint = "pip install 'nein[train]'" if name == "tensorboard" else f"pip install {name}"
             raise UserError(f"The tracker '{name}' is not installed: {hint}, or say --trackers none.")
-
-
-def stop(accelerator: Any) -> None:
-    """Closes trackers and the process group; a later run in this process begins anew."""
-    from accelerate.state import AcceleratorState, GradientState
-
-    accelerator.end_training()
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
 
 
 class Record:
@@ -93,7 +123,6 @@ class Record:
         self._losses: list[float] = []
         self._norm = math.nan
         self._finite = -1
-        self._lock: FileLock | None = None
 
     # --- manifest ----------------------------------------------------------------------------
 
@@ -108,14 +137,6 @@ class Record:
         }
         identity = json.loads(json.dumps(identity))
         if self._world.is_main:
-            atomic.check_writable(self._out)
-            self._lock = FileLock(self._out / ".lock")
-            try:
-                self._lock.acquire(timeout=0)
-            except Timeout:
-                raise UserError(
-                    f"Another command is at work in '{self._out}'; wait for it, or choose another --out."
-                ) from None
             found = self._manifest()
             difference = first_difference(found["identity"], identity) if found else None
             if difference and not config.overwrite:
@@ -210,8 +231,9 @@ class Record:
                 f"the last good checkpoint is '{checkpoint}'" if checkpoint else "no checkpoint was written"
             )
             raise UserError(
-                f"The {what} is not finite between steps {self._finite + 1} and {step + 1}; {good}. Try a "
-                "lower --learning-rate, a longer --warmup, --clip 1, or --precision bf16 or fp32, in another --out."
+                f"The {what} is not finite between steps {self._finite + 1} and {step + 1}; {good}. "
+                "Try a lower --learning-rate, a longer --warmup, --clip 1, or --precision bf16 or fp32, "
+                "in another --out."
             )
         self._finite = step
         self._losses.append(loss)

@@ -86,7 +86,7 @@ class ShardPictures:
         index = self._read_json("index.json")
         if not isinstance(index, dict) or index.get("format") != FORMAT or not index.get("shards"):
             raise UserError(
-                f"'{where}/index.json' is not an index of shards; `python -m train.tuning.shards write` makes one."
+                f"'{where}/index.json' is no index of shards; make it with `python -m train.tuning.shards`."
             )
         self._shards = index["shards"]
         self.groups = [int(entry["samples"]) for entry in self._shards]
