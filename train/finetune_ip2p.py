@@ -197,10 +197,12 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
             pending.append((step, accelerator.reduce(tally, "mean")))
             ends, saves = step + 1 == steps, (step + 1) % config.save_every == 0
             watches = config.validate_every and ((step + 1) % config.validate_every == 0 or ends)
+            logs = (step + 1) % config.log_every == 0 or ends
             stops = False
-            while len(pending) > (0 if saves or ends or watches else 1):
+            while len(pending) > (0 if logs or saves or watches else 1):
                 stops |= run.tally(*pending.pop(0), checkpoints.latest())
-            run.log(step, rate, bar, accelerator, loader.skipped, last=ends)
+            if logs:
+                run.log(step + 1, rate, bar, accelerator, loader.skipped)
             bar.update()
             if stops:
                 while pending:

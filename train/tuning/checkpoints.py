@@ -76,7 +76,6 @@ class Checkpoints:
             tensors, about["optimizer"] = _flatten(optimizer.state_dict())
             _save(tensors, draft / "optimizer.safetensors")
             about["scaler"] = scaler.state_dict() if scaler is not None else None
-            about["schedule"] = {k: v for k, v in about["schedule"].items() if k != "lr_lambdas"}
             about["bytes"] = {file.name: file.stat().st_size for file in draft.glob("*.safetensors")}
             atomic.write_json(draft / "state.json", about)
             if target.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections import OrderedDict
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from editors.checkpoint import public_config
+from editors.checkpoint import public_config, quiet
+from nein.errors import UserError
 
 CACHED_SENTENCES = 4096
 VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh the UNet's
@@ -23,8 +25,11 @@ class Encoder:
     """
 
     def __init__(self, pipeline: Any, device: torch.device, dtype: torch.dtype) -> None:
-        self._vae = pipeline.vae.to(device=device, dtype=dtype).eval().requires_grad_(False)
-        self._text = pipeline.text_encoder.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        with quiet():  # copies: others move and cast the pipeline's modules as they need
+            self._vae = copy.deepcopy(pipeline.vae).to(device=device, dtype=dtype)
+            self._text = copy.deepcopy(pipeline.text_encoder).to(device=device, dtype=dtype)
+        self._vae.eval().requires_grad_(False)
+        self._text.eval().requires_grad_(False)
         self._tokenizer = pipeline.tokenizer
         self._device, self._dtype = device, dtype
         self._sentences: OrderedDict[str, torch.Tensor] = OrderedDict()
@@ -33,6 +38,11 @@ class Encoder:
         self.channels = int(self._vae.config.latent_channels)
 
     def latent_shape(self, resolution: int) -> tuple[int, int, int]:
+        """(C, h, w) of a picture's latent. Raises UserError for a side the VAE cannot halve often enough."""
+        if resolution % self.factor:
+            raise UserError(
+                f"--resolution {resolution} is not a multiple of {self.factor}, as the VAE needs it."
+            )
         return self.channels, resolution // self.factor, resolution // self.factor
 
     @torch.no_grad()

@@ -36,6 +36,7 @@ def export(
     base's own may start at a lower noise level. The safety checker is left out.
     """
     target = config.out_dir / "model"
+    facts = portable(facts)
     draft = Path(tempfile.mkdtemp(prefix=".model-", dir=config.out_dir))
     try:
         draft.chmod(0o755)
@@ -105,7 +106,7 @@ def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
         "---",
         f"# {config.push or 'An editor'} fine-tuned on NeIn",
         "",
-        f"`StableDiffusionInstructPix2PixPipeline`, started from `{_shown(facts['base'])}` "
+        f"`StableDiffusionInstructPix2PixPipeline`, started from `{facts['base']}` "
         f"(weights {facts['base_weights_sha256'][:12]}), which learned what a picture should not "
         "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, negative sentence, target I.",
         "",
@@ -131,7 +132,7 @@ def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
         "",
         "| option | value |",
         "|---|---|",
-        *(f"| {key} | {_shown(str(value))} |" for key, value in options.items()),
+        *(f"| {key} | {value} |" for key, value in options.items()),
         "",
     ]  # fmt: skip
     if facts["validation"]:
@@ -153,9 +154,15 @@ def is_hub_id(name: str) -> bool:
     return re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name) is not None and not Path(name).exists()
 
 
-def _shown(name: str) -> str:
-    """A path of this machine by its last part alone."""
-    return Path(name).name if Path(name).is_absolute() or name.startswith((".", "~")) else name
+def portable(value: Any) -> Any:
+    """The same value with every path of this machine cut to its last part."""
+    if isinstance(value, Mapping):
+        return {key: portable(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [portable(part) for part in value]
+    if isinstance(value, str) and (value.startswith((".", "~")) or Path(value).is_absolute()):
+        return Path(value).name
+    return value
 
 
 def push(folder: Path, name: str) -> None:

@@ -240,15 +240,11 @@ class Record:
         self._norm = norm
         return asked > 0
 
-    def log(
-        self, step: int, rate: float, bar: Any, accelerator: Any, skipped: set[str], *, last: bool
-    ) -> None:
-        """Figures of the steps since the last call, every `--log-every` steps."""
-        if not ((step + 1) % self._config.log_every == 0 or last) or not self._losses:
-            return
+    def log(self, step: int, rate: float, bar: Any, accelerator: Any, skipped: set[str]) -> None:
+        """Figures of the steps since the last call, after `step` steps."""
         now = time.perf_counter()
         row = {
-            "step": step + 1,
+            "step": step,
             "loss": sum(self._losses) / len(self._losses),
             "gradient_norm": self._norm,
             "learning_rate": rate,
@@ -259,15 +255,14 @@ class Record:
         }
         self._losses, self._since = [], now
         if self._world.is_main:
-            if step + 1 <= self._config.log_every or not accelerator.trackers:
-                self._start_trackers(accelerator)
+            self._start_trackers(accelerator)
             with (self._out / "log.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             bar.set_postfix(
                 loss=f"{row['loss']:.4f}", lr=f"{rate:.1e}", mem=f"{row['memory_gib']:.1f}G", refresh=False
             )
         figures = {key: value for key, value in row.items() if key != "step"}
-        accelerator.log({f"train/{key}": value for key, value in figures.items()}, step=step + 1)
+        accelerator.log({f"train/{key}": value for key, value in figures.items()}, step=step)
 
     def _start_trackers(self, accelerator: Any) -> None:
         if self._config.trackers and not accelerator.trackers:

@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import sys
+import tarfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from nein.samples import FIELDS, Sample, validate_images
 
 FORMAT = 1
 IN_MEMORY = 4  # shards held at once: two per stream of examples
-READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, KeyError)
+READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, KeyError, tarfile.TarError)
 
 
 def _webdataset() -> Any:

@@ -68,8 +68,13 @@ def assess(
     config: EvalConfig,
     world: World,
     device: str,
+    *,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's summary.
+
+    workers  Blocks in work at the same time. Above 1 PyTorch's own threads are off in those that do it, so
+             training, which they would change, uses 1.
 
     Every process calls it; the summary is empty on all but the main one.
     """
@@ -84,7 +89,7 @@ def assess(
     finished = run.edits()
     pending = [block for block in plan.blocks if block not in finished]
     world.barrier()  # all have read the journals before one of them writes
-    run_edits(editor, run, plan, pending, run_seed=config.seed, world=world)
+    run_edits(editor, run, plan, pending, run_seed=config.seed, world=world, workers=workers)
     world.barrier()
     if world.is_main:
         run.update(counts=finish_edits(run, plan))
@@ -93,7 +98,7 @@ def assess(
     world.barrier()
     if missing:
         with quiet():
-            scorers, _ = build_scorers(config, list(names), device, 1)
+            scorers, _ = build_scorers(config, list(names), device, workers)
         run_scores(scorers, run, plan, missing, world=world)
         del scorers
     world.barrier()
