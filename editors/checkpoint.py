@@ -13,7 +13,7 @@ import logging
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +58,25 @@ class LoadedPipeline:
     pipeline: Any
     weights_format: str
     weights_sha256: str
-    published: dict[str, Any]
+    published: dict[str, Any] = field(default_factory=dict)
 
 
 def load_pipeline(
-    checkpoint: str, revision: str | None = None, *, ema: bool | None = None, config: str | None = None
+    checkpoint: str,
+    revision: str | None = None,
+    *,
+    ema: bool | None = None,
+    config: str | None = None,
+    channels: tuple[int, ...] = (8,),
 ) -> LoadedPipeline:
     """Load `checkpoint`: a folder in diffusers' layout, a hub id, optionally "owner/name@revision", or one
     .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`editors.ldm`).
 
     The class is always StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), and the safety checker is left out: it would black
-    out pictures and count as an edit. Raises EditorError with one sentence when the checkpoint is unusable.
+    out pictures and count as an edit. `channels` are the numbers of input channels its UNet may have; an
+    editor has 8, a model yet to become one 4. Raises EditorError with one sentence when the checkpoint is
+    unusable.
     """
     source = str(Path(checkpoint).expanduser()) if checkpoint.startswith("~") else checkpoint
     single = Path(source).is_file()
@@ -94,7 +101,7 @@ def load_pipeline(
                 _check_folder(Path(source), checkpoint)
             else:
                 source, revision = split_hub_id(source, revision)
-            _check_unet(source, revision, checkpoint)
+            _check_unet(source, revision, checkpoint, channels)
             pipeline, weights_format = _read(source, revision, checkpoint)
             published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
@@ -156,14 +163,14 @@ def split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
     return owner_name, revision or suffix or None
 
 
-def _check_unet(source: str, revision: str | None, checkpoint: str) -> None:
+def _check_unet(source: str, revision: str | None, checkpoint: str, allowed: tuple[int, ...]) -> None:
     """Look at the UNet's configuration before gigabytes are read or fetched."""
     try:
         config = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
     except LOAD_ERRORS as error:
         raise unusable(checkpoint, error) from error
     channels = config.get("in_channels", 4)
-    if channels != 8:
+    if channels not in allowed:
         raise EditorError(
             f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
             f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
@@ -264,7 +271,7 @@ def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any]) -> str:
     """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
     sha = hashlib.sha256()
     for part, module in modules.items():
-        sha.update(json.dumps([part, _public(module.config)], sort_keys=True, default=str).encode())
+        sha.update(json.dumps([part, public_config(module.config)], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):
             sha.update(f"{name}{tuple(tensor.shape)}".encode())
             sha.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -275,7 +282,7 @@ def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any]) -> str:
     return sha.hexdigest()
 
 
-def _public(config: Any) -> dict[str, Any]:
+def public_config(config: Any) -> dict[str, Any]:
     """A configuration without what says where and by which version it was saved."""
     items: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()
     volatile = ("transformers_version", "torch_dtype", "dtype")

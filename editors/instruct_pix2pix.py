@@ -21,7 +21,7 @@ import torch
 
 from editors.base import EditorError, EditRequest, EditResult, digest
 from editors.batching import edit_in_batches
-from editors.checkpoint import load_pipeline, quiet
+from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from editors.machine import Machine
 from editors.noise import SampleNoise
 from editors.resize import fit, get_rule
@@ -38,7 +38,8 @@ class InstructPix2Pix:
     """Edits by InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
     checkpoint            Local folder in diffusers' layout, hub id, "owner/name@revision", or one file in the
-                          original format; `ema` and `config` are for the latter alone (`editors.ldm`).
+                          original format; `ema` and `config` are for the latter alone (`editors.ldm`). Or a
+                          pipeline in memory, whose modules are then this editor's to move and to freeze.
     name                  What the editor is called in results.
     batch_size            Samples per pass; pictures of different sizes never share one.
     steps                 Euler-ancestral steps, >= 2.
@@ -56,7 +57,7 @@ class InstructPix2Pix:
 
     def __init__(
         self,
-        checkpoint: str,
+        checkpoint: str | LoadedPipeline,
         *,
         name: str = "instruct-pix2pix",
         revision: str | None = None,
@@ -80,7 +81,7 @@ class InstructPix2Pix:
         self._guidance.check(guidance_scale, image_guidance_scale)
         self._machine = Machine.of(device, dtype, **machine)
         self.name = name
-        self.checkpoint = checkpoint
+        self.checkpoint = "in memory" if isinstance(checkpoint, LoadedPipeline) else checkpoint
         self.revision = revision
         self.batch_size = batch_size
         self.steps = steps
@@ -93,7 +94,10 @@ class InstructPix2Pix:
         self._rule = get_rule(resize)
         self._device = self._machine.device
 
-        loaded = load_pipeline(checkpoint, revision, ema=ema, config=config)
+        if isinstance(checkpoint, LoadedPipeline):
+            loaded = checkpoint
+        else:
+            loaded = load_pipeline(checkpoint, revision, ema=ema, config=config)
         self._weights = {"format": loaded.weights_format, "sha256": loaded.weights_sha256}
         self._published = loaded.published
         pipeline = loaded.pipeline

@@ -225,3 +225,7 @@ def _say(sentence: str, code: int) -> int:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
+
+
+#: For the commands of other packages: the same sentences, signals and exit codes.
+finish = _finish

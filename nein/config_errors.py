@@ -36,6 +36,7 @@ def complaint(
 
     flags  Every option of the command, with its dashes.
     hints  Configuration key ("seed", "models.clip") -> its type.
+    command  Whose --help lists the options.
     """
     text = str(error)
     if found := re.search(r"unrecognized arguments: (\S+)", text):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -26,8 +27,8 @@ class ImageError(UserError):
     """A picture that cannot be used; the message names the file and what is wrong with it."""
 
 
-def decode(path: Path) -> np.ndarray:
-    """The whole picture as (H, W, 3) uint8 RGB, by `RULE`.
+def decode(path: Path | BinaryIO, label: str | None = None) -> np.ndarray:
+    """The whole picture as (H, W, 3) uint8 RGB, by `RULE`; `label` names an open file in messages.
 
     Raises ImageError for a missing, truncated, empty or unknown file.
     """
@@ -36,7 +37,7 @@ def decode(path: Path) -> np.ndarray:
             image.load()
             return _to_rgb(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{path}: {_why(error)}") from None
+        raise ImageError(f"{label or path}: {_why(error)}") from None
 
 
 def probe(path: Path) -> tuple[int, int]:

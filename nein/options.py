@@ -85,7 +85,7 @@ def preset_file(preset: str, folder: str = "") -> Path:
     )
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
+class Help(argparse.ArgumentDefaultsHelpFormatter):
     """Help that shows a default where there is one, lists as they are typed."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
@@ -101,7 +101,7 @@ def _parser(
     parser = jsonargparse.ArgumentParser(
         prog=prog,
         usage="%(prog)s [OPTIONS]",
-        formatter_class=_Help,
+        formatter_class=Help,
         print_config=None,  # --dry-run does that, and checks more
         description=description,
         epilog="Precedence: command line, then --config, then the preset. Documentation: README.md.",

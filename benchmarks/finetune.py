@@ -1,0 +1,233 @@
+"""Training speed: `train/finetune_ip2p.py` beside the recipe of diffusers' train_instruct_pix2pix.py.
+
+    python benchmarks/finetune.py                                 nano model, CPU, a minute or two
+    python benchmarks/finetune.py --size sd15 --device cuda       size of Stable Diffusion 1.5, bf16, 256 px
+
+Both get the same model, pictures, sentences, batch and precision. The recipe as a plain loop runs the VAE on
+input and target and the text encoder on the sentences and on "" in every step; its pictures lie decoded in
+memory, which favours it. Ours is the real command, reading stored features from disk; making them once is
+timed apart. The arithmetic limit is the speed of large matrix products on this machine in the same number type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.editing import build_full_size, describe_device
+from editors.checkpoint import load_pipeline
+from nein import environment
+from nein.models import resolve
+from train import finetune_ip2p
+from train.tuning.model import noise_scheduler
+from train.tuning.options import parse
+from train.tuning.pairs import load, prepare
+from train.tuning.record import memory_gib
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SKIPPED = 0.25  # share of the first steps that is not timed: allocation and warm-up
+
+
+def main() -> None:
+    options = _parse()
+    environment.keep_freed_memory()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        if options.size == "sd15":
+            base = str(build_full_size(root / "sd15", torch.float32))
+        else:
+            base = resolve("nano:ip2p")[0]
+        print(
+            f"{options.size}, {options.resolution} x {options.resolution}, batch {options.batch_size}, "
+            f"{options.precision}, {describe_device(options.device)}"
+        )
+        operations = count_operations(base, options)
+        peak = peak_speed(options)
+        plain, plain_memory = plain_loop(base, options)
+        ours, ours_memory, preparation = command(base, options, root, precompute=True)
+        every_step, _, _ = command(base, options, root, precompute=False)
+    print(
+        f"arithmetic of the UNet    {operations / 1e12:10.3f} TFLOP a step, limit {peak / 1e12:.2f} TFLOP/s"
+    )
+    for name, seconds, memory in (
+        ("diffusers' recipe", plain, plain_memory),
+        ("ours, no features", every_step, None),
+        ("ours, stored features", ours, ours_memory),
+    ):
+        share = operations / seconds / peak
+        shown = f", most memory {memory:5.2f} GiB" if memory is not None else ""
+        speed = f"{1000 * seconds:10.1f} ms/step{plain / seconds:7.2f} x  {100 * share:5.1f} % of the limit"
+        print(f"{name:<26}{speed}{shown}")
+    print(f"making the features once  {1000 * preparation:10.1f} ms/pair")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--size", choices=("nano", "sd15"), default="nano")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--resolution", type=int, help="default: 64, or 256 with --size sd15")
+    parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or bf16 on CUDA")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    options = parser.parse_args()
+    options.resolution = options.resolution or (256 if options.size == "sd15" else 64)
+    options.precision = options.precision or ("bf16" if options.device == "cuda" else "fp32")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    return options
+
+
+def command(base: str, options: Any, root: Path, *, precompute: bool) -> tuple[float, float, float]:
+    """(seconds per step, most memory in GiB, seconds per pair of making the features) of the real command."""
+    out = root / ("stored" if precompute else "fresh")
+    line = [f"--base={base}", "--data=nano", "--nano-sources=60", "--trackers=none", "--flip=0", "--ema=0"]
+    line += [f"--steps={options.steps}", f"--batch-size={options.batch_size}", "--learning-rate=1e-5"]
+    line += [
+        f"--resolution={options.resolution}",
+        "--align-resolution=64",
+        f"--precision={options.precision}",
+    ]
+    line += ["--log-every=1", "--save-every=100000", f"--out={out}", f"--features={root / 'features'}"]
+    line += ["--device=cpu"] if options.device == "cpu" else []
+    preparation = 0.0
+    with contextlib.redirect_stderr(io.StringIO()):
+        if precompute:
+            line += ["--precompute"]
+            pairs = load(parse(line)[0])
+            start = time.perf_counter()
+            finetune_ip2p.main([*line, "--precompute-only"])
+            preparation = (time.perf_counter() - start) / len(pairs.pictures)
+        _reset_memory()
+        finetune_ip2p.main(line)
+    rows = [json.loads(row) for row in (out / "log.jsonl").read_text().splitlines()]
+    first = rows[int(SKIPPED * len(rows))]
+    return (
+        (rows[-1]["seconds"] - first["seconds"]) / (rows[-1]["step"] - first["step"]),
+        memory_gib(),
+        preparation,
+    )
+
+
+def plain_loop(base: str, options: Any) -> tuple[float, float]:
+    """(seconds per step, most memory in GiB) of the recipe of diffusers' script.
+
+    Facts: examples/instruct_pix2pix/train_instruct_pix2pix.py @ 58eb52c: frozen parts in the half type, UNet in
+    float32 under autocast; target sampled from the posterior and scaled, input its mode; text encoder on the
+    sentences and on "" in every step; masks of the conditioning dropout; AdamW, gradient norm 1.
+    """
+    device, half = torch.device(options.device), PRECISIONS[options.precision]
+    config, _ = parse(["--data=nano", "--nano-sources=60", "--steps=1"])
+    pairs = load(config)
+    side = options.resolution
+    pictures = [
+        prepare(*pairs.pictures.read(e.pair), resolution=side, align="none", align_resolution=side)
+        for e in pairs.negative
+    ]
+    pixels = torch.from_numpy(np.stack([np.stack(pair) for pair in pictures])).permute(0, 1, 4, 2, 3)
+    pixels = pixels.float() / 127.5 - 1
+    pipeline: Any = load_pipeline(base).pipeline
+    vae = pipeline.vae.to(device, half).requires_grad_(False)
+    text = pipeline.text_encoder.to(device, half).requires_grad_(False)
+    unet = pipeline.unet.to(device).train()
+    scheduler = noise_scheduler(pipeline)
+    limit = min(pipeline.tokenizer.model_max_length, text.config.max_position_embeddings)
+
+    def tokens(sentences: list[str]) -> torch.Tensor:
+        ids = pipeline.tokenizer(
+            sentences, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
+        )
+        return ids.input_ids
+
+    ids = tokens([e.instruction for e in pairs.negative])
+    optimizer = torch.optim.AdamW(unet.parameters(), lr=1e-5)
+    generator = torch.Generator(device).manual_seed(0)
+    autocast = torch.autocast(device.type, half, enabled=half != torch.float32)
+    _reset_memory()
+    timings = []
+    for step in range(options.steps):
+        start = time.perf_counter()
+        pick = torch.arange(step * options.batch_size, (step + 1) * options.batch_size) % len(ids)
+        source, target = (pixels[pick, i].to(device, half) for i in (0, 1))
+        with torch.no_grad():
+            latents = vae.encode(target).latent_dist.sample() * vae.config.scaling_factor
+            states = text(ids[pick].to(device))[0]
+            null = text(tokens([""]).to(device))[0]
+            condition = vae.encode(source).latent_dist.mode()
+        latents = latents.float()
+        noise = torch.randn_like(latents)
+        timesteps = torch.randint(0, 1000, (len(pick),), device=device)
+        noisy = scheduler.add_noise(latents, noise, timesteps)
+        r = torch.rand(len(pick), device=device, generator=generator)
+        states = torch.where((r < 0.1).reshape(-1, 1, 1), null, states)
+        condition = condition * (1 - ((r >= 0.05) & (r < 0.15)).to(condition.dtype)).reshape(-1, 1, 1, 1)
+        kind = scheduler.config.prediction_type
+        wanted = noise if kind == "epsilon" else scheduler.get_velocity(latents, noise, timesteps)
+        with autocast:
+            predicted = unet(torch.cat([noisy, condition.float()], 1), timesteps, states.float()).sample
+        loss = torch.nn.functional.mse_loss(predicted.float(), wanted.float())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(unet.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()  # as the script logs it
+        timings.append(time.perf_counter() - start)
+    kept = timings[int(SKIPPED * len(timings)) :]
+    return sum(kept) / len(kept), memory_gib()
+
+
+def count_operations(base: str, options: Any) -> float:
+    """Floating-point operations of the UNet in one step, forward and backward, as PyTorch counts them."""
+    pipeline: Any = load_pipeline(base).pipeline
+    unet, side = pipeline.unet, options.resolution // 2 ** (len(pipeline.vae.config.block_out_channels) - 1)
+    limit = min(pipeline.tokenizer.model_max_length, pipeline.text_encoder.config.max_position_embeddings)
+    unet.to(options.device).train()
+    with FlopCounterMode(display=False) as counter:
+        inputs = torch.randn(1, 8, side, side, device=options.device)
+        states = torch.randn(1, limit, unet.config.cross_attention_dim, device=options.device)
+        unet(inputs, torch.tensor([1], device=options.device), states).sample.sum().backward()
+    return float(counter.get_total_flops()) * options.batch_size
+
+
+def peak_speed(options: Any) -> float:
+    """Operations per second of large matrix products, the best of a few."""
+    size = 8192 if options.device == "cuda" else 1536
+    a = torch.randn(size, size, device=options.device).to(PRECISIONS[options.precision])
+    best = 0.0
+    for _ in range(8):
+        _wait(options)
+        start = time.perf_counter()
+        a @ a
+        _wait(options)
+        best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best
+
+
+def _wait(options: Any) -> None:
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _reset_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()
