@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tabulate
+
 from metrics import INFO
 from nein import atomic, by_family, published, statistics, table
 from nein.errors import UserError
@@ -19,7 +21,8 @@ NOT_EDITED = "not edited: "
 
 def report(out: Path) -> str:
     """Writes summary.json of every complete run below `out`, and OUT/table.md and table.csv; returns the
-    text.
+    text. Where the control was run, also the negation gap per template, as a table and as a picture
+    (OUT/gap_by_template.csv and .png).
 
     Raises UserError when no run is complete.
     """
@@ -35,7 +38,9 @@ def report(out: Path) -> str:
         atomic.write_json(run.path / "summary.json", summary)
         summaries.append(summary)
         scores[run.editor, run.track] = values
-    text = _text(summaries, scores, [run.label for run in runs if run not in complete])
+    text = _text(
+        summaries, scores, _template_gaps(complete, out), [run.label for run in runs if run not in complete]
+    )
     atomic.write_text(out / "table.md", text)
     atomic.write_text(out / "table.csv", table.to_csv(summaries))
     return text
@@ -46,7 +51,7 @@ def summarise(
     edits: Sequence[Mapping[str, Any]] | None = None,
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(summary, values) of a complete run. `edits`, `rows`: its edits.jsonl and scores.jsonl, if already read.
+    """(summary, values) of a complete run. `edits`, `rows`: its records, where already read.
 
     summary  editor, track, preset, data, n, and per metric: value, low, high, standard_error, n, clusters,
              n_unscored, reasons (the commonest, with counts). Values are in the metric's own unit, not
@@ -115,8 +120,38 @@ def _entry(metric: str, values: Mapping[str, float | None], clusters: Mapping[st
     }
 
 
+def _template_gaps(complete: Sequence[RunDir], out: Path) -> str | None:
+    """The negation gap template by template, editors side by side; None where no control was run."""
+    if not {"negative", "remove"} <= {run.track for run in complete}:
+        return None
+    from nein.reporting import collect, plots, sections, tables
+
+    found = sections.gaps([collect.read(run, run.editor) for run in complete])
+    by_template = next((part for part in found if part.key == "gap_by_template"), None)
+    plot = plots.gap_by_template(by_template) if by_template is not None else None
+    if by_template is None or plot is None:
+        return None
+    atomic.write_text(out / "gap_by_template.csv", tables.to_csv([by_template]))
+    atomic.write_bytes(out / "gap_by_template.png", plot.encode("png"))
+    heads = dict.fromkeys((editor, judge) for editor, judge, *_ in by_template.rows)
+    cells = {(sentence, editor, judge): gap for editor, judge, sentence, gap, _ in by_template.rows}
+    lines = [
+        [sentence, *(cells.get((sentence, *head), "") for head in heads)]
+        for sentence in dict.fromkeys(row[2] for row in by_template.rows)
+    ]
+    columns = ["negative instruction", *(f"{editor} ({judge})" for editor, judge in heads)]
+    return (
+        "### Negation gap by template\n\n"
+        + tabulate.tabulate(lines, columns, tablefmt="pipe", disable_numparse=True)
+        + '\n\nRemoval when told "Remove the X." minus Removal under the sentence: points, paired by sample.'
+    )
+
+
 def _text(
-    summaries: Sequence[Mapping[str, Any]], scores: Mapping[tuple[str, str], Any], unfinished: Sequence[str]
+    summaries: Sequence[Mapping[str, Any]],
+    scores: Mapping[tuple[str, str], Any],
+    by_template: str | None,
+    unfinished: Sequence[str],
 ) -> str:
     presets = {summary["preset"] for summary in summaries}
     paper = {
@@ -135,6 +170,8 @@ def _text(
     gaps = [gap for summary in summaries if (gap := _gap(summary["editor"], summary["track"], scores))]
     if gaps:
         parts.append("\n".join(f"- {gap}" for gap in gaps))
+    if by_template:
+        parts.append(by_template)
     notes = _notes(summaries, unfinished)
     if notes:
         parts.append("\n".join(f"Note: {note}" for note in notes))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metrics import INFO
-from nein import atomic, journal, published, report, table
+from nein import atomic, journal, published, report, table, templates
 from nein.errors import UserError
 from nein.runs import RunDir
 
@@ -30,7 +30,19 @@ def write_run(
         {"seed": 0}, {"config": {"preset": preset, "protocol": "fixed", "align": "stretch"}}, overwrite=False
     )
     run.update(status=status, data={"records_sha256": "x"})
-    edits = [{"id": f"s{i}", "source_id": f"c{i // 2}", "image": "x.png", "error": None} for i in range(n)]
+    edits = [
+        {
+            "id": f"s{i}",
+            "source_id": f"c{i // 2}",
+            "object": "dog",
+            "instruction": templates.NEGATIVE_TEMPLATES[i % 2].format(S="dog")
+            if track == "negative"
+            else "Remove the dog.",
+            "image": "x.png",
+            "error": None,
+        }
+        for i in range(n)
+    ]
     journal.write_lines(run.path / "edits.jsonl", iter(edits))
     rows = [
         {"id": f"s{i}", "metric": m, "value": v, "reason": "" if v is not None else "no answer", "detail": {}}
@@ -85,6 +97,30 @@ def test_the_negation_gap_is_paired_and_has_the_right_sign(tmp_path: Path) -> No
     assert "ip2p: Removal" in text
     assert "is 83.3 % and 20.0 % by VQA (gap 60.0 [" in text
     assert "magicbrush: Removal" not in text  # it has no twin
+
+
+def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_picture(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, None]})
+    write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]})
+    text = report.report(tmp_path)
+    first, second = (t.replace("{S}", "X") for t in templates.NEGATIVE_TEMPLATES[:2])
+    lines = {row["sentence"]: row for row in csv.DictReader((tmp_path / "gap_by_template.csv").open())}
+    assert set(lines) == {first, second}
+    assert (float(lines[first]["value"]), lines[first]["n"]) == (0.75, "4")  # +1, +1, 0, +1
+    assert float(lines[second]["value"]) == pytest.approx(-1 / 3)  # 0, -1, 0 and one unscored
+    assert lines[second]["n"] == "3"
+    assert f"| {first}" in text
+    assert "75.0 [" in text
+    assert "ip2p (VQA)" in text
+    assert (tmp_path / "gap_by_template.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_the_control_there_is_no_breakdown(tmp_path: Path) -> None:
+    write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0]})
+    assert "by template" not in report.report(tmp_path)
+    assert not (tmp_path / "gap_by_template.csv").exists()
 
 
 def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path: Path) -> None:
