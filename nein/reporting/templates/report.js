@@ -176,7 +176,11 @@
     const open = () => set({ sample: index.id[i], page: state.page });
     const node = element("article", { class: "card", tabindex: "0", "data-id": index.id[i],
       "aria-label": index.instruction[i] + " " + index.id[i],
-      on: { keydown: (event) => { if (event.key === "Enter" && event.target === node) open(); } } },
+      on: { keydown: (event) => {
+        if (event.key !== "Enter" || event.target !== node) return;
+        event.preventDefault(); // or the same key press would push the Close button, which gets the focus
+        open();
+      } } },
       element("h3", {}, index.instruction[i]),
       element("p", { class: "sub" }, index.id[i] + " · object: " + index.objects[index.object[i]] +
         (index.caption[i] ? " · caption: " + index.caption[i] : "")),
