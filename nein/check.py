@@ -1,7 +1,7 @@
 """The command `nein-check`: does an editor or a judge keep its contract? A plain list of what passes and fails.
 
-    nein-check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
-    nein-check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute
+nein-check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
+nein-check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute
 """
 
 from __future__ import annotations
@@ -93,7 +93,11 @@ def build_judge(kind: str, reference: str, device: str, dtype: str) -> Any:
 def _attribute(name: str) -> Any:
     """What a dotted `module:attribute` names, or None for another form."""
     module, colon, attribute = name.partition(":")
-    if not colon or not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+    if (
+        not colon
+        or not attribute.isidentifier()
+        or not all(part.isidentifier() for part in module.split("."))
+    ):
         return None
     if module == "nano":
         return None
@@ -162,7 +166,9 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         return ""
 
     def sizes() -> str:
-        odd = [EditRequest(f"o{k}", picture(k, w, h), "Remove the cat.", k) for k, (w, h) in enumerate(_SIZES)]
+        odd = [
+            EditRequest(f"o{k}", picture(k, w, h), "Remove the cat.", k) for k, (w, h) in enumerate(_SIZES)
+        ]
         for (w, h), result in zip(_SIZES, editor.edit(odd), strict=True):
             if result.image is None and not result.error:
                 raise Failed(f"{w}x{h}: neither a picture nor an error")
@@ -180,7 +186,9 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         if len(found) != 5:
             raise Failed(f"5 requests, {len(found)} results")
         if any(result.image is not None or not result.error for result in found[1:4]):
-            raise Failed("a grey picture, a float picture or an empty instruction was not refused with a reason")
+            raise Failed(
+                "a grey picture, a float picture or an empty instruction was not refused with a reason"
+            )
         return _equal([results[0], results[1]], [found[0], found[4]], 1)
 
     def empty() -> str:
@@ -196,9 +204,14 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         return f"{len(facts)} facts"
 
     def seeds() -> str:
-        other = [copy.replace(r, seed=r.seed + 1) if hasattr(copy, "replace") else _reseed(r) for r in requests]
+        other = [
+            copy.replace(r, seed=r.seed + 1) if hasattr(copy, "replace") else _reseed(r) for r in requests
+        ]
         same = all(
-            a.image is not None and b.image is not None and a.image.shape == b.image.shape and (a.image == b.image).all()
+            a.image is not None
+            and b.image is not None
+            and a.image.shape == b.image.shape
+            and (a.image == b.image).all()
             for a, b in zip(results, editor.edit(other), strict=True)
         )
         return "another seed gives the same pictures" if same else "another seed gives other pictures"
@@ -220,7 +233,9 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
     )
     if results:
         yield Outcome("seed", None, seeds())
-        yield Outcome("speed", None, f"{_rate(lambda: editor.edit(requests), number):.2f} pictures per second")
+        yield Outcome(
+            "speed", None, f"{_rate(lambda: editor.edit(requests), number):.2f} pictures per second"
+        )
 
 
 _SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))
@@ -314,7 +329,9 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
         return _same(first, ask(images, nouns))
 
     def alone() -> str:
-        single = [[ask([image], [[word]])[0][0] for word in row] for image, row in zip(images, nouns, strict=True)]
+        single = [
+            [ask([image], [[word]])[0][0] for word in row] for image, row in zip(images, nouns, strict=True)
+        ]
         return _same(first, single)
 
     def order() -> str:
@@ -420,10 +437,21 @@ def _parser() -> argparse.ArgumentParser:
         description="Check that an editor or a judge keeps its contract: determinism, batches, sizes, errors.",
     )
     add = parser.add_argument
-    add("subject", metavar="EDITOR", help="editor (or, with --judge, judge): a name, folder, hub id or module:attribute")
+    add(
+        "subject",
+        metavar="EDITOR",
+        help="editor (or, with --judge, judge): a name, folder, hub id or module:attribute",
+    )
     add("--judge", choices=("vqa", "ovd"), help="check a judge of this kind instead of an editor")
     add("--number", type=int, default=6, help="samples to try (default: 6)")
     add("--device", default="auto", help="auto, cpu, cuda (default: auto)")
-    add("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="number type (default: float32)")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="option of the editor; repeatable")
+    add(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="number type (default: float32)",
+    )
+    add(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="option of the editor; repeatable"
+    )
     return parser

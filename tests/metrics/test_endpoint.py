@@ -145,7 +145,9 @@ def test_server_errors_are_tried_again_and_refusals_are_not(server: Server) -> N
 
 
 def test_the_server_says_how_long_to_wait(server: Server) -> None:
-    server.rule = lambda body, count: (429, {}, {"Retry-After": "0.3"}) if count == 1 else (200, say("No"), {})
+    server.rule = lambda body, count: (
+        (429, {}, {"Retry-After": "0.3"}) if count == 1 else (200, say("No"), {})
+    )
     start = time.perf_counter()
     judge(server).ask(IMAGES[:1], [["a?"]])
     assert time.perf_counter() - start >= 0.3
@@ -194,7 +196,9 @@ def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Se
     assert "HTTP 500" in found[1].reason
 
 
-def test_loading_checks_the_address_the_key_and_the_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_checks_the_address_the_key_and_the_model(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     loaded = metrics.load_judge("vqa", f"openai:{server.url}#eye-7b")
     loaded.ask(IMAGES[:1], [["a?"]])

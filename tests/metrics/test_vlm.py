@@ -13,7 +13,9 @@ from metrics.judges.vlm import ChatJudge
 from metrics.judges.zero_shot import ZeroShotDetector
 from tests.metrics import tiny, tiny_judges
 
-QUESTIONS = [f"Does this image contain {name}? Answer only yes or no" for name in ("car", "traffic light", "dog")]
+QUESTIONS = [
+    f"Does this image contain {name}? Answer only yes or no" for name in ("car", "traffic light", "dog")
+]
 LABELS = ["car", "dog", "traffic light"]
 
 
@@ -26,7 +28,9 @@ def chat(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ChatJudge:
 @pytest.fixture(scope="module", params=["make_owlvit", "make_grounding_dino"])
 def detector(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ZeroShotDetector:
     folder = getattr(tiny_judges, request.param)(tmp_path_factory.mktemp("detector") / request.param)
-    return metrics.load_judge("ovd", str(folder), pad="gray", backend="pil")  # OWLv2's options do not concern it
+    return metrics.load_judge(
+        "ovd", str(folder), pad="gray", backend="pil"
+    )  # OWLv2's options do not concern it
 
 
 def test_any_image_text_model_answers_as_generate_does(chat: ChatJudge) -> None:
@@ -43,9 +47,13 @@ def test_any_image_text_model_answers_as_generate_does(chat: ChatJudge) -> None:
             with torch.no_grad():
                 ids = chat.model.generate(**inputs, max_new_tokens=10, do_sample=False)
                 logits = chat.model(**inputs).logits[0, -1].softmax(-1)
-            own = chat.processor.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+            own = chat.processor.tokenizer.decode(
+                ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+            )
             assert answer.text == own.strip()
-            yes = {chat.processor.tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("yes", "Yes")}
+            yes = {
+                chat.processor.tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("yes", "Yes")
+            }
             assert answer.p_yes is not None
             assert answer.p_yes >= float(logits[list(yes)].sum()) - 1e-5
             texts.add(answer.text)
@@ -97,7 +105,10 @@ def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector:
             assert one.count == int((boxes["scores"] > 0.3).sum())
             height, width = picture.shape[:2]
             clipped = [min(max(v, 0), side) for v, side in zip(one.box, (width, height) * 2, strict=True)]
-            expected = [min(max(v, 0), s) for v, s in zip(boxes["boxes"][best].tolist(), (width, height) * 2, strict=True)]
+            expected = [
+                min(max(v, 0), s)
+                for v, s in zip(boxes["boxes"][best].tolist(), (width, height) * 2, strict=True)
+            ]
             assert clipped == pytest.approx(expected, abs=1e-3)
     assert len({round(one.score, 6) for row in found for one in row.values()}) >= 5
 

@@ -15,7 +15,9 @@ from metrics.judges.base import Detection
 from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
 from metrics.judges.weakened import Weakened
 
-IMAGES = [np.full((4, 4, 3), i % 250, np.uint8) + np.arange(3, dtype=np.uint8) * (i // 250) for i in range(800)]
+IMAGES = [
+    np.full((4, 4, 3), i % 250, np.uint8) + np.arange(3, dtype=np.uint8) * (i // 250) for i in range(800)
+]
 
 
 def test_a_weakened_judge_errs_at_the_rates_it_is_given() -> None:
@@ -91,7 +93,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "third_party", module)
     points = {
         "nein.judges": {"echo": "third_party:Echo", "gone": "third_party:Nothing"},
-        "nein.editors": {"mirror": "third_party:Mirror", "identity": "third_party:Mirror", "gone": "nowhere:X"},
+        "nein.editors": {
+            "mirror": "third_party:Mirror",
+            "identity": "third_party:Mirror",
+            "gone": "nowhere:X",
+        },
     }
 
     def entry_points(*, group: str) -> list[metadata.EntryPoint]:

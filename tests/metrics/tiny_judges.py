@@ -61,7 +61,10 @@ def make_qwen2_vl(folder: Path, seed: int = 0) -> Path:
     special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
     ids = {name: words.convert_tokens_to_ids(name) for name in special}
-    text = {**_text(words), "rope_parameters": {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}}
+    text = {
+        **_text(words),
+        "rope_parameters": {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4},
+    }
     with seeded(seed):
         config = Qwen2VLConfig(
             text_config=text,

@@ -24,7 +24,10 @@ def test_draws_are_whole_clusters_with_replacement() -> None:
     assert sampler.index == {"a": 0, "b": 1, "c": 2}
     assert (sampler.counts.sum(1) == 3).all()
     assert sampler.counts.mean(0) == pytest.approx([1, 1, 1], abs=0.15)
-    direct = [sum(w * x for w, x in zip(row, [1.0, 10.0, 100.0, 1000.0], strict=True)) for row in sampler.weights(names)]
+    direct = [
+        sum(w * x for w, x in zip(row, [1.0, 10.0, 100.0, 1000.0], strict=True))
+        for row in sampler.weights(names)
+    ]
     assert sampler.totals([1.0, 10.0, 100.0, 1000.0], names) == pytest.approx(direct)
     assert (Resampler.of(names[::-1], draws=500, seed=1).counts == sampler.counts).all()
 
@@ -88,7 +91,9 @@ def test_roc_auc_intervals_cover_the_truth() -> None:
     assert hits / 400 >= 0.93
 
 
-def pictures(rng: np.random.Generator, clusters: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pictures(
+    rng: np.random.Generator, clusters: int, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     source = np.repeat(np.arange(clusters), 3)
     base = rng.normal(size=(clusters, width))[source]
     return base + 0.4 + 0.5 * rng.normal(size=base.shape), base + 0.3 * rng.normal(size=base.shape), source
@@ -102,7 +107,9 @@ def test_fid_replicates_are_those_of_resampled_features() -> None:
     found = fid_replicates(edited, target[once], source, source[once], sampler.counts)
     for row, value in zip(sampler.counts.astype(int), found, strict=True):
         rows = np.repeat(np.arange(60), row[source])
-        assert value == pytest.approx(frechet_distance(edited[rows], target[np.repeat(once, row[source[once]])]), rel=1e-6)
+        assert value == pytest.approx(
+            frechet_distance(edited[rows], target[np.repeat(once, row[source[once]])]), rel=1e-6
+        )
 
 
 def test_the_linear_way_agrees_with_the_exact_one_in_spread_and_is_unshifted() -> None:
@@ -132,7 +139,9 @@ def test_fid_intervals_cover_the_truth() -> None:
         names = list(range(300))
         sampler = Resampler.of(names, draws=300, seed=int(rng.integers(1 << 30)))
         draws = fid_replicates(edited, target, sampler.columns(names), sampler.columns(names), sampler.counts)
-        found = bootstrap.interval(frechet_distance(edited, target), draws, n=300, clusters=300, method="normal")
+        found = bootstrap.interval(
+            frechet_distance(edited, target), draws, n=300, clusters=300, method="normal"
+        )
         assert found.low is not None
         assert found.high is not None
         hits += found.low <= truth <= found.high

@@ -70,13 +70,19 @@ def test_a_judge_that_hardly_tells_present_from_absent_is_refused() -> None:
     assert calibration.correct_removal(share(1, 9), calibration.Rates(None, share(9, 9), None, 0)).refused
 
 
-@pytest.mark.parametrize(("sensitivity", "specificity", "removal"), [(0.85, 0.9, 0.3), (0.7, 0.95, 0.05), (0.97, 0.99, 0.6)])
-def test_corrected_removal_covers_the_truth_with_clusters(sensitivity: float, specificity: float, removal: float) -> None:
+@pytest.mark.parametrize(
+    ("sensitivity", "specificity", "removal"), [(0.85, 0.9, 0.3), (0.7, 0.95, 0.05), (0.97, 0.99, 0.6)]
+)
+def test_corrected_removal_covers_the_truth_with_clusters(
+    sensitivity: float, specificity: float, removal: float
+) -> None:
     rng = np.random.default_rng(1)
     hits = naive = 0
     for _ in range(400):
         truth, names = rng.uniform(size=240) < 0.5, np.arange(240) // 3
-        rates = calibration.rates(truth.tolist(), judged(rng, truth, sensitivity, specificity).tolist(), names.tolist())
+        rates = calibration.rates(
+            truth.tolist(), judged(rng, truth, sensitivity, specificity).tolist(), names.tolist()
+        )
         source = clusters(rng, 120)
         # Samples of one image are alike: each image has its own chance of removal, with the mean wanted.
         chance = rng.beta(2 * removal, 2 * (1 - removal), 120)[source]
@@ -107,7 +113,9 @@ def test_prediction_powered_removal_covers_the_truth_whatever_the_judge() -> Non
         where = dict(zip(ids, source.tolist(), strict=True))
         labelled = rng.choice(ids, 150, replace=False)
         labels = {name: float(gone[int(name[1:])]) for name in labelled}
-        found = calibration.prediction_powered(dict(zip(ids, said.astype(float).tolist(), strict=True)), labels, where)
+        found = calibration.prediction_powered(
+            dict(zip(ids, said.astype(float).tolist(), strict=True)), labels, where
+        )
         assert found is not None
         assert found.low is not None
         assert found.high is not None
@@ -123,7 +131,11 @@ def test_prediction_powered_removal_covers_the_truth_whatever_the_judge() -> Non
 def test_reliability_bins_and_their_error_by_hand() -> None:
     scores, present = [0.05, 0.15, 0.12, 0.95, 1.0], [False, True, False, True, True]
     bins, error = calibration.reliability(scores, present, range(5))
-    assert [(b.low, b.present.n, b.present.value) for b in bins] == [(0.0, 1, 0.0), (0.1, 2, 0.5), (0.9, 2, 1.0)]
+    assert [(b.low, b.present.n, b.present.value) for b in bins] == [
+        (0.0, 1, 0.0),
+        (0.1, 2, 0.5),
+        (0.9, 2, 1.0),
+    ]
     assert error == pytest.approx(0.2 * 0.05 + 0.4 * abs(0.135 - 0.5) + 0.4 * 0.025)
 
 
@@ -165,7 +177,10 @@ def test_alpha_of_two_judges_is_close_to_kappa_and_none_without_pairs() -> None:
         {f"s{i}": float(v) for i, v in enumerate(judged(rng, truth, 0.85, 0.85))} for _ in range(2)
     )
     where = {key: key for key in first}
-    alpha, kappa = agreement.krippendorff_alpha([first, second], where), agreement.cohen_kappa(first, second, where)
+    alpha, kappa = (
+        agreement.krippendorff_alpha([first, second], where),
+        agreement.cohen_kappa(first, second, where),
+    )
     assert alpha is not None
     assert kappa is not None
     assert alpha.value == pytest.approx(kappa.value, abs=0.01)

@@ -10,7 +10,8 @@ from nein.templates import NEGATIVE_TEMPLATES, negative_sentence
 
 def rows(values: list[float | None], template: int | None = 4) -> list[dict[str, Any]]:
     return [
-        {"id": f"s{i}", "value": v, "template": template, "source_id": f"c{i // 2}"} for i, v in enumerate(values)
+        {"id": f"s{i}", "value": v, "template": template, "source_id": f"c{i // 2}"}
+        for i, v in enumerate(values)
     ]
 
 

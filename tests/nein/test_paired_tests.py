@@ -45,7 +45,10 @@ def test_holm_keeps_the_chance_of_any_false_claim_at_its_level() -> None:
 
 def test_the_flip_test_counts_every_pattern_of_few_clusters() -> None:
     sums = np.array([1.0, 2.0, -0.5, 3.0])
-    totals = [abs(sum(s * x for s, x in zip(signs, sums, strict=True))) for signs in itertools.product((1, -1), repeat=4)]
+    totals = [
+        abs(sum(s * x for s, x in zip(signs, sums, strict=True)))
+        for signs in itertools.product((1, -1), repeat=4)
+    ]
     assert statistics._flip_test(sums, 10, 0) == sum(t >= 5.5 - 1e-9 for t in totals) / 16
 
 
@@ -53,10 +56,14 @@ def test_the_t_test_is_the_ordinary_one_without_clusters() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.normal(0.3, 1, 60), rng.normal(0, 1, 60)
     ids = [f"s{i}" for i in range(60)]
-    found = statistics.paired_test(dict(zip(ids, a, strict=True)), dict(zip(ids, b, strict=True)), {i: i for i in ids})
+    found = statistics.paired_test(
+        dict(zip(ids, a, strict=True)), dict(zip(ids, b, strict=True)), {i: i for i in ids}
+    )
     assert found is not None
     assert found.p_t == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-9)
-    permuted = scipy.stats.permutation_test((a - b,), np.sum, permutation_type="samples", n_resamples=9999, rng=2)
+    permuted = scipy.stats.permutation_test(
+        (a - b,), np.sum, permutation_type="samples", n_resamples=9999, rng=2
+    )
     assert found.p_flip == pytest.approx(permuted.pvalue, abs=0.01)
     assert found.p == max(found.p_t, found.p_flip)
 
@@ -101,7 +108,9 @@ def test_equal_runs_are_never_significant_and_constant_differences_only_with_eno
     found = statistics.paired_test(same, same, {i: i for i in ids})
     assert found is not None
     assert (found.p, found.needed) == (1.0, None)
-    two = statistics.paired_test(dict.fromkeys(ids[:2], 1.0), dict.fromkeys(ids[:2], 0.0), {i: i for i in ids})
+    two = statistics.paired_test(
+        dict.fromkeys(ids[:2], 1.0), dict.fromkeys(ids[:2], 0.0), {i: i for i in ids}
+    )
     assert two is not None
     assert two.p == 0.5  # four patterns of signs, two of them as far out
     assert statistics.paired_test({"a": 1.0}, {"b": 1.0}, {}) is None

@@ -13,7 +13,11 @@ from nein import protocols
 from nein.protocols import NoEvidence, Rules, verdict
 from tests.nein.conftest import Outcome
 
-CAPTIONS = ["A couple of dogs and a cat; it sits near the cars.", "Two fire hydrants by a dog and a dog.", "Blue."]
+CAPTIONS = [
+    "A couple of dogs and a cat; it sits near the cars.",
+    "Two fire hydrants by a dog and a dog.",
+    "Blue.",
+]
 ANSWERS = ["Yes", "yes", "Yes.", "No", "no", "No.", "Perhaps"]
 
 
@@ -21,7 +25,14 @@ def items() -> list[PresenceItem]:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (24, 6, 6, 3), dtype=np.uint8)
     return [
-        PresenceItem(f"s{i}", pictures[2 * i], pictures[2 * i + 1], ("cat", "dog", "car")[i % 3], CAPTIONS[i % 3], f"k{i}")
+        PresenceItem(
+            f"s{i}",
+            pictures[2 * i],
+            pictures[2 * i + 1],
+            ("cat", "dog", "car")[i % 3],
+            CAPTIONS[i % 3],
+            f"k{i}",
+        )
         for i in range(12)
     ]
 
@@ -47,7 +58,10 @@ def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own: Any, ot
         rows = [{"value": s.value, "reason": s.reason, "detail": dict(s.detail)} for s in recorded[metric]]
         values = [verdict(metric, row, Rules.of(other)) for row in rows]
         assert values == [score.value for score in expected[metric]], metric
-    assert expected["removal_vqa"] != presence("fixed" if other == "paper" else "paper").score(items())["removal_vqa"]
+    assert (
+        expected["removal_vqa"]
+        != presence("fixed" if other == "paper" else "paper").score(items())["removal_vqa"]
+    )
 
 
 def test_asking_for_the_record_changes_no_score() -> None:
@@ -80,8 +94,24 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
     from nein.runs import RunDir
 
     data = make_data(6, 2)
-    line = ["--editor", "flaky", "--data", data, "--device", "cpu", "--control", "none", "--models.vqa", "scripted:no"]
-    line += ["--models.ovd", "scripted:0.5", "--metrics", "removal_vqa,retention_vqa,removal_ovd,retention_ovd"]
+    line = [
+        "--editor",
+        "flaky",
+        "--data",
+        data,
+        "--device",
+        "cpu",
+        "--control",
+        "none",
+        "--models.vqa",
+        "scripted:no",
+    ]
+    line += [
+        "--models.ovd",
+        "scripted:0.5",
+        "--metrics",
+        "removal_vqa,retention_vqa,removal_ovd,retention_ovd",
+    ]
     done = evaluate(*line, "--out", tmp_path / "out")
     assert done.code == 0, done.stderr
     run = RunDir(tmp_path / "out", "flaky", "negative")

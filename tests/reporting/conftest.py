@@ -32,7 +32,11 @@ def out(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, str]]) ->
         "retention_vqa": lambda i: (i % 3) / 2,
         "auc_removal": lambda i: (i % 5) / 4,
     }
-    remove = {**values, "removal_vqa": lambda i: float(i % 3 != 0), "removal_ovd": lambda i: float(i % 5 != 0)}
+    remove = {
+        **values,
+        "removal_vqa": lambda i: float(i % 3 != 0),
+        "removal_ovd": lambda i: float(i % 5 != 0),
+    }
     out = root / "runs"
     made.write_run(out, data, "ip2p", "negative", rows, values, failed=[7], features=6)
     made.write_run(out, data, "ip2p", "remove", rows, remove, features=6)
@@ -59,7 +63,10 @@ def page_with_files(out: Path) -> Path:
 def browser() -> Iterator[Any]:
     """A headless Chromium; without one (or without selenium) the tests that need it are skipped."""
     selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    binary = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    binary = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+        None,
+    )
     driver = shutil.which("chromedriver")
     if binary is None or driver is None:
         pytest.skip("there is no chromium with chromedriver on this machine")

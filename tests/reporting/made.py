@@ -67,7 +67,9 @@ def write_run(
     failed: Sequence[int] = (),
     pictures: bool = True,
     features: int = 0,
-    answer: Callable[[int, float | None], str] = lambda i, v: "No" if v else "Yes",
+    answer: Callable[[int, float | None], str] = lambda i, v: (
+        "Perhaps" if v is None else "No" if v else "Yes"
+    ),
     config: Mapping[str, Any] | None = None,
     models: Mapping[str, Any] | None = None,
 ) -> RunDir:
@@ -82,7 +84,9 @@ def write_run(
     run.update(
         status="complete",
         models=dict(models or {}),
-        invocations=[{"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}],
+        invocations=[
+            {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
+        ],
     )
     edits, scores = [], []
     for index, row in enumerate(rows):
@@ -115,7 +119,9 @@ def write_run(
     return run
 
 
-def _features(run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed: Sequence[int]) -> dict[str, Any]:
+def _features(
+    run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed: Sequence[int]
+) -> dict[str, Any]:
     from metrics.fid import frechet_distance
 
     kept = [index for index in range(len(rows)) if index not in failed]
@@ -124,7 +130,10 @@ def _features(run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed
     targets = np.random.default_rng(7).normal(size=(len(sources), width))
     target = np.stack([targets[sources.index(rows[index]["COCO"])] for index in kept]).astype(np.float32)
     edited = (target + 0.1 * len(run.editor) + rng.normal(size=target.shape)).astype(np.float32)
-    about = {"ids": "\n".join(rows[i]["NeIn"] for i in kept), "target_keys": ",".join(rows[i]["COCO"] for i in kept)}
+    about = {
+        "ids": "\n".join(rows[i]["NeIn"] for i in kept),
+        "target_keys": ",".join(rows[i]["COCO"] for i in kept),
+    }
     file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=about)
     atomic.write_bytes(run.feature_path(0), file)
     value = frechet_distance(edited, target)
@@ -132,9 +141,17 @@ def _features(run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed
             "n_unscored": len(rows) - len(kept), "reasons": {}, "clusters": len(sources)}  # fmt: skip
 
 
-def _detail(metric: str, index: int, value: float | None, answer: Callable[[int, float | None], str]) -> dict[str, Any]:
+def _detail(
+    metric: str, index: int, value: float | None, answer: Callable[[int, float | None], str]
+) -> dict[str, Any]:
     if metric == "removal_vqa":
-        return {"answer": answer(index, value), "p_yes": 0.25, "p_no": 0.5, "protocol": "fixed", "question": "is it?"}
+        return {
+            "answer": answer(index, value),
+            "p_yes": 0.25,
+            "p_no": 0.5,
+            "protocol": "fixed",
+            "question": "is it?",
+        }
     if metric == "removal_ovd":
         return {"score": 0.05 if value else 0.75, "threshold": 0.1, "box": [0, 0, 9, 9], "protocol": "fixed"}
     return {}

@@ -53,7 +53,11 @@ class Page:
 
     def drawn(self) -> None:
         """Waits until every card on the page has its pictures."""
-        self.until(lambda: self.script("return [...document.querySelectorAll('.card')].every(c => c.querySelector('.strip'))"))
+        self.until(
+            lambda: self.script(
+                "return [...document.querySelectorAll('.card')].every(c => c.querySelector('.strip'))"
+            )
+        )
 
     def focused(self) -> str:
         return self.script("return document.activeElement.dataset.id || document.activeElement.id")
@@ -67,7 +71,9 @@ def opened(browser: Any, page: Path) -> Page:
 def test_all_samples_are_there_page_by_page_with_their_pictures(opened: Page) -> None:
     assert opened.count() == "70 of 70 samples, page 1 of 3"
     opened.drawn()
-    widths = opened.script("return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)")
+    widths = opened.script(
+        "return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)"
+    )
     assert len(widths) == 24 * 5 - 1  # sample, target and three runs; one edit failed
     assert all(widths)
     opened.find("next").click()
@@ -124,8 +130,12 @@ def test_nonsense_in_a_link_is_ignored(browser: Any, page: Path) -> None:
 def test_disagreeing_judges_come_first_when_asked(opened: Page) -> None:
     Select(opened.find("run")).select_by_visible_text("ip2p/negative")
     opened.driver.find_element(By.CSS_SELECTOR, "[data-view=judges]").click()
-    assert opened.ids()[0] == "NeIn_000000000005_2"  # sample 9: VQA says it is there, detection that it is gone
-    pressed = opened.script("return document.querySelector('[data-view=judges]').getAttribute('aria-pressed')")
+    assert (
+        opened.ids()[0] == "NeIn_000000000005_2"
+    )  # sample 9: VQA says it is there, detection that it is gone
+    pressed = opened.script(
+        "return document.querySelector('[data-view=judges]').getAttribute('aria-pressed')"
+    )
     assert pressed == "true"
 
 
@@ -183,7 +193,9 @@ def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser: Any, p
     found.drawn()
     assert found.script("return document.querySelectorAll('script[id^=chunk]').length") == 0
     assert len(list((page_with_files.parent / "beside-data").glob("*.js"))) == 3
-    widths = found.script("return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)")
+    widths = found.script(
+        "return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)"
+    )
     assert len(widths) == 24 * 5 - 1
     assert all(widths)
     assert found.driver.get_log("browser") == []
@@ -216,6 +228,8 @@ def test_nothing_is_wider_than_a_narrow_screen(browser: Any, page: Path) -> None
     try:
         found = Page(browser, page).open()
         found.drawn()
-        assert found.script("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert found.script(
+            "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
     finally:
         browser.set_window_size(1280, 1000)
