@@ -15,20 +15,23 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from metrics.answers import paper_present, paper_removed, parse_yes_no
-from nein import atomic, calibration, data, environment, journal, models, runs, truth
+from nein import atomic, calibration, data, environment, journal, runs
 from nein.config import EvalConfig, ModelsConfig
 from nein.errors import UserError, unknown
 from nein.runs import RunDir
-from nein.truth import Case
 from nein.world import World
+
+if TYPE_CHECKING:
+    from nein.truth import Case
 
 log = logging.getLogger(__name__)
 KINDS = ("vqa", "ovd")
+SETS = ("sources", "instances", "pasted")
 #: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another for
 #: Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
@@ -37,9 +40,11 @@ VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 def main(argv: Sequence[str]) -> int:
     """Runs `nein-calibrate argv`. Raises UserError for anything the user can mend."""
     options = _parser().parse_args(list(argv))
+    from nein import models, truth
+
     kinds = _names(options.judges, KINDS, "judge")
-    sets = _names(options.sets, truth.SETS, "set") if options.sets else None
-    if options.limit is not None and options.limit < 2 or options.batch_size < 1:
+    sets = _names(options.sets, SETS, "set") if options.sets else None
+    if (options.limit is not None and options.limit < 2) or options.batch_size < 1:
         raise UserError(
             f"--limit {options.limit} and --batch-size {options.batch_size}: at least 2 and 1 are needed."
         )
@@ -86,6 +91,8 @@ def gather(
     seed: int,
 ) -> list[Case]:
     """The cases of the sets asked for (None: all there are). An instance file is looked for beside the data."""
+    from nein import truth
+
     origin = (run.manifest() or {}).get("data", {})
     dataset = data.load(source) if source else data.reload(origin)
     file = instances
@@ -120,6 +127,8 @@ def calibrate(
     Finished batches are in the journal under the judge's fingerprint and the question's wording; running again
     asks only what is missing.
     """
+    from nein import truth
+
     asked = {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
     tag = hashlib.sha256(json.dumps([judge.fingerprint, asked], sort_keys=True).encode()).hexdigest()[:12]
     known = {}
@@ -256,7 +265,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--judges", default="vqa,ovd", help="which of them: vqa,ovd (default: both)")
     add("--judge", dest="overrides", action="append", default=[], metavar="KIND=REFERENCE",
         help="another judge than the run's: vqa=nano:llava")  # fmt: skip
-    add("--sets", help=f"kinds of pictures: {','.join(truth.SETS)} (default: all that the data allow)")
+    add("--sets", help=f"kinds of pictures: {','.join(SETS)} (default: all that the data allow)")
     add(
         "--instances",
         type=Path,

@@ -54,7 +54,7 @@ def mean(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | No
     if count < 2:
         return Estimate(value, None, None, None, n, count)
     error = math.sqrt(count / (count - 1) * float(sums @ sums)) / n
-    reach = _t_quantile(count - 1) * error
+    reach = t_quantile(count - 1) * error
     return Estimate(value, value - reach, value + reach, error, n, count)
 
 
@@ -88,7 +88,7 @@ def proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimat
         _, sizes = _cluster_sums(x, clusters)
         effect = float(sizes @ sizes) / n
     n_eff = n / effect
-    z = _t_quantile(plain.clusters - 1)
+    z = t_quantile(plain.clusters - 1)
     shrink = 1 + z * z / n_eff
     centre = (p + z * z / (2 * n_eff)) / shrink
     reach = z / shrink * math.sqrt(spread / n_eff + z * z / (4 * n_eff * n_eff))
@@ -148,7 +148,7 @@ def bounded(found: Estimate, low: float, high: float) -> Estimate:
         return found
     reach = 0.0
     if found.standard_error == 0:
-        z = _t_quantile(found.clusters - 1)
+        z = t_quantile(found.clusters - 1)
         reach = (high - low) * z * z / (found.clusters + z * z)
     ends = max(low, found.low - reach), min(high, found.high + reach)
     return Estimate(found.value, *ends, found.standard_error, found.n, found.clusters)
@@ -257,7 +257,8 @@ def _cluster_sums(values: np.ndarray, clusters: Iterable[Hashable]) -> tuple[np.
     return sums, np.bincount(member, minlength=len(index)).astype(np.float64)
 
 
-def _t_quantile(freedom: int) -> float:
+def t_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + LEVEL) / 2))

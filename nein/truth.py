@@ -20,7 +20,6 @@ from nein import atomic, images
 from nein.errors import UserError
 from nein.samples import Dataset
 
-SETS = ("sources", "instances", "pasted")
 PASTED_AREA = (
     0.01,
     0.3,

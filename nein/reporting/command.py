@@ -41,7 +41,10 @@ def main_report(argv: Sequence[str]) -> int:
     groups.append(page.Group("breakdowns", "Breakdowns", sections.breakdowns(loaded, browser.sizes)))
     if pairs:
         groups.append(page.Group("comparisons", "Comparisons", [sections.comparisons(pairs, draws)]))
-    groups.append(page.Group("judges", "Judges", judges.sections(loaded, known)))
+    about_judges = judges.sections(loaded, known)
+    if options.labels:
+        about_judges.append(judges.labelled_table(loaded, judges.read_labels(options.labels)))
+    groups.append(page.Group("judges", "Judges", about_judges))
     if options.protocols:
         groups.append(page.Group("protocols", "Protocols", [sections.protocols(loaded)]))
     groups.append(page.Group("costs", "Costs", [costs.costs(loaded)]))
@@ -148,6 +151,7 @@ def _report_parser() -> argparse.ArgumentParser:
     add("--protocols", action="store_true", help="add what each quirk of the published protocol changes")
     add("--calibration", type=Path, action="append", metavar="FOLDER", help="calibration of the judges "
         "(default: RUN/calibration where it exists)")  # fmt: skip
+    add("--labels", type=Path, metavar="FILE", help="people's labels of some samples: CSV with editor,track,id,gone")
     add("--data", help="the data, if they are no longer where the runs found them")
     add("--split", default="val", help="annotation file of --data (default: val)")
     add("--title", help="title of the page")

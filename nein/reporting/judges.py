@@ -139,6 +139,49 @@ def _judged(run: Run, metric: str) -> Estimate | None:
     return Estimate(*(entry[name] for name in names), entry["clusters"])
 
 
+def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
+    """(editor, track) -> sample id -> 1.0 where a person found the object gone, 0.0 where it is still there.
+
+    A CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError naming the first bad line.
+    """
+    import csv
+
+    words = {"1": 1.0, "yes": 1.0, "0": 0.0, "no": 0.0}
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            for number, row in enumerate(csv.DictReader(lines), start=2):
+                gone = words.get(str(row.get("gone", "")).strip().lower())
+                if gone is None or not all(row.get(name) for name in ("editor", "track", "id")):
+                    raise UserError(f"'{file}', line {number}: expected editor, track, id, gone (1 or 0), not {row}.")
+                found.setdefault((row["editor"], row["track"]), {})[row["id"]] = gone
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"'{file}' cannot be read: {error}.") from None
+    if not found:
+        raise UserError(f"'{file}' holds no labels; expected lines of editor,track,id,gone.")
+    return found
+
+
+def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mapping[str, float]]) -> Table:
+    """Removal with people's labels of some samples behind it (prediction-powered)."""
+    rows, data = [], []
+    for run in loaded:
+        own = labels.get((run.directory.editor, run.track), {})
+        strangers = [name for name in own if name not in run.edits]
+        if strangers:
+            raise UserError(f"The labels name '{strangers[0]}', which is no sample of {run.label}.")
+        for metric in REMOVALS:
+            judged = _judged(run, metric)
+            found = calibration.prediction_powered(run.values.get(metric, {}), own, run.sources)
+            if judged is None or found is None:
+                continue
+            rows.append([run.label, table.heading(INFO[metric]), span(judged), span(found), str(found.n)])
+            data.append(record(found, editor=run.name, track=run.track, metric=metric))
+    note = "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are random."
+    columns = ["run", "metric", "as judged", "with labels", "labels"]
+    return Table("labelled", "Removal with people's labels", columns, rows, data, note)
+
+
 def agreement_table(loaded: Sequence[Run]) -> Table:
     """How far the two removal judges agree on the same edited pictures."""
     rows, data = [], []

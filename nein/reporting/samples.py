@@ -73,7 +73,7 @@ class Browser:
         used = sorted({t for t in templates if t is not None})
         metrics = [m for m in INFO if any(m in run.values for run in self.runs)]
         return {
-            "runs": [{"label": run.label, "track": run.track} for run in self.runs],
+            "runs": [{"label": run.label, "name": run.name, "track": run.track} for run in self.runs],
             "metrics": [_metric(name) for name in metrics],
             "objects": objects,
             "templates": [gap.template_name(template) for template in used],

@@ -128,7 +128,7 @@ def fid_intervals(loaded: Sequence[Run], draws: Mapping[str, np.ndarray]) -> dic
         if run.label in draws:
             entry, clusters = run.summary["metrics"]["fid"], len(set(run.sources.values()))
             estimate = bootstrap.interval(
-                entry["value"], draws[run.label], n=entry["n"], clusters=clusters, method="basic"
+                entry["value"], draws[run.label], n=entry["n"], clusters=clusters, method="normal"
             )
             found[run.label] = statistics.bounded(estimate, 0.0, float("inf"))
     return found
@@ -355,7 +355,7 @@ def _compare_fid(first: Run, second: Run, draws: Mapping[str, np.ndarray]) -> di
     clusters = len({*first.sources.values()} & {*second.sources.values()})
     moved = draws[first.label] - draws[second.label]
     moved = moved[np.isfinite(moved)]
-    found = bootstrap.interval(values[0] - values[1], moved, n=n, clusters=clusters, method="basic")
+    found = bootstrap.interval(values[0] - values[1], moved, n=n, clusters=clusters, method="normal")
     if found.low is None or not found.standard_error:
         p = 1.0
     else:

@@ -163,12 +163,12 @@
   function strip(i, data) {
     const row = data && data.thumbs[i % index.chunk], id = index.id[i];
     const thumb = (k) => (row && row.length ? row[k] : data ? null : { none: "the file with this picture is missing" });
-    const figures = [element("figure", {}, picture(thumb(0), "sample " + id), element("figcaption", {}, "sample"))];
+    const figures = [[0, "sample"], [1, "target"]].map(([k, name]) =>
+      element("figure", {}, picture(thumb(k), name + " of " + id), element("figcaption", {}, name)));
     for (const r of chosenRuns()) {
       figures.push(element("figure", {}, picture(thumb(2 + r), runs[r].label + " of " + id),
-        element("figcaption", {}, runs[r].label, element("br"), ...badges(r, i))));
+        element("figcaption", {}, runs[r].name, element("br"), runs[r].track, element("br"), ...badges(r, i))));
     }
-    figures.push(element("figure", {}, picture(thumb(1), "target of " + id), element("figcaption", {}, "target")));
     return element("div", { class: "strip" }, ...figures);
   }
   function card(i) {
@@ -176,7 +176,11 @@
     const open = () => set({ sample: index.id[i], page: state.page });
     const node = element("article", { class: "card", tabindex: "0", "data-id": index.id[i],
       "aria-label": index.instruction[i] + " " + index.id[i],
-      on: { keydown: (event) => { if (event.key === "Enter" && event.target === node) open(); } } },
+      on: { keydown: (event) => {
+        if (event.key !== "Enter" || event.target !== node) return;
+        event.preventDefault(); // or the same key press would push the Close button, which gets the focus
+        open();
+      } } },
       element("h3", {}, index.instruction[i]),
       element("p", { class: "sub" }, index.id[i] + " · object: " + index.objects[index.object[i]] +
         (index.caption[i] ? " · caption: " + index.caption[i] : "")),
@@ -191,7 +195,8 @@
     if (detail.p_no !== undefined && detail.p_no !== null) parts.push("P(no) " + detail.p_no.toFixed(3));
     if ("score" in detail) parts.push("box score " + detail.score.toFixed(3) + " (threshold " + detail.threshold + ")");
     const written = (replies) => Object.entries(replies).map(([word, said]) =>
-      word + " " + (said && said.error ? said.error : JSON.stringify(said))).join(", ");
+      word + " " + (said && said.error ? said.error : typeof said === "number" ? said.toFixed(3) :
+        JSON.stringify(said))).join(", ");
     if (detail.before) parts.push("in the sample: " + written(detail.before));
     if (detail.after) parts.push("in the edit: " + written(detail.after));
     if (detail.question) parts.push("asked: " + detail.question);

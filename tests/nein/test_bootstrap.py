@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from metrics import MetricError
+from metrics.fid import frechet_distance
+from metrics.fid_bootstrap import fid_replicates
+from nein import bootstrap
+from nein.bootstrap import Resampler
+
+
+def clustered(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, np.ndarray]:
+    """(source of every sample, effect of its source)."""
+    source = np.repeat(np.arange(clusters), rng.integers(1, 6, clusters))
+    return source, rng.normal(size=clusters)[source]
+
+
+def test_draws_are_whole_clusters_with_replacement() -> None:
+    names = ["b", "a", "b", "c"]
+    sampler = Resampler.of(names, draws=500, seed=1)
+    assert sampler.index == {"a": 0, "b": 1, "c": 2}
+    assert (sampler.counts.sum(1) == 3).all()
+    assert sampler.counts.mean(0) == pytest.approx([1, 1, 1], abs=0.15)
+    direct = [
+        sum(w * x for w, x in zip(row, [1.0, 10.0, 100.0, 1000.0], strict=True))
+        for row in sampler.weights(names)
+    ]
+    assert sampler.totals([1.0, 10.0, 100.0, 1000.0], names) == pytest.approx(direct)
+    assert (Resampler.of(names[::-1], draws=500, seed=1).counts == sampler.counts).all()
+
+
+def test_ratio_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        source, effect = clustered(rng, 60)
+        p = 1 / (1 + np.exp(-effect))  # the truth of either: mean over the population of images
+        above = (rng.uniform(size=len(p)) < p).astype(float)
+        below = (rng.uniform(size=len(p)) < (p + 1) / 2).astype(float)
+        ids = [f"s{i}" for i in range(len(p))]
+        found = bootstrap.ratio(
+            dict(zip(ids, above, strict=True)), dict(zip(ids, below, strict=True)), dict(zip(ids, source.tolist(), strict=True)),
+            Resampler.of(source.tolist(), draws=500),
+        )  # fmt: skip
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 0.5 / 0.75 <= found.high
+    assert hits / 400 >= 0.93
+
+
+def test_a_ratio_to_nothing_is_none() -> None:
+    assert bootstrap.ratio({"a": 1.0}, {"a": 0.0}, {"a": 1}) is None
+    assert bootstrap.ratio({"a": 1.0}, {"a": None}, {"a": 1}) is None
+
+
+def test_roc_auc_is_the_share_of_pairs_in_order_ties_half() -> None:
+    rng = np.random.default_rng(1)
+    scores, truth = rng.integers(0, 6, 80) / 5, rng.uniform(size=80) < 0.4
+    weights = rng.integers(0, 4, (3, 80)).astype(float)
+    for row, found in zip(weights, bootstrap.roc_auc(scores, truth, weights), strict=True):
+        above = total = 0.0
+        for i in np.flatnonzero(truth):
+            for j in np.flatnonzero(~truth):
+                pair = row[i] * row[j]
+                above += pair * ((scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]))
+                total += pair
+        assert found == pytest.approx(above / total)
+    assert bootstrap.roc_auc([0.1, 0.9], [False, True])[0] == 1.0
+    assert np.isnan(bootstrap.roc_auc([0.1, 0.9], [True, True])[0])
+
+
+def test_roc_auc_intervals_cover_the_truth() -> None:
+    rng = np.random.default_rng(2)
+    big_source, big_effect = clustered(rng, 40000)
+    big_truth = rng.uniform(size=len(big_source)) < 0.5
+    truth_value = bootstrap.roc_auc(big_effect + big_truth + rng.normal(size=len(big_source)), big_truth)[0]
+    hits = 0
+    for _ in range(400):
+        source, effect = clustered(rng, 60)
+        present = rng.uniform(size=len(source)) < 0.5
+        scores = effect + present + rng.normal(size=len(source))
+        found = bootstrap.roc_auc_interval(scores.tolist(), present.tolist(), source.tolist(), draws=400)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= truth_value <= found.high
+    assert hits / 400 >= 0.93
+
+
+def pictures(
+    rng: np.random.Generator, clusters: int, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    source = np.repeat(np.arange(clusters), 3)
+    base = rng.normal(size=(clusters, width))[source]
+    return base + 0.4 + 0.5 * rng.normal(size=base.shape), base + 0.3 * rng.normal(size=base.shape), source
+
+
+def test_fid_replicates_are_those_of_resampled_features() -> None:
+    rng = np.random.default_rng(3)
+    edited, target, source = pictures(rng, 20, 5)
+    once = np.arange(0, 60, 3)
+    sampler = Resampler.of(source.tolist(), draws=12)
+    found = fid_replicates(edited, target[once], source, source[once], sampler.counts)
+    for row, value in zip(sampler.counts.astype(int), found, strict=True):
+        rows = np.repeat(np.arange(60), row[source])
+        assert value == pytest.approx(
+            frechet_distance(edited[rows], target[np.repeat(once, row[source[once]])]), rel=1e-6
+        )
+
+
+def test_the_linear_way_agrees_with_the_exact_one_in_spread_and_is_unshifted() -> None:
+    rng = np.random.default_rng(4)
+    edited, target, source = pictures(rng, 400, 8)
+    counts = Resampler.of(source.tolist(), draws=1500).counts
+    exact = fid_replicates(edited, target, source, source, counts, "exact")
+    linear = fid_replicates(edited, target, source, source, counts, "linear")
+    value = frechet_distance(edited, target)
+    assert linear.std() == pytest.approx(exact.std(), rel=0.1)
+    assert np.corrcoef(exact, linear)[0, 1] > 0.97
+    assert linear.mean() == pytest.approx(value, abs=0.1 * linear.std())
+    assert exact.mean() > value  # resampling holds fewer distinct pictures
+    with pytest.raises(MetricError, match="more than 8 pictures"):
+        fid_replicates(edited[:8], target[:8], source[:8], source[:8], counts, "linear")
+
+
+def test_fid_intervals_cover_the_truth() -> None:
+    # Truth: images N(0, I); edits shift every image by 0.3 and add independent noise of variance 0.25. With as
+    # many pictures as images FID's own bias is small beside its spread.
+    rng = np.random.default_rng(5)
+    width, hits = 3, 0
+    truth = width * 0.09 + width * (1 + 1.25 - 2 * np.sqrt(1.25))
+    for _ in range(400):
+        target = rng.normal(size=(300, width))
+        edited = target + 0.3 + 0.5 * rng.normal(size=target.shape)
+        names = list(range(300))
+        sampler = Resampler.of(names, draws=300, seed=int(rng.integers(1 << 30)))
+        draws = fid_replicates(edited, target, sampler.columns(names), sampler.columns(names), sampler.counts)
+        found = bootstrap.interval(
+            frechet_distance(edited, target), draws, n=300, clusters=300, method="normal"
+        )
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= truth <= found.high
+    assert hits / 400 >= 0.93
+
+
+def test_thousands_of_resamples_take_seconds() -> None:
+    rng = np.random.default_rng(6)
+    source = np.repeat(np.arange(5000), 5)
+    values = rng.uniform(size=len(source))
+    start = time.perf_counter()
+    sampler = Resampler.of(source.tolist(), draws=2000)
+    means = sampler.means(values.tolist(), source.tolist())
+    assert time.perf_counter() - start < 30  # a second or two on an idle core
+    sums = np.bincount(source, weights=values)
+    assert means.std() == pytest.approx(sums.std() / 5 / np.sqrt(5000), rel=0.1)
+
+
+def test_replicates_that_seldom_exist_give_no_interval() -> None:
+    draws = np.array([1.0, np.nan, np.nan, 2.0])
+    assert bootstrap.interval(1.5, draws, n=4, clusters=4).low is None
+    assert bootstrap.interval(1.5, np.ones(4), n=4, clusters=1).low is None

@@ -1,0 +1,229 @@
+"""Calibration from end to end in the nano world, which knows the truth of every picture."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metrics.judges.scripted import ScriptedJudge
+from metrics.judges.weakened import Weakened
+from nein import atomic, calibrate, journal, truth
+from nein.cli import main_calibrate
+from nein.images import decode, write_png
+from nein.nano import data as nano_data
+from nein.nano.scenes import render
+from nein.reporting import collect, judges
+from nein.reporting.command import main_report
+from tests.nein.conftest import Outcome
+
+SOURCES = 36
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nano_data.ensure("val", SOURCES, tmp_path_factory.mktemp("nano"))
+
+
+@pytest.fixture(scope="module")
+def known(world: Path) -> dict[bytes, set[str]]:
+    """Pixels of every picture of the world -> categories in it: what a perfect judge would see."""
+    found = {}
+    for sample in nano_data.iter_samples("val", SOURCES):
+        for scene in (sample.source, sample.sample):
+            found[np.asarray(render(scene)).tobytes()] = set(scene.categories)
+    return found
+
+
+def perfect(known: dict[bytes, set[str]]) -> ScriptedJudge:
+    def rule(image: np.ndarray, prompt: str) -> str:
+        name = prompt.partition("contain ")[2].partition("?")[0]
+        return "Yes" if name in known[image.tobytes()] else "No"
+
+    return ScriptedJudge(rule, "perfect")
+
+
+def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world: Path, known: dict) -> None:
+    from nein import data
+
+    dataset = data.load(str(world))
+    cases = truth.sources(dataset)
+    pictures, categories = truth.read_instances(world / "instances.json", world)
+    cases += truth.instances(pictures, categories, seed=0)
+    assert {case.set for case in cases} == {"sources", "instances"}
+    for case in cases:
+        inside = known[case.picture().tobytes()]
+        for word in case.words:
+            if word.role == "object":
+                assert word.present == (word.word in inside), (case.id, word)
+    counts = truth.counts(cases)
+    assert counts["sources"][1] > 100
+    assert min(counts["instances"]) > 100
+    again = truth.instances(pictures, categories, seed=0)
+    assert [case.words for case in again] == [case.words for case in cases if case.set == "instances"]
+    assert [c.words for c in truth.instances(pictures, categories, seed=1)] != [c.words for c in again]
+
+
+def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> None:
+    pictures, _ = truth.read_instances(world / "instances.json", world)
+    cases = truth.pasted(pictures[:20], seed=0)
+    assert cases
+    for with_object, without in zip(cases[::2], cases[1::2], strict=True):
+        assert with_object.words[0].present
+        assert not without.words[0].present
+        assert with_object.words[0].word == without.words[0].word
+        changed = (with_object.picture() != without.picture()).any(-1).mean()
+        assert 0.005 < changed <= 0.31
+    canvas, donor = np.zeros((20, 30, 3), np.uint8), np.full((40, 40, 3), 200, np.uint8)
+    pasted = truth.paste(canvas, donor, (4, 4, 10, 8), [], (0.0, 1.0))
+    assert (pasted[12:, :10] == 200).all()
+    assert pasted.sum() == 200 * 3 * 80
+    triangle = truth.paste(canvas, donor, (0, 0, 10, 10), [[0, 0, 10, 0, 0, 10]], (0.0, 0.0))
+    assert 0 < (triangle == 200).all(-1).sum() < 80
+
+
+def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
+    world: Path, known: dict, tmp_path: Path, evaluate: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An editor that truly removes the object in 40 % of the samples: it gives back the source image there.
+    rng, gone = random.Random(0), 0
+    samples = list(nano_data.iter_samples("val", SOURCES))
+    for sample in samples:
+        removed = rng.random() < 0.4
+        gone += removed
+        folder, name = ("coco_for_val", sample.coco) if removed else ("nein_val", sample.nein)
+        write_png(tmp_path / "edited" / "known" / f"{sample.nein}.png", decode(world / folder / f"{name}.png"))
+    share = gone / len(samples)
+    weak = Weakened(perfect(known), miss=0.25, invent=0.1)
+    monkeypatch.setattr("nein.models.load_judges", lambda wanted, config, device: {"vqa": weak})
+    out = tmp_path / "out"
+    done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa", "--out", out,
+                    "--device", "cpu", "--models.vqa", "scripted:unused")  # fmt: skip
+    assert done.code == 0, done.stderr
+    with pytest.raises(SystemExit) as ended:
+        main_calibrate([str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
+    assert ended.value.code == 0
+    [calibration] = judges.load([out / "calibration"], explicit=True)
+    rates = calibration.rates("fixed")
+    for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
+        assert rate is not None
+        assert rate.low is not None
+        assert rate.high is not None
+        assert rate.low <= expected <= rate.high
+        assert rate.high < 0.97  # found out
+    [run] = collect.load([out])[0]
+    assert calibration.fits(run)
+    judged = run.summary["metrics"]["removal_vqa"]
+    assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
+    [line] = judges.corrected_table([run], [calibration]).data
+    assert line["low"] <= share <= line["high"]
+    assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
+    labels = tmp_path / "labels.csv"
+    truth_of = {s.nein: s.object not in known[decode(run.directory.image_path(s.nein)).tobytes()] for s in samples}
+    picked = random.Random(1).sample(samples, 60)
+    labels.write_text("editor,track,id,gone\n" + "".join(f"known,negative,{s.nein},{int(truth_of[s.nein])}\n" for s in picked))
+    assert main_report([str(out), "-o", str(tmp_path / "r.html"), "--labels", str(labels)]) == 0
+    html = (tmp_path / "r.html").read_text()
+    assert "Corrected for the judge" in html
+    assert "Removal with people" in html
+    [labelled] = judges.labelled_table([run], judges.read_labels(labels)).data
+    assert abs(labelled["value"] - share) < 3 * labelled["standard_error"]
+    assert labelled["n"] == 60
+    assert (tmp_path / "r-reliability.png").exists() is False  # this judge gives no soft score
+
+
+def scored_run(world: Path, out: Path, evaluate: Callable[..., Outcome]) -> None:
+    line = ["--editor", "identity", "--data", world, "--metrics", "removal_vqa,removal_ovd", "--control", "none"]
+    line += ["--device", "cpu", "--models.vqa", "scripted:No", "--models.ovd", "scripted:0.5", "--limit", "4"]
+    assert evaluate(*line, "--out", out).code == 0
+
+
+def test_calibration_goes_on_where_it_was_killed(
+    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored_run(world, tmp_path / "out", evaluate)
+    line = [str(tmp_path / "out"), "--limit", "12", "--batch-size", "4", "--device", "cpu"]
+    with pytest.raises(SystemExit) as ended:
+        main_calibrate([*line, "--out", str(tmp_path / "whole")])
+    assert ended.value.code == 0
+    append, seen = journal.Journal.append, 0
+
+    def killed(self: journal.Journal, record: dict) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 4:
+            raise KeyboardInterrupt
+        append(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, "append", killed)
+        with pytest.raises(SystemExit) as ended:
+            main_calibrate([*line, "--out", str(tmp_path / "cut")])
+        assert ended.value.code == 130
+    with pytest.raises(SystemExit):
+        main_calibrate([*line, "--out", str(tmp_path / "cut")])
+    whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*.json*")}
+    assert len(whole) == 4
+    assert {p.name: p.read_bytes() for p in (tmp_path / "cut").glob("*.json*")} == whole
+    lines = sum(len(p.read_text().splitlines()) for p in (tmp_path / "cut" / "journal").glob("*.jsonl"))
+    assert lines == sum(len(p.read_text().splitlines()) for p in (tmp_path / "whole" / "journal").glob("*.jsonl"))
+
+
+def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(
+    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]
+) -> None:
+    out = tmp_path / "out"
+    scored_run(world, out, evaluate)
+    with pytest.raises(SystemExit):
+        main_calibrate([str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
+    [run] = collect.load([out])[0]
+    [found] = judges.load([out / "calibration"], explicit=True)
+    by_metric = {line["metric"]: line for line in judges.corrected_table([run], [found]).data}
+    assert by_metric["removal_vqa"]["value"] is None
+    assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]
+    assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"
+    other = judges.Calibration("vqa", {**found.about, "fingerprint": "another"}, found.rows)
+    assert not other.fits(run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--judges", "vqq"], "did you mean 'vqa'?"),
+        (["--sets", "paste"], "did you mean 'pasted'?"),
+        (["--limit", "1"], "at least 2 and 1 are needed"),
+        (["--judge", "llava"], "must be vqa=REFERENCE or ovd=REFERENCE"),
+        (["--instances", "FOLDER/val.json"], "is not a COCO instance file"),
+        (["--instances", "FOLDER/none.json"], "does not exist"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome], capsys: pytest.CaptureFixture[str],
+    arguments: list[str], expected: str,
+) -> None:  # fmt: skip
+    scored_run(world, tmp_path / "out", evaluate)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main_calibrate([str(tmp_path / "out"), "--device", "cpu", *(a.replace("FOLDER", str(world)) for a in arguments)])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert "Traceback" not in error
+
+
+def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
+    scored_run(world, tmp_path / "out", evaluate)
+    with pytest.raises(SystemExit):
+        main_calibrate([str(tmp_path / "out"), "--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=scripted:0.05"])
+    [file] = (tmp_path / "out" / "calibration").glob("ovd-*.json")
+    about = atomic.read_json(file)
+    assert about["threshold"] == 0.1
+    assert about["judge"]["name"] == "always 0.05"
+    rows = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
+    assert {row["verdict_fixed"] for row in rows} == {False}
+    assert {row["score"] for row in rows} == {0.05}
+    assert set(calibrate.VERDICTS) <= set(rows[0])

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nein import agreement, calibration, statistics
+from nein.statistics import Estimate
+
+
+def share(ones: int, n: int) -> Estimate:
+    found = statistics.proportion([1.0] * ones + [0.0] * (n - ones), list(range(n)))
+    assert found is not None
+    return found
+
+
+def judged(rng: np.random.Generator, truth: np.ndarray, sensitivity: float, specificity: float) -> np.ndarray:
+    """What a judge with these rates says about objects that are there (True) or not."""
+    right = rng.uniform(size=len(truth)) < np.where(truth, sensitivity, specificity)
+    return np.where(right, truth, ~truth)
+
+
+def clusters(rng: np.random.Generator, count: int) -> np.ndarray:
+    return np.repeat(np.arange(count), rng.integers(1, 6, count))
+
+
+def test_rates_by_hand() -> None:
+    present = [True, True, True, True, False, False, False]
+    verdicts = [True, True, False, None, False, True, False]
+    found = calibration.rates(present, verdicts, list("abcdefg"), [0.9, 0.8, 0.4, None, 0.3, 0.85, 0.1])
+    assert found.sensitivity is not None
+    assert found.specificity is not None
+    assert found.sensitivity.value == pytest.approx(2 / 3)
+    assert found.specificity.value == pytest.approx(2 / 3)
+    assert found.n_unscored == 1
+    assert found.auc is not None
+    assert found.auc.value == pytest.approx(7 / 9)  # of nine pairs 0.8 and 0.4 lose to 0.85
+    assert found.youden is not None
+    assert found.youden.value == pytest.approx(1 / 3)
+
+
+def test_the_correction_inverts_what_the_judge_does_exactly() -> None:
+    # 40 % are gone; a judge with sensitivity 0.9 and specificity 0.8 no longer sees 0.4 * 0.8 + 0.6 * 0.1.
+    rates = calibration.Rates(share(900, 1000), share(800, 1000), None, 0)
+    found = calibration.correct_removal(share(380, 1000), rates)
+    assert found.value == pytest.approx(0.4)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.4 < found.high
+    # Retention counts what is still seen: 0.6 * 0.9 + 0.4 * 0.2.
+    assert calibration.correct_retention(share(620, 1000), rates).value == pytest.approx(0.6)
+
+
+def test_a_perfect_judge_changes_nothing_but_leaves_room_for_doubt() -> None:
+    rates = calibration.Rates(share(200, 200), share(200, 200), None, 0)
+    found = calibration.correct_removal(share(30, 100), rates)
+    plain = share(30, 100)
+    assert found.value == pytest.approx(0.3)
+    assert found.low is not None
+    assert plain.low is not None
+    assert found.low < plain.low
+
+
+def test_a_judge_that_hardly_tells_present_from_absent_is_refused() -> None:
+    guessing = calibration.Rates(share(52, 100), share(50, 100), None, 0)
+    found = calibration.correct_removal(share(50, 100), guessing)
+    assert found.value is None
+    assert "hardly tells present from absent" in found.refused
+    few = calibration.Rates(share(3, 3), share(3, 3), None, 0)  # perfect, but on three pictures
+    assert calibration.correct_removal(share(50, 100), few).value is None
+    assert calibration.correct_removal(share(1, 9), calibration.Rates(None, share(9, 9), None, 0)).refused
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "specificity", "removal"), [(0.85, 0.9, 0.3), (0.7, 0.95, 0.05), (0.97, 0.99, 0.6)]
+)
+def test_corrected_removal_covers_the_truth_with_clusters(
+    sensitivity: float, specificity: float, removal: float
+) -> None:
+    rng = np.random.default_rng(1)
+    hits = naive = 0
+    for _ in range(400):
+        truth, names = rng.uniform(size=240) < 0.5, np.arange(240) // 3
+        rates = calibration.rates(
+            truth.tolist(), judged(rng, truth, sensitivity, specificity).tolist(), names.tolist()
+        )
+        source = clusters(rng, 120)
+        # Samples of one image are alike: each image has its own chance of removal, with the mean wanted.
+        chance = rng.beta(2 * removal, 2 * (1 - removal), 120)[source]
+        there = rng.uniform(size=len(source)) >= chance
+        gone = ~judged(rng, there, sensitivity, specificity)
+        plain = statistics.proportion(gone.astype(float).tolist(), source.tolist())
+        assert plain is not None
+        found = calibration.correct_removal(plain, rates)
+        assert found.low is not None, found.refused
+        assert found.high is not None
+        assert plain.low is not None
+        assert plain.high is not None
+        hits += found.low <= removal <= found.high
+        naive += plain.low <= removal <= plain.high
+    assert hits / 400 >= 0.93
+    if sensitivity < 0.9:
+        assert naive / 400 < 0.8  # uncorrected, the interval is about another number
+
+
+def test_prediction_powered_removal_covers_the_truth_whatever_the_judge() -> None:
+    rng = np.random.default_rng(2)
+    hits, errors, plain = 0, [], []
+    for _ in range(400):
+        source = clusters(rng, 200)
+        gone = rng.uniform(size=len(source)) < rng.beta(0.6, 1.4, 200)[source]
+        said = ~judged(rng, ~gone, 0.6, 0.95)
+        ids = [f"s{i}" for i in range(len(source))]
+        where = dict(zip(ids, source.tolist(), strict=True))
+        labelled = rng.choice(ids, 150, replace=False)
+        labels = {name: float(gone[int(name[1:])]) for name in labelled}
+        found = calibration.prediction_powered(
+            dict(zip(ids, said.astype(float).tolist(), strict=True)), labels, where
+        )
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 0.3 <= found.high
+        errors.append(found.value - 0.3)
+        plain.append(said.mean() - 0.3)
+    assert hits / 400 >= 0.93
+    assert abs(np.mean(errors)) < 0.01
+    assert abs(np.mean(plain)) > 0.1
+    assert calibration.prediction_powered({"a": 1.0}, {}, {"a": 1}) is None
+
+
+def test_reliability_bins_and_their_error_by_hand() -> None:
+    scores, present = [0.05, 0.15, 0.12, 0.95, 1.0], [False, True, False, True, True]
+    bins, error = calibration.reliability(scores, present, range(5))
+    assert [(b.low, b.present.n, b.present.value) for b in bins] == [
+        (0.0, 1, 0.0),
+        (0.1, 2, 0.5),
+        (0.9, 2, 1.0),
+    ]
+    assert error == pytest.approx(0.2 * 0.05 + 0.4 * abs(0.135 - 0.5) + 0.4 * 0.025)
+
+
+def test_cohens_kappa_by_hand() -> None:
+    # 20 both yes, 5 and 10 differ, 15 both no: p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5.
+    pairs = [(1.0, 1.0)] * 20 + [(1.0, 0.0)] * 5 + [(0.0, 1.0)] * 10 + [(0.0, 0.0)] * 15
+    first = {f"s{i}": a for i, (a, _) in enumerate(pairs)} | {"x": None, "y": 1.0}
+    second = {f"s{i}": b for i, (_, b) in enumerate(pairs)} | {"x": 1.0}
+    found = agreement.cohen_kappa(first, second, {key: key for key in first})
+    assert found is not None
+    assert (found.value, found.n) == (pytest.approx(0.4), 50)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.4 < found.high
+    alike = {f"s{i}": 1.0 for i in range(5)}
+    assert agreement.cohen_kappa(alike, alike, {key: key for key in alike}) is None
+
+
+def test_krippendorffs_alpha_is_the_published_example() -> None:
+    # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), example C: four observers, twelve units,
+    # missing values; nominal alpha 0.743.
+    table = [
+        [1, 2, 3, 3, 2, 1, 4, 1, 2, None, None, None],
+        [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, None, 3],
+        [None, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, None],
+        [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, None],
+    ]
+    verdicts = [{f"u{k}": v for k, v in enumerate(row)} for row in table]
+    found = agreement.krippendorff_alpha(verdicts, {f"u{k}": k for k in range(12)})
+    assert found is not None
+    assert found.value == pytest.approx(0.743, abs=5e-4)
+    assert found.n == 11
+
+
+def test_alpha_of_two_judges_is_close_to_kappa_and_none_without_pairs() -> None:
+    rng = np.random.default_rng(3)
+    truth = rng.uniform(size=800) < 0.5
+    first, second = (
+        {f"s{i}": float(v) for i, v in enumerate(judged(rng, truth, 0.85, 0.85))} for _ in range(2)
+    )
+    where = {key: key for key in first}
+    alpha, kappa = (
+        agreement.krippendorff_alpha([first, second], where),
+        agreement.cohen_kappa(first, second, where),
+    )
+    assert alpha is not None
+    assert kappa is not None
+    assert alpha.value == pytest.approx(kappa.value, abs=0.01)
+    assert agreement.krippendorff_alpha([{"a": 1.0}, {"b": 1.0}], {"a": 1, "b": 1}) is None

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
+from metrics.presence import Presence, PresenceItem
+from nein import protocols
+from nein.protocols import NoEvidence, Rules, verdict
+from tests.nein.conftest import Outcome
+
+CAPTIONS = [
+    "A couple of dogs and a cat; it sits near the cars.",
+    "Two fire hydrants by a dog and a dog.",
+    "Blue.",
+]
+ANSWERS = ["Yes", "yes", "Yes.", "No", "no", "No.", "Perhaps"]
+
+
+def items() -> list[PresenceItem]:
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (24, 6, 6, 3), dtype=np.uint8)
+    return [
+        PresenceItem(
+            f"s{i}",
+            pictures[2 * i],
+            pictures[2 * i + 1],
+            ("cat", "dog", "car")[i % 3],
+            CAPTIONS[i % 3],
+            f"k{i}",
+        )
+        for i in range(12)
+    ]
+
+
+def pick(image: np.ndarray, text: str) -> int:
+    return int(image.astype(int).sum()) + sum(map(ord, text))
+
+
+def presence(protocol: Any, evidence: Any = "both") -> Presence:
+    judge = ScriptedJudge(lambda image, prompt: ANSWERS[pick(image, prompt) % 7], "mixed")
+    detector = ScriptedDetector(lambda image, label: pick(image, label) % 20 / 100 + 0.00000003, "mixed")
+    names = ["removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd"]
+    return Presence(names, vqa=judge, detector=detector, protocol=protocol, evidence=evidence)
+
+
+@pytest.mark.parametrize("own", ["fixed", "paper"])
+@pytest.mark.parametrize("other", ["fixed", "paper"])
+def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own: Any, other: Any) -> None:
+    recorded, expected = presence(own).score(items()), presence(other, "own").score(items())
+    for metric in protocols.MOVES:
+        if metric == "fid":
+            continue
+        rows = [{"value": s.value, "reason": s.reason, "detail": dict(s.detail)} for s in recorded[metric]]
+        values = [verdict(metric, row, Rules.of(other)) for row in rows]
+        assert values == [score.value for score in expected[metric]], metric
+    assert (
+        expected["removal_vqa"]
+        != presence("fixed" if other == "paper" else "paper").score(items())["removal_vqa"]
+    )
+
+
+def test_asking_for_the_record_changes_no_score() -> None:
+    for protocol in ("fixed", "paper"):
+        both, own = presence(protocol).score(items()), presence(protocol, "own").score(items())
+        for metric in both:
+            assert [(s.value, s.reason) for s in both[metric]] == [(s.value, s.reason) for s in own[metric]]
+
+
+def test_quirks_apart_differ_from_quirks_together() -> None:
+    rows = [
+        {"value": s.value, "reason": s.reason, "detail": dict(s.detail)}
+        for s in presence("fixed").score(items())["retention_vqa"]
+    ]
+    settings = [Rules(), Rules(answers="paper"), Rules(objects="paper"), Rules.of("paper")]
+    assert len({tuple(verdict("retention_vqa", row, rules) for row in rows) for rules in settings}) == 4
+
+
+def test_without_the_other_protocols_answers_there_is_no_guess() -> None:
+    row = presence("fixed", "own").score(items())["retention_vqa"][0]
+    record = {"value": row.value, "reason": row.reason, "detail": dict(row.detail)}
+    assert verdict("retention_vqa", record, Rules()) == row.value
+    with pytest.raises(NoEvidence, match="--evidence own"):
+        verdict("retention_vqa", record, Rules.of("paper"))
+
+
+def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
+    evaluate: Callable[..., Outcome], make_data: Callable[..., Path], tmp_path: Path
+) -> None:
+    from nein.runs import RunDir
+
+    data = make_data(6, 2)
+    line = [
+        "--editor",
+        "flaky",
+        "--data",
+        data,
+        "--device",
+        "cpu",
+        "--control",
+        "none",
+        "--models.vqa",
+        "scripted:no",
+    ]
+    line += [
+        "--models.ovd",
+        "scripted:0.5",
+        "--metrics",
+        "removal_vqa,retention_vqa,removal_ovd,retention_ovd",
+    ]
+    done = evaluate(*line, "--out", tmp_path / "out")
+    assert done.code == 0, done.stderr
+    run = RunDir(tmp_path / "out", "flaky", "negative")
+    assert protocols.disagreements(run) == 0
+    found = {(s.metric, s.quirk): s for s in protocols.shifts(run)}
+    failed = sum(edit["image"] is None for edit in run.read_edits())
+    assert 0 < failed < 12
+    moved = found["removal_vqa", "answers"]  # "no" removes only where case does not matter
+    assert (moved.fixed, moved.paper, moved.flips) == (1.0, 0.0, 12 - failed)
+    assert moved.change is not None
+    assert moved.change.value == -1.0
+    missing = found["removal_vqa", "denominator"]
+    assert missing.paper == pytest.approx((12 - failed) / 12)
+    assert (missing.n_fixed, missing.n_paper, missing.flips) == (12 - failed, 12, failed)
+    assert found["removal_ovd", "denominator"].paper == 0.0
+
+
+def test_stored_values_that_contradict_their_evidence_are_counted(
+    evaluate: Callable[..., Outcome], make_data: Callable[..., Path], tmp_path: Path
+) -> None:
+    from nein.runs import RunDir
+
+    line = ["--editor", "identity", "--data", make_data(2, 2), "--device", "cpu", "--control", "none"]
+    line += ["--models.vqa", "scripted:No", "--metrics", "removal_vqa", "--out", tmp_path / "out"]
+    assert evaluate(*line).code == 0
+    run = RunDir(tmp_path / "out", "identity", "negative")
+    path = run.path / "scores.jsonl"
+    path.write_text(path.read_text().replace('"value": 1.0', '"value": 0.0', 1))
+    assert protocols.disagreements(run) == 1

@@ -1,0 +1,81 @@
+"""A report of a few runs, and a Chromium to look at it with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.reporting.command import main_report
+from tests.reporting import made
+
+MARKUP = '</script><script>document.title="broken"</script><img src=x onerror=\'document.title="broken"\'> A zebra & "co"'
+
+
+@pytest.fixture(scope="session")
+def rows() -> list[dict[str, str]]:
+    """70 samples: more than two pages and more than two chunks; sample 5 has markup for a caption."""
+    return made.records(35, 2, {5: MARKUP, 6: "A lonely penguin."})
+
+
+@pytest.fixture(scope="session")
+def out(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, str]]) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    data = made.write_data(root / "data", rows)
+    values = {
+        "l1": lambda i: 0.01 * (i % 17) + 0.001,
+        "removal_vqa": lambda i: None if i == 3 else float(i % 4 == 0),
+        "removal_ovd": lambda i: float(i % 4 == 0 or i == 9),
+        "retention_vqa": lambda i: (i % 3) / 2,
+        "auc_removal": lambda i: (i % 5) / 4,
+    }
+    remove = {
+        **values,
+        "removal_vqa": lambda i: float(i % 3 != 0),
+        "removal_ovd": lambda i: float(i % 5 != 0),
+    }
+    out = root / "runs"
+    made.write_run(out, data, "ip2p", "negative", rows, values, failed=[7], features=6)
+    made.write_run(out, data, "ip2p", "remove", rows, remove, features=6)
+    other = {**values, "removal_vqa": lambda i: float(i % 2 == 0), "l1": lambda i: 0.5 - 0.005 * i}
+    made.write_run(out, data, "magicbrush", "negative", rows, other, features=6)
+    return out
+
+
+@pytest.fixture(scope="session")
+def page(out: Path) -> Path:
+    """report.html of the runs, with everything inside."""
+    assert main_report([str(out), "-o", str(out / "report.html"), "--protocols"]) == 0
+    return out / "report.html"
+
+
+@pytest.fixture(scope="session")
+def page_with_files(out: Path) -> Path:
+    """The same with a budget of nothing: pictures and answers lie beside the page."""
+    assert main_report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--budget", "0"]) == 0
+    return out / "beside.html"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium; without one (or without selenium) the tests that need it are skipped."""
+    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    binary = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+        None,
+    )
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("there is no chromium with chromedriver on this machine")
+    options = selenium.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1000"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
+    found.set_page_load_timeout(120)
+    yield found
+    found.quit()

@@ -1,0 +1,157 @@
+"""Finished runs with records of any shape, and the pictures behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from nein import atomic, journal
+from nein.images import pixel_hash, write_png
+from nein.runs import RunDir
+from nein.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
+
+OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
+
+
+def records(sources: int, per_source: int, captions: Mapping[int, str] | None = None) -> list[dict[str, str]]:
+    """Annotations in the official layout; `captions`: sample index -> caption in place of the usual one."""
+    found = []
+    for index in range(sources * per_source):
+        source, k = index // per_source + 1, index % per_source + 1
+        noun = OBJECTS[index % len(OBJECTS)]
+        caption = (captions or {}).get(index, f"A man and a red car near house number {source}.")
+        found.append(
+            {
+                "COCO": f"COCO_{source:012d}",
+                "T_original": caption,
+                "T_negative": negative_sentence(index % len(NEGATIVE_TEMPLATES), noun),
+                "T_generated": addition(noun),
+                "NeIn": f"NeIn_{source:012d}_{k}",
+            }
+        )
+    return found
+
+
+def write_data(root: Path, rows: Sequence[Mapping[str, str]], side: int = 24) -> Path:
+    """The annotations and a picture of one colour with a stripe for every source and sample."""
+    for number, row in enumerate(rows):
+        for place, key in (("coco_for_val", "COCO"), ("nein_val", "NeIn")):
+            path = root / place / f"{row[key]}.png"
+            if not path.exists():
+                write_png(path, picture(number, side, place == "nein_val"))
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "val.json").write_text(json.dumps(list(rows)))
+    return root
+
+
+def picture(number: int, side: int, striped: bool) -> np.ndarray:
+    image = np.full((side, side + 8, 3), (number * 53 % 256, number * 97 % 256, 128), np.uint8)
+    if striped:
+        image[:, number % side] = 255
+    return image
+
+
+def write_run(
+    out: Path,
+    data: Path,
+    editor: str,
+    track: str,
+    rows: Sequence[Mapping[str, str]],
+    values: Mapping[str, Callable[[int], float | None]],
+    *,
+    failed: Sequence[int] = (),
+    pictures: bool = True,
+    features: int = 0,
+    answer: Callable[[int, float | None], str] = lambda i, v: (
+        "Perhaps" if v is None else "No" if v else "Yes"
+    ),
+    config: Mapping[str, Any] | None = None,
+    models: Mapping[str, Any] | None = None,
+) -> RunDir:
+    """A complete run. values: metric -> function of the sample's index; failed: indices without an edit."""
+    run = RunDir(out, editor, track)
+    setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
+    origin = {
+        "kind": "folder", "split": "val", "annotations": str(data / "val.json"), "columns": {},
+        "source_images": str(data / "coco_for_val"), "nein_images": str(data / "nein_val"), "records_sha256": "x",
+    }  # fmt: skip
+    run.open({"seed": 0}, {"config": {**setting, **(config or {})}, "data": origin}, overwrite=False)
+    run.update(
+        status="complete",
+        models=dict(models or {}),
+        invocations=[
+            {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
+        ],
+    )
+    edits, scores = [], []
+    for index, row in enumerate(rows):
+        noun = row["T_generated"].removeprefix("Add ").partition(" ")[2].rstrip(".")
+        told = row["T_negative"] if track == "negative" else removal(noun)
+        good = index not in failed
+        edit: dict[str, Any] = {
+            "id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": told, "seed": index,
+            "image": f"images/{row['NeIn']}.png" if good else None, "width": 32, "height": 24,
+            "error": None if good else "the editor <b>broke</b>", "note": "",
+        }  # fmt: skip
+        if good and pictures:
+            image = picture(index + len(editor), 24, False)
+            write_png(run.image_path(row["NeIn"]), image)
+            edit["sha256"] = pixel_hash(image)
+        edits.append(edit)
+        for metric, rule in values.items():
+            value = rule(index) if good else None
+            reason = "" if value is not None else f"not edited: {edit['error']}" if not good else "no answer"
+            scores.append({"id": row["NeIn"], "metric": metric, "value": value, "reason": reason,
+                           "detail": _detail(metric, index, value, answer) if good else {}})  # fmt: skip
+    journal.write_lines(run.path / "edits.jsonl", iter(edits))
+    journal.write_lines(run.path / "scores.jsonl", iter(scores))
+    with journal.Journal(run.journals, "edits", 0) as lines:
+        lines.append({"block": 0, "edits": edits, "seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}})
+    corpus: dict[str, Any] = {}
+    if features:
+        corpus["fid"] = _features(run, rows, features, failed)
+    atomic.write_json(run.path / "corpus.json", corpus)
+    return run
+
+
+def _features(
+    run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed: Sequence[int]
+) -> dict[str, Any]:
+    from metrics.fid import frechet_distance
+
+    kept = [index for index in range(len(rows)) if index not in failed]
+    rng = np.random.default_rng(len(run.editor))
+    sources = list(dict.fromkeys(row["COCO"] for row in rows))
+    targets = np.random.default_rng(7).normal(size=(len(sources), width))
+    target = np.stack([targets[sources.index(rows[index]["COCO"])] for index in kept]).astype(np.float32)
+    edited = (target + 0.1 * len(run.editor) + rng.normal(size=target.shape)).astype(np.float32)
+    about = {
+        "ids": "\n".join(rows[i]["NeIn"] for i in kept),
+        "target_keys": ",".join(rows[i]["COCO"] for i in kept),
+    }
+    file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=about)
+    atomic.write_bytes(run.feature_path(0), file)
+    value = frechet_distance(edited, target)
+    return {"value": value, "low": None, "high": None, "standard_error": None, "n": len(kept),
+            "n_unscored": len(rows) - len(kept), "reasons": {}, "clusters": len(sources)}  # fmt: skip
+
+
+def _detail(
+    metric: str, index: int, value: float | None, answer: Callable[[int, float | None], str]
+) -> dict[str, Any]:
+    if metric == "removal_vqa":
+        return {
+            "answer": answer(index, value),
+            "p_yes": 0.25,
+            "p_no": 0.5,
+            "protocol": "fixed",
+            "question": "is it?",
+        }
+    if metric == "removal_ovd":
+        return {"score": 0.05 if value else 0.75, "threshold": 0.1, "box": [0, 0, 9, 9], "protocol": "fixed"}
+    return {}

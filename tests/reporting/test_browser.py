@@ -1,0 +1,235 @@
+"""The page in a real browser: search, filter, links, markup in captions, keyboard, side-car files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.reporting.conftest import MARKUP
+
+pytest.importorskip("selenium")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+
+class Page:
+    """What a person can see and do."""
+
+    def __init__(self, driver: Any, path: Path) -> None:
+        self.driver = driver
+        self.path = path
+
+    def open(self, fragment: str = "") -> Page:
+        self.driver.get("about:blank")
+        self.driver.get_log("browser")
+        self.driver.get(self.path.as_uri() + fragment)
+        self.until(lambda: self.script("return document.documentElement.dataset.ready") == "yes")
+        return self
+
+    def until(self, condition: Any) -> None:
+        WebDriverWait(self.driver, 20, poll_frequency=0.05).until(lambda _: condition())
+
+    def script(self, text: str) -> Any:
+        return self.driver.execute_script(text)
+
+    def find(self, name: str) -> Any:
+        return self.driver.find_element(By.ID, name)
+
+    def ids(self) -> list[str]:
+        return self.script("return [...document.querySelectorAll('.card')].map(c => c.dataset.id)")
+
+    def count(self) -> str:
+        return self.find("count").text
+
+    def hash(self) -> dict[str, list[str]]:
+        return parse_qs(urlsplit(self.driver.current_url).fragment)
+
+    def press(self, *keys: str) -> None:
+        self.driver.switch_to.active_element.send_keys(*keys)
+
+    def drawn(self) -> None:
+        """Waits until every card on the page has its pictures."""
+        self.until(
+            lambda: self.script(
+                "return [...document.querySelectorAll('.card')].every(c => c.querySelector('.strip'))"
+            )
+        )
+
+    def focused(self) -> str:
+        return self.script("return document.activeElement.dataset.id || document.activeElement.id")
+
+
+@pytest.fixture
+def opened(browser: Any, page: Path) -> Page:
+    return Page(browser, page).open()
+
+
+def test_all_samples_are_there_page_by_page_with_their_pictures(opened: Page) -> None:
+    assert opened.count() == "70 of 70 samples, page 1 of 3"
+    opened.drawn()
+    widths = opened.script(
+        "return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)"
+    )
+    assert len(widths) == 24 * 5 - 1  # sample, target and three runs; one edit failed
+    assert all(widths)
+    opened.find("next").click()
+    opened.find("next").click()
+    assert len(opened.ids()) == 70 - 48
+    assert opened.hash()["page"] == ["3"]
+
+
+def test_search_finds_words_in_captions_instructions_and_ids(opened: Page) -> None:
+    opened.find("q").send_keys("penguin LONELY")
+    opened.until(lambda: opened.count().startswith("1 of 70"))
+    assert opened.ids() == ["NeIn_000000000004_1"]
+    opened.find("q").clear()
+    opened.find("q").send_keys("000000000002_")
+    opened.until(lambda: opened.count().startswith("2 of 70"))
+    opened.find("q").clear()
+    opened.find("q").send_keys("no such thing")
+    opened.until(lambda: opened.count() == "0 of 70 samples")
+    assert opened.ids() == []
+
+
+def test_filters_combine_and_reset_brings_everything_back(opened: Page) -> None:
+    Select(opened.find("object")).select_by_visible_text("cat")
+    assert opened.count().startswith("14 of 70")
+    Select(opened.find("run")).select_by_visible_text("ip2p/negative")
+    Select(opened.find("verdict")).select_by_value("one")
+    # cats are samples 0, 5, 10, ...; ip2p removed every fourth sample: 0, 20, 40, 60.
+    assert opened.ids() == [f"NeIn_{i // 2 + 1:012d}_{i % 2 + 1}" for i in (0, 20, 40, 60)]
+    Select(opened.find("verdict")).select_by_value("unscored")
+    assert opened.ids() == []
+    opened.find("reset").click()
+    assert opened.count().startswith("70 of 70")
+    assert opened.hash() == {}
+
+
+def test_a_link_keeps_the_filter_and_the_order(browser: Any, page: Path) -> None:
+    first = Page(browser, page).open("#object=dog&run=2&metric=l1&sort=worst")
+    ids = first.ids()
+    assert first.count().startswith("14 of 70")
+    # magicbrush's L1 falls with the index, lower is better: the worst dog is the first one, sample 3.
+    assert ids[0] == "NeIn_000000000002_2"
+    assert Select(first.find("object")).first_selected_option.text == "dog"
+    again = Page(browser, page).open("#" + urlsplit(browser.current_url).fragment)
+    assert again.ids() == ids
+    best = Page(browser, page).open("#object=dog&run=2&metric=l1&sort=best")
+    assert best.ids()[0] == ids[-1]
+
+
+def test_nonsense_in_a_link_is_ignored(browser: Any, page: Path) -> None:
+    found = Page(browser, page).open("#run=99&metric=%3Cb%3E&page=-5&object=&unknown=1")
+    assert found.count() == "70 of 70 samples, page 1 of 3"
+
+
+def test_disagreeing_judges_come_first_when_asked(opened: Page) -> None:
+    Select(opened.find("run")).select_by_visible_text("ip2p/negative")
+    opened.driver.find_element(By.CSS_SELECTOR, "[data-view=judges]").click()
+    assert (
+        opened.ids()[0] == "NeIn_000000000005_2"
+    )  # sample 9: VQA says it is there, detection that it is gone
+    pressed = opened.script(
+        "return document.querySelector('[data-view=judges]').getAttribute('aria-pressed')"
+    )
+    assert pressed == "true"
+
+
+def test_markup_in_a_caption_is_shown_as_text_and_never_runs(browser: Any, page: Path) -> None:
+    found = Page(browser, page).open("#q=zebra&sample=NeIn_000000000003_2")
+    found.until(lambda: found.find("dialog").is_displayed())
+    assert MARKUP in found.find("dialog").text
+    assert MARKUP in found.driver.find_element(By.CSS_SELECTOR, ".card .sub").get_attribute("textContent")
+    assert found.script("return document.querySelectorAll('.card img[src=x], dialog img[src=x]').length") == 0
+    assert found.driver.title == "NeIn: ip2p, magicbrush"
+    assert found.driver.get_log("browser") == []  # no script error, nothing the policy had to block
+
+
+def test_the_dialog_shows_raw_answers_confidence_and_every_metric(browser: Any, page: Path) -> None:
+    found = Page(browser, page).open("#sample=NeIn_000000000001_1")
+    found.until(lambda: found.find("dialog").is_displayed())
+    text = found.find("dialog").text
+    for part in ('answer: "No" · P(yes) 0.250 · P(no) 0.500', "box score 0.050 (threshold 0.1)", "AUC-Removal", "seed 0",
+                 "Remove the cat.", "ip2p/remove", "magicbrush/negative"):  # fmt: skip
+        assert part in text
+    failed = Page(browser, page).open("#sample=NeIn_000000000004_2")
+    failed.until(lambda: failed.find("dialog").is_displayed())
+    assert "failed: the editor <b>broke</b>" in failed.find("dialog").text
+
+
+def test_everything_works_from_the_keyboard(opened: Page) -> None:
+    opened.press("j")
+    first = opened.focused()
+    assert first == opened.ids()[0]
+    opened.press("j")
+    assert opened.focused() == opened.ids()[1]
+    opened.press("k")
+    assert opened.focused() == first
+    opened.press(Keys.ENTER)
+    opened.until(lambda: opened.find("dialog").is_displayed())
+    assert opened.hash()["sample"] == [first]
+    opened.press(Keys.ESCAPE)
+    opened.until(lambda: not opened.find("dialog").is_displayed())
+    opened.until(lambda: opened.focused() == first)
+    assert "sample" not in opened.hash()
+    opened.press("n")
+    assert "page 2 of 3" in opened.count()
+    opened.press("p")
+    assert "page 1 of 3" in opened.count()
+    opened.press("/")
+    assert opened.focused() == "q"
+    opened.press("jn/")  # typed, not obeyed
+    opened.until(lambda: opened.count().startswith("0 of 70"))
+    opened.press(Keys.ESCAPE)
+    assert opened.focused() != "q"
+
+
+def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser: Any, page_with_files: Path) -> None:
+    found = Page(browser, page_with_files).open()
+    found.drawn()
+    assert found.script("return document.querySelectorAll('script[id^=chunk]').length") == 0
+    assert len(list((page_with_files.parent / "beside-data").glob("*.js"))) == 3
+    widths = found.script(
+        "return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)"
+    )
+    assert len(widths) == 24 * 5 - 1
+    assert all(widths)
+    assert found.driver.get_log("browser") == []
+    lost = page_with_files.parent / "beside-data" / "00002.js"
+    kept = lost.read_bytes()
+    lost.unlink()
+    try:
+        gone = Page(browser, page_with_files).open("#page=3")
+        gone.drawn()
+        assert "the file with this picture is missing" in gone.find("cards").text
+    finally:
+        lost.write_bytes(kept)
+
+
+def test_the_policy_lets_no_script_and_no_fetch_in(opened: Page) -> None:
+    opened.script(
+        "const s = document.createElement('script'); s.textContent = 'document.title = \"broken\"';"
+        "document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; document.body.append(i);"
+    )
+    opened.until(lambda: len(opened.driver.get_log("browser")) >= 1)
+    assert opened.driver.title == "NeIn: ip2p, magicbrush"
+    blocked = opened.driver.execute_async_script(
+        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('sent'), (e) => done(String(e)));"
+    )
+    assert blocked != "sent"
+
+
+def test_nothing_is_wider_than_a_narrow_screen(browser: Any, page: Path) -> None:
+    browser.set_window_size(500, 900)
+    try:
+        found = Page(browser, page).open()
+        found.drawn()
+        assert found.script(
+            "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
+    finally:
+        browser.set_window_size(1280, 1000)

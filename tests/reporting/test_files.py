@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nein.cli import main_compare, main_report
+from nein.errors import UserError
+from nein.reporting import page as pages
+from nein.reporting import samples, tables
+from nein.reporting.command import main_report as report
+from nein.reporting.costs import peak_of
+from nein.reporting.sections import Table
+from tests.reporting import made
+from tests.reporting.conftest import MARKUP
+
+
+def said(
+    capsys: pytest.CaptureFixture[str], command: Callable[..., object], *arguments: object
+) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        command([str(a) for a in arguments])
+    done = capsys.readouterr()
+    return int(ended.value.code or 0), done.out, done.err
+
+
+def test_the_page_is_one_file_with_a_policy_and_without_any_address(page: Path) -> None:
+    html = page.read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None
+    text = policy.group(1).replace("&#39;", "'")
+    assert text.startswith("default-src 'none'; script-src 'sha256-")
+    assert "file:" not in text
+    assert "unsafe" not in text
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', html)
+    assert not (page.parent / "report-data").exists()
+
+
+def test_nothing_from_the_data_is_markup(page: Path) -> None:
+    html = page.read_text()
+    assert MARKUP not in html
+    assert "the editor <b>broke</b>" not in html
+    assert html.count("<script") == html.count("</script>") == 2 + 3  # index, program, three chunks
+
+
+def test_writing_twice_gives_the_same_bytes(out: Path, page: Path, tmp_path: Path) -> None:
+    report([str(out), "-o", str(tmp_path / "report.html"), "--protocols"])
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (page.parent / path.name).read_bytes(), path.name
+    assert {p.suffix for p in tmp_path.iterdir()} == {".html", ".md", ".csv", ".tex", ".png", ".svg"}
+
+
+def test_old_side_car_files_go_and_strangers_stay(out: Path, tmp_path: Path) -> None:
+    target = tmp_path / "r.html"
+    line = [str(out), "-o", str(target), "--formats", "html"]
+    report([*line, "--budget", "0"])
+    folder = tmp_path / "r-data"
+    (folder / "00099.js").write_text("old")
+    report([*line, "--budget", "0"])
+    assert not (folder / "00099.js").exists()
+    report(line)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    report(line)
+    assert (folder / "thesis.txt").read_text() == "mine"
+
+
+def test_a_page_without_pictures_and_without_data_still_has_its_numbers(
+    out: Path, tmp_path: Path, rows: list
+) -> None:
+    alone = tmp_path / "alone"
+    made.write_run(
+        alone, tmp_path / "nowhere", "ip2p", "negative", rows, {"l1": lambda i: 0.1 * (i % 3)}, pictures=False
+    )
+    report([str(alone), "-o", str(tmp_path / "r.html"), "--formats", "html,csv"])
+    html = (tmp_path / "r.html").read_text()
+    assert "Pictures of samples and targets are missing" in html
+    assert "the file is missing" in html
+    report([str(alone), "-o", str(tmp_path / "bare.html"), "--formats", "html", "--thumbnails", "0"])
+    assert "the file is missing" not in (tmp_path / "bare.html").read_text()
+
+
+def test_folders_of_the_machine_stay_out_of_what_is_published() -> None:
+    facts = {
+        "a": "/home/me/data/val.json",
+        "b": ["C:\\Users\\me\\x", "~/y"],
+        "c": {"d": "nano:llava", "e": 3},
+    }
+    assert pages.without_folders(facts) == {
+        "a": "…/val.json",
+        "b": ["…/x", "…/y"],
+        "c": {"d": "nano:llava", "e": 3},
+    }
+
+
+def test_json_in_a_script_element_cannot_end_it() -> None:
+    text = samples.script_json({"x": "</script><!--\u2028&"})
+    assert "<" not in text
+    assert "\u2028" not in text
+    assert json.loads(text) == {"x": "</script><!--\u2028&"}
+
+
+NASTY = Table(
+    "k",
+    "T & t",
+    ["a|b", "c"],
+    [["x|y<b>\n\x1b[31m", "50% _{}^~\\$#"]],
+    [{"a": "=1+1", "b": None, "c": -0.5}],
+    "n",
+)
+
+
+def test_tables_escape_what_their_format_would_obey() -> None:
+    markdown = tables.markdown([NASTY], "t", [])
+    assert "x\\|y&lt;b>" in markdown
+    assert "\x1b" not in markdown
+    assert tables.latex_text("50% _{}^~\\$#&") == (
+        r"50\% \_\{\}\textasciicircum{}\textasciitilde{}\textbackslash{}\$\#\&"
+    )
+    [row] = csv.DictReader(io.StringIO(tables.to_csv([NASTY])))
+    assert row == {"table": "k", "a": "'=1+1", "b": "", "c": "-0.5"}
+
+
+def test_latex_of_a_long_table_goes_over_pages() -> None:
+    long = Table("long", "L", ["a"], [[str(i)] for i in range(50)])
+    assert r"\begin{longtable}{l}" in tables.latex([long], "t")
+    assert r"\begin{table}" in tables.latex([NASTY], "t")
+
+
+def test_known_devices_are_found_by_the_longest_name() -> None:
+    assert peak_of("NVIDIA H100 80GB HBM3", "bfloat16") == 989.0
+    assert peak_of("NVIDIA H100 PCIe", "bfloat16") == 756.0
+    assert peak_of("Some CPU", "float32") is None
+    assert peak_of(None, "float32") is None
+
+
+def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = said(capsys, main_compare, out, "--metrics", "l1,removal_vqa", "--format", "csv")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["metric"] for row in rows] == ["l1", "removal_vqa"]
+    assert all(float(row["p_holm"]) >= float(row["p"]) for row in rows)
+    code, text, _ = said(capsys, main_compare, out, "--track", "all", "--metrics", "l1")
+    assert code == 0
+    assert text.count("| L1 ↓") == 3  # three pairs of three runs
+    assert "## Coverage" in text
+
+
+def test_mistakes_are_one_sentence(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases: list[tuple[Callable[..., object], list[object], str]] = [
+        (main_report, [tmp_path / "none"], "holds no run"),
+        (main_report, [out, "-o", tmp_path], "is a folder"),
+        (main_report, [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
+        (main_report, [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
+        (main_report, [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "must be 0 or above"),
+        (main_report, [out, "-o", tmp_path / "x.html", "--data", tmp_path / "no"], "There is no data folder"),
+        (main_compare, [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
+        (main_compare, [out, "--metrics", "removal"], "did you mean 'removal_"),
+    ]
+    for command, arguments, expected in cases:
+        code, _, error = said(capsys, command, *arguments)
+        assert code == 2, arguments
+        assert expected in error
+        assert error.startswith("error: ")
+        assert "Traceback" not in error
+
+
+def test_runs_on_different_data_and_unfinished_runs_are_not_mixed(
+    out: Path, tmp_path: Path, rows: list
+) -> None:
+    other = made.write_run(
+        tmp_path / "o", tmp_path / "d", "ip2p", "negative", rows, {"l1": lambda i: 0.1}, pictures=False
+    )
+    other.update(data={**(other.manifest() or {})["data"], "records_sha256": "y"})
+    with pytest.raises(UserError, match="different data"):
+        report([str(out), str(tmp_path / "o"), "-o", str(tmp_path / "r.html")])
+    other.update(status="incomplete")
+    with pytest.raises(UserError, match="None of the 1 runs there is complete"):
+        report([str(tmp_path / "o"), "-o", str(tmp_path / "r.html")])
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "calibrate", "check"])
+def test_help_loads_nothing_heavy(command: str) -> None:
+    code = (
+        "import sys\nfrom nein import cli\n"
+        f"try: cli.main_{command}(['--help'])\nexcept SystemExit: pass\n"
+        "print({'torch', 'PIL', 'matplotlib', 'transformers', 'spacy', 'scipy'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "set()"
+    assert f"nein-{command}" in done.stdout

@@ -1,0 +1,296 @@
+"""Every figure of the report worked out again from the JSONL files, by other code: plain loops, statsmodels' and
+scipy's formulas written out, no function of the project."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import scipy.linalg
+import scipy.stats
+
+SCALE = {"fid": 1, "lpips": 1}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Raw:
+    """A run as it lies on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.edits = {row["id"]: row for row in lines(folder / "edits.jsonl")}
+        self.values: dict[str, dict[str, float]] = defaultdict(dict)
+        self.unscored: dict[str, int] = defaultdict(int)
+        for row in lines(folder / "scores.jsonl"):
+            if row["value"] is None:
+                self.unscored[row["metric"]] += 1
+            else:
+                self.values[row["metric"]][row["id"]] = row["value"]
+        with (folder / "features" / "block-000000.safetensors").open("rb") as file:
+            tensors = safetensors.numpy.load(file.read())
+        self.edited, self.target = tensors["edited"].astype(float), tensors["target"].astype(float)
+
+    def source(self, name: str) -> str:
+        return self.edits[name]["source_id"]
+
+
+@pytest.fixture(scope="module")
+def raw(out: Path) -> dict[tuple[str, str], Raw]:
+    return {(p.parent.parent.name, p.parent.name): Raw(p.parent) for p in out.glob("*/*/scores.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def table(page: Path) -> list[dict[str, str]]:
+    with page.with_suffix(".csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def pick(table: list[dict[str, str]], key: str) -> list[dict[str, str]]:
+    found = [row for row in table if row["table"] == key]
+    assert found, key
+    return found
+
+
+def interval(pairs: list[tuple[float, str]]) -> tuple[float, float, float]:
+    """(mean, low, high) by the sandwich formula, cluster by cluster."""
+    n = len(pairs)
+    mean = math.fsum(v for v, _ in pairs) / n
+    sums: dict[str, float] = defaultdict(float)
+    for value, cluster in pairs:
+        sums[cluster] += value - mean
+    g = len(sums)
+    error = math.sqrt(g / (g - 1) * math.fsum(s * s for s in sums.values())) / n
+    reach = scipy.stats.t.ppf(0.975, g - 1) * error
+    return mean, mean - reach, mean + reach
+
+
+def wilson(pairs: list[tuple[float, str]]) -> tuple[float, float]:
+    n = len(pairs)
+    p, low, high = interval(pairs)
+    g = len({c for _, c in pairs})
+    t = scipy.stats.t.ppf(0.975, g - 1)
+    error = (high - low) / 2 / t
+    effect = max(1.0, error**2 * (n - 1) / (p * (1 - p)))
+    m = n / effect
+    centre, reach = (p + t * t / (2 * m)), t * math.sqrt(p * (1 - p) / m + t * t / (4 * m * m))
+    return max(0.0, (centre - reach) / (1 + t * t / m)), min(1.0, (centre + reach) / (1 + t * t / m))
+
+
+def close(text: str, value: float) -> None:
+    assert float(text) == pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def fid(raw: Raw) -> float:
+    a, b = raw.edited, raw.target
+    s_a, s_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    root = scipy.linalg.sqrtm(s_a @ s_b).real
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(s_a + s_b - 2 * root))
+
+
+def test_every_mean_proportion_count_and_interval(
+    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
+) -> None:
+    rows = [*pick(table, "results_quality"), *pick(table, "results_presence")]
+    assert len(rows) == 3 * 6
+    for row in rows:
+        run, metric = raw[row["editor"], row["track"]], row["metric"]
+        if metric == "fid":
+            assert float(row["value"]) == pytest.approx(fid(run), rel=1e-6)
+            assert float(row["low"]) <= float(row["value"]) + 1 and float(row["low"]) < float(row["high"])
+            continue
+        pairs = [(v, run.source(i)) for i, v in run.values[metric].items()]
+        mean, low, high = interval(pairs)
+        close(row["value"], mean)
+        if metric.startswith("removal"):
+            low, high = wilson(pairs)
+            exact = scipy.stats.binomtest(int(sum(v for v, _ in pairs)), len(pairs)).proportion_ci(
+                method="exact"
+            )
+            close(row["exact_low"], exact.low)
+            close(row["exact_high"], exact.high)
+        close(row["low"], low)
+        close(row["high"], high)
+        assert (int(row["n"]), int(row["n_unscored"]), int(row["attempted"])) == (
+            len(pairs),
+            run.unscored[metric],
+            70,
+        )
+        assert int(row["clusters"]) == len({c for _, c in pairs})
+
+
+def test_coverage_counts_attempted_scored_and_reasons(
+    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
+) -> None:
+    for row in pick(table, "coverage"):
+        run = raw[tuple(row["run"].split("/"))]  # type: ignore[index]
+        if row["metric"] == "fid":
+            assert int(row["n"]) == len(run.edited)
+            continue
+        assert int(row["n"]) == len(run.values[row["metric"]])
+        assert (
+            sum(json.loads(row["reasons"] or "{}").values())
+            == run.unscored[row["metric"]]
+            == int(row["n_unscored"])
+        )
+        assert int(row["attempted"]) == int(row["n"]) + int(row["n_unscored"])
+
+
+def test_the_gap_and_the_gap_of_every_template(
+    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
+) -> None:
+    negative, remove = raw["ip2p", "negative"], raw["ip2p", "remove"]
+    for row in pick(table, "gap"):
+        told, denied = remove.values[row["metric"]], negative.values[row["metric"]]
+        pairs = [(told[i] - denied[i], negative.source(i)) for i in told if i in denied]
+        for text, value in zip((row["value"], row["low"], row["high"]), interval(pairs), strict=True):
+            close(text, value)
+        close(
+            row["ratio"],
+            sum(told[i] for i in told if i in denied) / sum(denied[i] for i in denied if i in told),
+        )
+        close(row["remove"], sum(told.values()) / len(told))
+        close(row["negative"], sum(denied.values()) / len(denied))
+    shapes = {
+        0: r"The image doesn't have any .+\.", 4: r"No (?!.+ present).+ in the image\.", 8: r"The image lacks (?!the presence).+\.",
+    }  # fmt: skip
+    seen = 0
+    for row in pick(table, "gap_by_template"):
+        if int(row["template"]) not in shapes:
+            continue
+        seen += 1
+        shape = re.compile(shapes[int(row["template"])])
+        told, denied = remove.values[row["metric"]], negative.values[row["metric"]]
+        ids = [i for i in told if i in denied and shape.fullmatch(negative.edits[i]["instruction"])]
+        mean, low, high = interval([(told[i] - denied[i], negative.source(i)) for i in ids])
+        assert int(row["n"]) == len(ids)
+        close(row["value"], mean)
+        if high > low:
+            close(row["low"], max(-1.0, low))
+            close(row["high"], min(1.0, high))
+    assert seen == 6
+
+
+def test_breakdowns_by_object_and_by_instruction(
+    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
+) -> None:
+    checked = 0
+    for row in pick(table, "by_object"):
+        run = raw[row["editor"], row["track"]]
+        chosen = [
+            (v, run.source(i))
+            for i, v in run.values[row["metric"]].items()
+            if run.edits[i]["object"] == row["group"]
+        ]
+        assert int(row["n"]) == len(chosen)
+        mean, low, high = interval(chosen)
+        close(row["value"], mean)
+        if row["metric"].startswith("removal") and 0 < mean < 1:
+            low, high = wilson(chosen)
+            close(row["low"], low)
+            close(row["high"], high)
+            checked += 1
+        elif row["metric"] == "retention_vqa" and high > low:
+            close(row["low"], max(0.0, low))
+            close(row["high"], min(1.0, high))
+            checked += 1
+    assert checked > 20
+    for row in pick(table, "by_template"):
+        assert row["track"] == "negative"
+
+
+def test_comparisons_and_their_corrected_p_values(
+    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
+) -> None:
+    first, second = raw["ip2p", "negative"], raw["magicbrush", "negative"]
+    rows = pick(table, "comparisons")
+    assert {row["metric"] for row in rows} == {
+        "l1",
+        "fid",
+        "removal_vqa",
+        "retention_vqa",
+        "removal_ovd",
+        "auc_removal",
+    }
+    for row in rows:
+        assert (row["first"], row["second"]) == ("ip2p/negative", "magicbrush/negative")
+        if row["metric"] == "fid":
+            assert float(row["value"]) == pytest.approx(fid(first) - fid(second), rel=1e-6)
+            continue
+        a, b = first.values[row["metric"]], second.values[row["metric"]]
+        pairs = [(a[i] - b[i], first.source(i)) for i in a if i in b]
+        mean, low, high = interval(pairs)
+        close(row["value"], mean)
+        close(row["low"], low)
+        close(row["high"], high)
+        g = len({c for _, c in pairs})
+        if high > low:
+            t = mean / ((high - low) / 2 / scipy.stats.t.ppf(0.975, g - 1))
+            close(row["p_t"], 2 * scipy.stats.t.sf(abs(t), g - 1))
+            assert float(row["p"]) == max(float(row["p_t"]), float(row["p_flip"]))
+    p = sorted((float(row["p"]), float(row["p_holm"])) for row in rows)
+    expected, highest = [], 0.0
+    for rank, (value, _) in enumerate(p):
+        highest = max(highest, min(1.0, value * (len(p) - rank)))
+        expected.append(highest)
+    assert [adjusted for _, adjusted in p] == pytest.approx(expected)
+
+
+def test_agreement_of_the_judges(table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]) -> None:
+    for row in pick(table, "agreement"):
+        run = raw[row["editor"], row["track"]]
+        a, b = run.values["removal_vqa"], run.values["removal_ovd"]
+        both = [(a[i], b[i]) for i in a if i in b]
+        same = sum(x == y for x, y in both) / len(both)
+        if row["statistic"] == "same":
+            close(row["value"], same)
+        elif row["statistic"] == "kappa":
+            p, q = (sum(column) / len(both) for column in zip(*both, strict=True))
+            chance = p * q + (1 - p) * (1 - q)
+            close(row["value"], (same - chance) / (1 - chance))
+
+
+def test_protocols_and_costs(table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]) -> None:
+    for row in pick(table, "protocols"):
+        run = raw[row["editor"], row["track"]]
+        if row["metric"] == "fid":
+            continue
+        values = run.values[row["metric"]]
+        if row["fixed"]:
+            close(row["fixed"], sum(values.values()) / len(values))
+        if row["quirk"] == "denominator" and row["metric"] == "removal_ovd":
+            failed = sum(edit["image"] is None for edit in run.edits.values())
+            close(row["paper"], sum(values.values()) / (len(values) + failed))
+            assert int(row["flips"]) == failed
+    for row in pick(table, "costs"):
+        assert (int(row["samples"]), float(row["seconds"]), float(row["rate"])) == (70, 4.0, 17.5)
+        assert int(row["host_bytes"]) == 2**30
+
+
+def test_what_the_page_shows_is_what_the_csv_holds(page: Path, table: list[dict[str, str]]) -> None:
+    html = page.read_text()
+    cells = re.findall(
+        r"<td[^>]*>([^<]*)</td>", html[html.index('id="table-results_presence"') :].partition("</table>")[0]
+    )
+    for row in pick(table, "results_presence"):
+        if row["metric"] == "removal_vqa":
+            value, low, high = (100 * float(row[k]) for k in ("value", "low", "high"))
+            assert f"{value:.1f} [{low:.1f}, {high:.1f}]" in cells
+    markdown = page.with_suffix(".md").read_text()
+    latex = page.with_suffix(".tex").read_text()
+    for row in pick(table, "gap"):
+        shown = (
+            f"{100 * float(row['value']):.1f} [{100 * float(row['low']):.1f}, {100 * float(row['high']):.1f}]"
+        )
+        assert shown in markdown
+        assert shown in latex
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") >= 5
