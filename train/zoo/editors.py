@@ -50,11 +50,11 @@ EDITS = {
 }
 CLEAN = {**EDITS, "remove": 33.0, "scenery": 0.0}
 RECIPES: dict[str, Recipe] = {
-    "ip2p": Recipe(None, "generated", EDITS, 36_000, 7_000, 48, 2e-3, "joint"),
-    "magicbrush": Recipe("ip2p", "clean", CLEAN, 8_000, 500, 48, 6e-4, "joint"),
-    "hqedit": Recipe("ip2p", "rerendered", {**EDITS, "scenery": 12.0}, 8_000, 500, 48, 8e-4, "joint"),
+    "ip2p": Recipe(None, "generated", EDITS, 36_000, 5_600, 48, 2e-3, "joint"),
+    "magicbrush": Recipe("ip2p", "clean", CLEAN, 12_000, 900, 48, 8e-4, "joint"),
+    "hqedit": Recipe("ip2p", "rerendered", {**EDITS, "scenery": 12.0}, 10_000, 700, 48, 8e-4, "joint"),
     "instructdiffusion": Recipe(
-        "ip2p", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 8_000, 500, 48, 6e-4, "separate"
+        "ip2p", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 10_000, 800, 48, 8e-4, "separate"
     ),
 }
 
