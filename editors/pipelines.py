@@ -189,17 +189,19 @@ class DiffusersPipeline:
         if self.negative_prompt is not None:
             arguments["negative_prompt"] = self.negative_prompt
         several = recipe.batched and len(requests) > 1
+        source: Any = pictures if several else pictures[0]
+        for _ in range(recipe.nested):
+            source = [source]
         output = self._pipeline(
             prompt=prompts if several else prompts[0],
-            **{recipe.image: pictures if several or recipe.listed else pictures[0]},
+            **{recipe.image: source},
             generator=generators if several else generators[0],
             num_inference_steps=self.steps,
             output_type="np",
             **arguments,
         )
-        if recipe.frames:
-            return [np.asarray(output.frames[0][-1])]
-        return [np.asarray(image) for image in output.images]
+        found = getattr(output, recipe.result)
+        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in found]
 
     def _edit_concept(self, request: EditRequest, picture: Image.Image) -> list[np.ndarray]:
         """The same of LEDITS++, which inverts the picture and guides away from the object's name."""

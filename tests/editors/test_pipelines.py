@@ -16,7 +16,7 @@ from PIL import Image
 import editors
 from editors import PRESETS, EditorError, EditRequest, get_editor
 from editors.recipes import RECIPES, kontext
-from tests.editors import tiny_pipelines
+from tests.editors import tiny_more, tiny_pipelines
 
 # Those of a first look run always, the rest with `make test-slow`.
 QUICK = (
@@ -55,7 +55,7 @@ def small_area(monkeypatch):
             return original(min(area, SIDE * SIDE), ratio)
 
         monkeypatch.setattr(module, "calculate_dimensions", capped)
-    tiny_pipelines.shrink(monkeypatch)
+    tiny_more.shrink(monkeypatch)
 
 
 def settings(name, **options):
@@ -107,7 +107,7 @@ def direct_call(folder, name, request):
     output = pipeline(generator=generator, num_inference_steps=2, **arguments)
     if name == "ChronoEditPipeline":
         return (output.frames[0][-1] * 255).round().astype(np.uint8)
-    return np.asarray(output.images[0])
+    return np.asarray((output.image if name == "Kandinsky5I2IPipeline" else output.images)[0])
 
 
 @pytest.mark.parametrize("name", EVERY)
