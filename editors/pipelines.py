@@ -8,6 +8,7 @@ prompt that is the same for all samples; an error that stays with its sample; a 
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import threading
 import warnings
@@ -226,7 +227,7 @@ def _generator(request: EditRequest) -> torch.Generator:
 def _result(request: EditRequest, image: np.ndarray) -> EditResult:
     if not np.isfinite(image).all():
         return EditResult(request.id, None, "the model gave values that are not finite; try another dtype")
-    return EditResult(request.id, (image.clip(0, 1) * 255).round().astype(np.uint8))
+    return EditResult(request.id, (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8))
 
 
 def _load(
@@ -259,6 +260,8 @@ def _load(
         raise
     except (*LOAD_ERRORS, AttributeError) as error:
         raise unusable(checkpoint, error) from error
+    if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
+        raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
     return pipeline, published
 
 

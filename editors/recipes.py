@@ -35,6 +35,7 @@ class Recipe:
     denoiser         Component that torch.compile is for.
     float32          Components that stay in float32 whatever the dtype.
     result           Field of the output that holds the pictures; of "frames" the last is the edit.
+    needs            Package that the class calls without checking that it is there.
     reads            "instruction", or "object" for an editor that is told what to remove.
     output           What a reader should know about the size of the results.
     """
@@ -53,6 +54,7 @@ class Recipe:
     denoiser: str = "transformer"
     float32: tuple[str, ...] = ()
     result: str = "images"
+    needs: str = ""
     reads: str = "instruction"
     output: str = ""
 
@@ -126,7 +128,7 @@ RECIPES: dict[str, Recipe] = {
     "QwenImage21Pipeline": Recipe(
         guidance="true_cfg_scale",
         resolution="output_resolution",
-        output="about resolution x resolution with the picture's aspect ratio",
+        output="about resolution x resolution with the picture's aspect ratio; transparency is dropped",
     ),
     "StableDiffusionXLInstructPix2PixPipeline": Recipe(
         image_guidance="image_guidance_scale",
@@ -170,6 +172,7 @@ RECIPES: dict[str, Recipe] = {
         fixed={"num_frames": 5},
         float32=("vae", "image_encoder"),
         result="frames",
+        needs="ftfy",
         output="area of 720 x 1280 with the picture's aspect ratio",
     ),
     "JoyImageEditPipeline": Recipe(

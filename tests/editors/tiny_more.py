@@ -361,7 +361,7 @@ def Kandinsky5I2IPipeline(parts: Path) -> Any:
 def BriaFiboEditPipeline(parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     config = transformers.SmolLM3Config(
-        vocab_size=len(tokenizer),
+        vocab_size=128_256,  # an empty prompt is token 128000, whatever the tokenizer
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=2,
