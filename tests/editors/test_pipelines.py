@@ -17,7 +17,11 @@ from PIL import Image
 import editors
 from editors import PRESETS, EditorError, EditRequest, get_editor
 from editors.recipes import RECIPES, kontext
-from tests.editors import tiny_more, tiny_pipelines
+from tests.editors import (
+    tiny_flux2,  # noqa: F401 - adds its builders
+    tiny_more,
+    tiny_pipelines,
+)
 
 # Those of a first look run always, the rest with `make test-slow`.
 QUICK = (
