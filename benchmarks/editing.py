@@ -1,22 +1,25 @@
 """Editing speed: this project's batched loop beside diffusers' pipeline called once per image.
 
     python benchmarks/editing.py                              nano model, CPU, a minute
-    python benchmarks/editing.py --full-size --device cuda    size of Stable Diffusion 1.5, random weights
+    python benchmarks/editing.py --size sd15 --device cuda    Stable Diffusion 1.5 at 512, random weights
     python benchmarks/editing.py --checkpoint owner/name --device cuda --dtype bfloat16
 
 Both sides get the same weights, pictures, instructions, seeds, steps and guidance; each is warmed up once.
 In float32 the pictures are compared as well; in other dtypes diffusers draws its step noise in that dtype, so
-the pictures differ by design.
+the pictures differ by design. The arithmetic of one edit is counted operation by operation and set against
+the device's published peak, where the table below has one.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,47 +34,94 @@ from diffusers import (
     UNet2DConditionModel,
 )
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
-from editors.machine import DTYPES
+from editors.machine import ATTENTIONS, DTYPES
+from nein import memory
+from nein.environment import keep_freed_memory
 from nein.models import resolve
 
 OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")
+# Part of a device's name -> dtype -> TFLOP/s, dense, from the vendor's data sheets; the first fit counts.
+PEAKS: dict[str, dict[str, float]] = {
+    "H100 PCIe": {"float32": 51.0, "bfloat16": 756.0, "float16": 756.0},
+    "H100": {"float32": 67.0, "bfloat16": 989.4, "float16": 989.4},
+    "H200": {"float32": 67.0, "bfloat16": 989.4, "float16": 989.4},
+    "A100": {"float32": 19.5, "bfloat16": 312.0, "float16": 312.0},
+    "L40S": {"float32": 91.6, "bfloat16": 362.0, "float16": 362.0},
+    "L4": {"float32": 30.3, "bfloat16": 121.0, "float16": 121.0},
+    "RTX 4090": {"float32": 82.6, "bfloat16": 165.2, "float16": 165.2},
+    "V100": {"float32": 15.7, "float16": 125.0},
+    "T4": {"float32": 8.1, "float16": 65.0},
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one side needed for all requests; `peak` is None where the system does not tell."""
+
+    pictures: list[np.ndarray]
+    seconds: float
+    peak: dict[str, Any] | None
 
 
 def main() -> None:
+    keep_freed_memory()
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
-        if options.full_size:
+        if options.size == "sd15" and options.checkpoint is None:
             checkpoint: str = str(build_full_size(Path(folder) / "sd15", DTYPES[options.dtype]))
         else:
-            checkpoint, _ = resolve(options.checkpoint)
+            checkpoint, _ = resolve(options.checkpoint or "nano:ip2p")
         compare(checkpoint, options)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--checkpoint", default="nano:ip2p", help="folder, hub id or nano:NAME")
     parser.add_argument(
-        "--full-size", action="store_true", help="random weights of Stable Diffusion 1.5's size"
+        "--size", choices=("nano", "sd15"), default="nano", help="sd15: random weights of that architecture"
     )
+    parser.add_argument("--checkpoint", help="folder, hub id or nano:NAME in place of --size")
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--resolution", type=int, help="default: that of the checkpoint")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --full-size bfloat16")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --size sd15 bfloat16")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--attention", choices=ATTENTIONS, default="sdpa")
+    parser.add_argument("--compile", action="store_true", help="torch.compile, on our side only")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
     options = parser.parse_args()
-    options.dtype = options.dtype or ("bfloat16" if options.full_size else "float32")
+    options.dtype = options.dtype or ("bfloat16" if options.size == "sd15" else "float32")
     torch.set_num_threads(options.threads)
     return options
 
 
 def compare(checkpoint: str, options: argparse.Namespace) -> None:
+    ours, settings, operations = measure_ours(checkpoint, options)
+    gc.collect()
+    theirs = measure_stock(checkpoint, settings, options)
+    for name, side in (("diffusers, one at a time", theirs), ("editors, batched", ours)):
+        print(
+            f"{name:<26}{options.images / side.seconds:8.2f} images/s{efficiency(operations, side, options)}"
+        )
+    print(f"{'ratio':<26}{theirs.seconds / ours.seconds:8.2f}")
+    if operations is not None:
+        print(f"{'one edit':<26}{operations / 1e12:8.3f} TFLOP")
+    for name, side in (("diffusers", theirs), ("editors", ours)):
+        if side.peak is not None:
+            print(f"peak memory, {memory.sentence(name, side.peak)}")
+    if options.dtype == "float32":
+        difference = np.abs(np.stack(ours.pictures).astype(int) - np.stack(theirs.pictures).astype(int))
+        print(f"{'largest difference':<26}{difference.max():8d} of 255 (mean {difference.mean():.4f})")
+
+
+def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured, dict[str, Any], int | None]:
+    """What our loop needs, its settings, and the operations of one edit (not counted when compiled)."""
     editor = get_editor(
         "ip2p",
         checkpoint=checkpoint,
@@ -81,28 +131,30 @@ def compare(checkpoint: str, options: argparse.Namespace) -> None:
         steps=options.steps,
         resolution=options.resolution,
         channels_last=options.channels_last,
+        attention=options.attention,
+        compile=options.compile,
     )
     settings = editor.describe()
     side = settings["resolution"]
-    rng = np.random.default_rng(0)
-    requests = [
-        EditRequest(
-            id=str(i),
-            image=rng.integers(0, 256, (side, side, 3), dtype=np.uint8),
-            instruction=f"The image has no {OBJECTS[i % len(OBJECTS)]}.",
-            seed=i,
-        )
-        for i in range(options.images)
-    ]
+    requests = make_requests(options.images, side)
     print(
         f"{options.images} pictures of {side} x {side}, {options.steps} steps, {options.dtype}, "
         f"{describe_device(options.device)}, batch size {options.batch_size}"
     )
 
     def batched(part: list[EditRequest]) -> list[Any]:
-        return [result.image for result in editor.edit(part)]
+        results = editor.edit(part)
+        errors = [result.error for result in results if result.error]
+        if errors:
+            raise RuntimeError(errors[0])
+        return [result.image for result in results]
 
-    ours, our_time = timed(batched, requests, options.batch_size, options)
+    operations = None if options.compile else count_operations(lambda: batched(requests[:1]))
+    return measure(batched, requests, options.batch_size, options), settings, operations
+
+
+def measure_stock(checkpoint: str, settings: dict[str, Any], options: argparse.Namespace) -> Measured:
+    """What diffusers' pipeline needs, called once per picture."""
     stock = load_stock(checkpoint, options)
 
     def one_by_one(part: list[EditRequest]) -> list[np.ndarray]:
@@ -119,33 +171,62 @@ def compare(checkpoint: str, options: argparse.Namespace) -> None:
             pictures.append(np.asarray(output.images[0]))
         return pictures
 
-    theirs, their_time = timed(one_by_one, requests, 1, options)
-    print(f"diffusers, one at a time  {options.images / their_time:8.2f} images/s")
-    print(f"editors, batched          {options.images / our_time:8.2f} images/s")
-    print(f"ratio                     {their_time / our_time:8.2f}")
-    if options.dtype == "float32":
-        difference = np.abs(np.stack(ours).astype(int) - np.stack(theirs).astype(int))
-        print(f"largest difference        {difference.max():8d} of 255 (mean {difference.mean():.4f})")
+    return measure(one_by_one, make_requests(options.images, settings["resolution"]), 1, options)
 
 
-def timed(
+def make_requests(count: int, side: int) -> list[EditRequest]:
+    """Pictures of noise, which cost what any picture costs."""
+    rng = np.random.default_rng(0)
+    return [
+        EditRequest(
+            id=str(i),
+            image=rng.integers(0, 256, (side, side, 3), dtype=np.uint8),
+            instruction=f"The image has no {OBJECTS[i % len(OBJECTS)]}.",
+            seed=i,
+        )
+        for i in range(count)
+    ]
+
+
+def count_operations(edit: Callable[[], Any]) -> int:
+    """Floating-point operations of one edit by torch's counter; a multiply-add is two."""
+    with FlopCounterMode(display=False) as counter:
+        edit()
+    return counter.get_total_flops()
+
+
+def efficiency(operations: int | None, side: Measured, options: argparse.Namespace) -> str:
+    """Arithmetic per second, and its share of the device's published peak where the table has one."""
+    if operations is None:
+        return ""
+    rate = operations * options.images / side.seconds
+    known = [peaks for part, peaks in PEAKS.items() if part in describe_device(options.device)]
+    peak = known[0].get(options.dtype) if known else None
+    share = (
+        "no published peak for this device" if peak is None else f"{100 * rate / 1e12 / peak:.1f} % of {peak}"
+    )
+    return f", {rate / 1e12:.3f} TFLOP/s ({share})"
+
+
+def measure(
     work: Callable[[list[EditRequest]], list[Any]],
     requests: list[EditRequest],
     warm_up: int,
     options: argparse.Namespace,
-) -> tuple[list[Any], float]:
-    """The results for all requests and the seconds they took, after a warm-up with the first few."""
+) -> Measured:
+    """All requests, after a warm-up with the first few."""
 
     def synchronize() -> None:
         if options.device.startswith("cuda"):
             torch.cuda.synchronize()
 
+    memory.reset(options.device)
     work(requests[:warm_up])
     synchronize()
     start = time.perf_counter()
-    results = work(requests)
+    pictures = work(requests)
     synchronize()
-    return results, time.perf_counter() - start
+    return Measured(pictures, time.perf_counter() - start, memory.peak(options.device))
 
 
 def load_stock(checkpoint: str, options: argparse.Namespace) -> Any:

@@ -103,8 +103,8 @@ MODERN: tuple[dict[str, Any], ...] = (
         guidance_scale=5.0,
         resolution=512,
         note=(
-            "Takes no instruction: it is told the object to remove and always removes it, after inverting the "
-            "picture. Its figures are those of an editor that understands every sentence. OpenRAIL-M."
+            "Takes no instruction: it is told the object to remove and always removes it, inverting the "
+            "picture first. Its figures are those of an editor that understands every sentence. OpenRAIL-M."
         ),
     ),
     _row(
@@ -202,18 +202,6 @@ MODERN: tuple[dict[str, Any], ...] = (
         note="Small, distilled: no guidance. Licence not checked.",
     ),
     _row(
-        "glm-image",
-        "GlmImagePipeline",
-        "zai-org/GLM-Image",
-        50,
-        guidance_scale=1.5,
-        resolution=1024,
-        note=(
-            "9 B that writes tokens by sampling, seeded here with the sample's seed, and a 7 B decoder. "
-            "Licence not checked."
-        ),
-    ),
-    _row(
         "kandinsky5-i2i",
         "Kandinsky5I2IPipeline",
         "kandinskylab/Kandinsky-5.0-I2I-Lite-sft-Diffusers",
@@ -230,7 +218,7 @@ MODERN: tuple[dict[str, Any], ...] = (
         guidance_scale=5.0,
         negative_prompt="",
         note=(
-            "8 B, gated. Wants JSON: the instruction goes verbatim into the key edit_instruction; the official "
+            "8 B, gated. Wants JSON: the instruction goes verbatim into edit_instruction; the official "
             "rewriting by another model would resolve the negation and is left out."
         ),
     ),

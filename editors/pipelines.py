@@ -8,6 +8,7 @@ prompt that is the same for all samples; an error that stays with its sample; a 
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import threading
 import warnings
@@ -189,17 +190,19 @@ class DiffusersPipeline:
         if self.negative_prompt is not None:
             arguments["negative_prompt"] = self.negative_prompt
         several = recipe.batched and len(requests) > 1
+        source: Any = pictures if several else pictures[0]
+        for _ in range(recipe.nested):
+            source = [source]
         output = self._pipeline(
             prompt=prompts if several else prompts[0],
-            **{recipe.image: pictures if several or recipe.listed else pictures[0]},
+            **{recipe.image: source},
             generator=generators if several else generators[0],
             num_inference_steps=self.steps,
             output_type="np",
             **arguments,
         )
-        if recipe.frames:
-            return [np.asarray(output.frames[0][-1])]
-        return [np.asarray(image) for image in output.images]
+        found = getattr(output, recipe.result)
+        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in found]
 
     def _edit_concept(self, request: EditRequest, picture: Image.Image) -> list[np.ndarray]:
         """The same of LEDITS++, which inverts the picture and guides away from the object's name."""
@@ -224,7 +227,7 @@ def _generator(request: EditRequest) -> torch.Generator:
 def _result(request: EditRequest, image: np.ndarray) -> EditResult:
     if not np.isfinite(image).all():
         return EditResult(request.id, None, "the model gave values that are not finite; try another dtype")
-    return EditResult(request.id, (image.clip(0, 1) * 255).round().astype(np.uint8))
+    return EditResult(request.id, (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8))
 
 
 def _load(
@@ -257,6 +260,8 @@ def _load(
         raise
     except (*LOAD_ERRORS, AttributeError) as error:
         raise unusable(checkpoint, error) from error
+    if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
+        raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
     return pipeline, published
 
 

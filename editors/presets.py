@@ -464,12 +464,12 @@ def declared_class(name: str) -> str | None:
 @functools.cache
 def _index_on_hub(name: str) -> Path | None:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 
     repository, _, revision = name.partition("@")
     try:
         return Path(hf_hub_download(repository, "model_index.json", revision=revision or None))
-    except (OSError, HFValidationError):  # the loader says more about what is wrong
+    except (OSError, EntryNotFoundError, HFValidationError):  # the loader says more about what is wrong
         return None
 
 

@@ -21,7 +21,7 @@ Size = tuple[int, int]
 class Recipe:
     """One class of diffusers.
 
-    image            Argument that takes the picture; `listed` if it wants a list of pictures per call.
+    image            Argument that takes the picture; `nested`: how many lists it has to be in.
     prompt           The instruction as the class wants it; always verbatim within.
     guidance         Argument that takes `guidance_scale`; "" if the class has none.
     image_guidance   Argument that takes `image_guidance_scale`; "" if the class has none.
@@ -34,13 +34,14 @@ class Recipe:
     follow           Further arguments that follow from the size and the resolution.
     denoiser         Component that torch.compile is for.
     float32          Components that stay in float32 whatever the dtype.
-    frames           The result is a video; its last frame is the edit.
+    result           Field of the output that holds the pictures; of "frames" the last is the edit.
+    needs            Package that the class calls without checking that it is there.
     reads            "instruction", or "object" for an editor that is told what to remove.
     output           What a reader should know about the size of the results.
     """
 
     image: str = "image"
-    listed: bool = False
+    nested: int = 0
     prompt: Callable[[str], str] = str
     guidance: str = "guidance_scale"
     image_guidance: str = ""
@@ -52,7 +53,8 @@ class Recipe:
     follow: Callable[[Size, int], Mapping[str, Any]] | None = None
     denoiser: str = "transformer"
     float32: tuple[str, ...] = ()
-    frames: bool = False
+    result: str = "images"
+    needs: str = ""
     reads: str = "instruction"
     output: str = ""
 
@@ -122,11 +124,11 @@ RECIPES: dict[str, Recipe] = {
         output="the nearest of 17 preferred sizes of about resolution x resolution",
     ),
     "QwenImageEditPipeline": Recipe(guidance="true_cfg_scale", output=_MEGAPIXEL),
-    "QwenImageEditPlusPipeline": Recipe(guidance="true_cfg_scale", listed=True, output=_MEGAPIXEL),
+    "QwenImageEditPlusPipeline": Recipe(guidance="true_cfg_scale", nested=1, output=_MEGAPIXEL),
     "QwenImage21Pipeline": Recipe(
         guidance="true_cfg_scale",
         resolution="output_resolution",
-        output="about resolution x resolution with the picture's aspect ratio",
+        output="about resolution x resolution with the picture's aspect ratio; transparency is dropped",
     ),
     "StableDiffusionXLInstructPix2PixPipeline": Recipe(
         image_guidance="image_guidance_scale",
@@ -138,7 +140,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "OmniGenPipeline": Recipe(
         image="input_images",
-        listed=True,
+        nested=1,
         prompt=omnigen,
         image_guidance="img_guidance_scale",
         resolution="max_input_image_size",
@@ -169,7 +171,8 @@ RECIPES: dict[str, Recipe] = {
         size=chronoedit,
         fixed={"num_frames": 5},
         float32=("vae", "image_encoder"),
-        frames=True,
+        result="frames",
+        needs="ftfy",
         output="area of 720 x 1280 with the picture's aspect ratio",
     ),
     "JoyImageEditPipeline": Recipe(
@@ -177,7 +180,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "JoyImageEditPlusPipeline": Recipe(
         image="images",
-        listed=True,
+        nested=2,
         output="the nearest bucket of about one megapixel; the picture is cropped to its aspect ratio",
     ),
     "DreamLitePipeline": Recipe(
@@ -192,10 +195,9 @@ RECIPES: dict[str, Recipe] = {
         denoiser="unet",
         output="about resolution x resolution with the picture's aspect ratio",
     ),
-    "GlmImagePipeline": Recipe(
-        listed=True, size=area(32), output="about resolution x resolution with the picture's aspect ratio"
+    "Kandinsky5I2IPipeline": Recipe(
+        result="image", output="the nearest of seven sizes of about one megapixel"
     ),
-    "Kandinsky5I2IPipeline": Recipe(output="the nearest of seven sizes of about one megapixel"),
     "BriaFiboEditPipeline": Recipe(prompt=fibo, output="the nearest preferred size of about one megapixel"),
 }
 

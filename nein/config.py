@@ -53,7 +53,7 @@ class EvalConfig:
 
     editor: Names = field(
         default_factory=lambda: ["magicbrush"],
-        metadata=about("editor names, hub ids or folders: a,b or all", "What"),
+        metadata=about("editor names, hub ids, folders, files, NAME=CHECKPOINT: a,b or all", "What"),
     )
     edited: str | None = field(
         default=None,
@@ -132,7 +132,9 @@ class EvalConfig:
     )
     editor_options: dict[str, Any] = field(
         default_factory=dict,
-        metadata=about("further options of the editor: --editor-options.resize none", "How"),
+        metadata=about(
+            "more of the editor: --editor-options.attention math, .compile, .offload, .ema", "How"
+        ),
     )
     out: str | None = field(default=None, metadata=about("result folder; default runs/<preset>", "Files"))
     cache: str | None = field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,11 @@ from PIL import Image
 import editors
 from editors import PRESETS, EditorError, EditRequest, get_editor
 from editors.recipes import RECIPES, kontext
-from tests.editors import tiny_pipelines
+from tests.editors import (
+    tiny_flux2,  # noqa: F401 - adds its builders
+    tiny_more,
+    tiny_pipelines,
+)
 
 # Those of a first look run always, the rest with `make test-slow`.
 QUICK = (
@@ -55,7 +60,7 @@ def small_area(monkeypatch):
             return original(min(area, SIDE * SIDE), ratio)
 
         monkeypatch.setattr(module, "calculate_dimensions", capped)
-    tiny_pipelines.shrink(monkeypatch)
+    tiny_more.shrink(monkeypatch)
 
 
 def settings(name, **options):
@@ -107,7 +112,8 @@ def direct_call(folder, name, request):
     output = pipeline(generator=generator, num_inference_steps=2, **arguments)
     if name == "ChronoEditPipeline":
         return (output.frames[0][-1] * 255).round().astype(np.uint8)
-    return np.asarray(output.images[0])
+    image = np.asarray((output.image if name == "Kandinsky5I2IPipeline" else output.images)[0])
+    return image[..., :3]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -278,6 +284,13 @@ def test_cosxl_gets_its_own_noise_schedule(folder_of, tmp_path, monkeypatch):
     assert (scheduler["sigma_max"], scheduler["prediction_type"]) == (120.0, "v_prediction")
     with pytest.raises(EditorError, match=r"cannot load 'owner/name:file\.safetensors'"):
         get_editor("cosxl-edit", checkpoint="owner/name:file.safetensors")
+
+
+def test_a_package_that_is_missing_is_named(folder_of, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "ftfy" else find(n))
+    with pytest.raises(EditorError, match=r"needs the package ftfy; pip install 'nein\[pipelines\]'"):
+        get_editor("chronoedit", checkpoint=str(folder_of("ChronoEditPipeline")), steps=2)
 
 
 def test_an_editor_that_is_told_the_object_needs_one(build, request_of):

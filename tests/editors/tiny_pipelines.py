@@ -323,11 +323,11 @@ def LEditsPPPipelineStableDiffusionXL(parts: Path) -> Any:
 # --- how each is called ---------------------------------------------------------------------------------
 
 #: Modules of diffusers.pipelines whose `calculate_dimensions` insists on a megapixel.
-MEGAPIXEL = ("qwenimage.pipeline_qwenimage_edit", "qwenimage.pipeline_qwenimage_edit_plus")
-
-
-def shrink(monkeypatch: Any) -> None:
-    """Make other pipelines that insist on a megapixel get by with less."""
+MEGAPIXEL = (
+    "qwenimage.pipeline_qwenimage_edit",
+    "qwenimage.pipeline_qwenimage_edit_plus",
+    "longcat_image.pipeline_longcat_image_edit",
+)
 
 
 def cropped(picture: Image.Image) -> Image.Image:

@@ -1,0 +1,122 @@
+"""`nein-convert` as a command: what it prints, what it refuses, and that its folder runs in an evaluation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nein.cli import main_convert
+
+
+@pytest.fixture
+def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*argv: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main_convert([str(part) for part in argv])
+        printed = capsys.readouterr()
+        return int(caught.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_help_is_immediate_and_names_the_options() -> None:
+    code = (
+        "import sys; from nein.cli import main_convert\n"
+        "try: main_convert(['--help'])\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "print({'torch', 'PIL', 'transformers', 'diffusers', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("set()")
+    assert "--ema, --no-ema" in done.stdout
+    assert "--config" in done.stdout
+
+
+def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
+    tmp_path: Path, convert, make_data: Callable[..., Path], evaluate: Callable
+) -> None:
+    import torch
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    from tests.editors.ldm import original_format
+    from tests.editors.tiny import build_pipeline
+
+    tiny = build_pipeline(tmp_path / "tiny")
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(tiny, safety_checker=None)
+    state = {"state_dict": original_format(pipeline, ema=0.1), "callbacks": Path("x")}
+    torch.save(state, tmp_path / "last.ckpt")
+
+    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--config", tiny)
+    assert code == 2
+    assert "two sets of UNet weights" in error
+    assert not (tmp_path / "out").exists()
+    code, text, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--config", tiny)
+    assert (code, error) == (0, "")
+    assert "averaged (EMA)" in text
+    assert "Not read: pathlib" in text
+    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--config", tiny)
+    assert code == 2
+    assert "exists already" in error
+
+    common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--steps", 2)
+    done = evaluate("--editor", tmp_path / "last.ckpt", *common, "--out", tmp_path / "no")
+    assert done.code == 2
+    assert "nein-convert last.ckpt FOLDER --ema" in done.stderr
+    done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
+    assert done.code == 0, done.stderr
+    manifest = json.loads(next((tmp_path / "runs").glob("ip2p-out-*/negative/manifest.json")).read_text())
+    assert manifest["models"]["editor"]["published"]["converted_from"]["ema"] is True
+    assert manifest["models"]["editor"]["published"]["converted_from"]["file"] == "last.ckpt"
+
+
+def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(
+    tmp_path: Path, make_data: Callable[..., Path], evaluate: Callable
+) -> None:
+    command = (
+        "--editor",
+        "identity",
+        "--data",
+        make_data(1, 2),
+        "--control",
+        "none",
+        "--out",
+        tmp_path / "o",
+    )
+    done = evaluate(*command, "--metrics", "l1")
+    assert done.code == 0, done.stderr
+    assert "Peak memory, identity: " in done.stderr
+    assert "Peak memory, scoring: " in done.stderr
+    manifest = tmp_path / "o" / "identity" / "negative" / "manifest.json"
+    peak = json.loads(manifest.read_text())["peak_memory"]
+    assert set(peak) == {"edit", "score"}
+    assert 10e6 < peak["edit"]["bytes"] < 1e12
+    assert "resident set of the process" in peak["edit"]["what"]
+    done = evaluate(*command, "--metrics", "l1")  # nothing left to do: nothing measured, nothing lost
+    assert "Peak memory" not in done.stderr
+    assert json.loads(manifest.read_text())["peak_memory"] == peak
+
+
+def test_an_editor_that_is_told_the_object_gets_the_samples_own(
+    tmp_path: Path, make_data: Callable[..., Path], evaluate: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from editors.basic import Identity
+
+    seen = []
+    original = Identity.edit
+
+    def watch(self, requests):
+        seen.extend((request.id, request.object, request.instruction) for request in requests)
+        return original(self, requests)
+
+    monkeypatch.setattr(Identity, "edit", watch)
+    common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--out", tmp_path / "o")
+    assert evaluate("--editor", "identity", *common).code == 0
+    assert len(seen) == 2
+    assert all(word and word in sentence for _, word, sentence in seen)
+    assert len({word for _, word, _ in seen}) == 2
