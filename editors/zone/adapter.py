@@ -23,6 +23,8 @@ from editors.zone.fusion import fuse, shares
 from editors.zone.segments import Segmenter
 
 FALLBACKS = ("input", "edit")
+AGAINST = ("last", "words")
+FLOORS = ("zero", "least")
 _CACHED_READINGS = 512
 
 
@@ -45,6 +47,9 @@ class Zone(InstructPix2Pix):
                               "uncond" for "paper", whose code drops the instruction's branch, and "text"
                               for "fixed".
     map_stride                Pixels per cell of the attention maps.
+    against, floor            Of step 5: the map subtracted from the first token's and the value that becomes
+                              0 in both, see `masks.rival` and `masks.stretch`; the released code has "last"
+                              and "zero".
     mask_threshold            Of step 5, on doubled differences 0..255; the released code has 108, the
                               paper's text 128.
     least_area                Of step 6, in pixels.
@@ -86,6 +91,8 @@ class Zone(InstructPix2Pix):
         blend_beta: float = 0.2,
         branches: str | None = None,
         map_stride: int = 32,
+        against: str = "last",
+        floor: str = "zero",
         mask_threshold: int = 108,
         least_area: int = 64,
         points_per_side: int = 32,
@@ -104,7 +111,10 @@ class Zone(InstructPix2Pix):
         if branches is None:
             branches = "uncond" if protocol == "paper" else "text"
         _choice("branches", branches, tuple(BRANCHES))
+        _choice("against", against, AGAINST)
+        _choice("floor", floor, FLOORS)
         self.protocol, self.fallback, self.branches = protocol, fallback, branches
+        self.against, self.floor = against, floor
         self._settings: dict[str, float] = {
             "blend_beta": _within("blend_beta", blend_beta, 0),
             "map_stride": _within("map_stride", map_stride, 1),
@@ -174,6 +184,8 @@ class Zone(InstructPix2Pix):
             "models": self._others,
             "protocol": self.protocol,
             "branches": self.branches,
+            "against": self.against,
+            "floor": self.floor,
             "fallback": self.fallback,
             **self._settings,
         }
@@ -260,8 +272,10 @@ class Zone(InstructPix2Pix):
     ) -> EditResult:
         """Steps 5 to 12 for one sample. attention: (h, w, T) of InstructPix2Pix and of MagicBrush."""
         known = self._settings
-        first, last = (attention[0][..., token] for token in (0, reading.tokens - 1))
-        found = masks.difference(first, last)
+        (first, other), magicbrush = [
+            (maps[..., 0], masks.rival(maps, reading.tokens, self.against)) for maps in attention
+        ]
+        found = masks.difference(first, other, self.floor)
         size = (framed.shape[1], framed.shape[0])
         rough = masks.localise(found, size, int(known["mask_threshold"]))
         rough = masks.drop_small(rough, int(known["least_area"]), self.protocol)
@@ -293,10 +307,10 @@ class Zone(InstructPix2Pix):
         if request.maps:
             maps = {
                 "source": framed,
-                "first token": masks.stretch(first),
-                "last token": masks.stretch(last),
+                "first token": masks.stretch(first, self.floor),
+                "last token" if self.against == "last" else "words": masks.stretch(other, self.floor),
                 "difference": found,
-                "MagicBrush": masks.difference(attention[1][..., 0], attention[1][..., reading.tokens - 1]),
+                "MagicBrush": masks.difference(*magicbrush, self.floor),
                 "rough mask": _grey(rough),
                 "edit": edit,
                 "segments": _paint(segments, framed.shape[:2]),
