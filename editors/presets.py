@@ -232,8 +232,8 @@ _ZONE_NANO = replace(
         "floor": "least",
         "least_area": 4,
         "points_per_side": 16,
-        "segment_quality": 0.7,
-        "segment_stability": 0.8,
+        "segment_quality": 0.6,
+        "segment_stability": 0.6,
         "dilation": 1,
         "smooth_radius": 25.0,
         "smooth_closing": 3,
@@ -242,11 +242,11 @@ _ZONE_NANO = replace(
     sources={
         "*": "this project, the nano models' cards",
         "settings": (
-            "lengths in pixels: an eighth of the paper's, rounded up, since a picture has 64 and not 512; the "
-            "smallest area and SAM's grid and thresholds by what the nano SAM can tell apart. against, floor: "
-            "the nano text encoder has some twenty marks after the end of a sentence, between which attention "
-            "is spread evenly, so that the last token's map is flat and the words' are not; chosen on "
-            "affirmative instructions of the dev split. All else is the paper's."
+            "lengths in pixels: an eighth of the paper's, rounded up, since a picture has 64 and not 512; "
+            "the smallest area and SAM's grid and thresholds by what the nano SAM can tell apart. against, "
+            "floor: the nano text encoder has some twenty marks after the end of a sentence, between which "
+            "attention is spread evenly, so that the last token's map is flat and the words' are not; chosen "
+            "on affirmative instructions of the dev split. All else is the paper's."
         ),
     },
 )

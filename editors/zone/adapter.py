@@ -16,7 +16,7 @@ from editors.instruct_pix2pix import InstructPix2Pix
 from editors.noise import SampleNoise
 from editors.resize import zone_frame
 from editors.sampling import dpm_solver
-from editors.zone import PROTOCOLS, blend, masks
+from editors.zone import PROTOCOLS, blend, masks, pictures
 from editors.zone.action import Reading, decide, load_classifier
 from editors.zone.attention import BRANCHES, AttentionRecord, install
 from editors.zone.fusion import fuse, shares
@@ -311,12 +311,12 @@ class Zone(InstructPix2Pix):
                 "last token" if self.against == "last" else "words": masks.stretch(other, self.floor),
                 "difference": found,
                 "MagicBrush": masks.difference(*magicbrush, self.floor),
-                "rough mask": _grey(rough),
+                "rough mask": pictures.grey(rough),
                 "edit": edit,
-                "segments": _paint(segments, framed.shape[:2]),
-                "fine mask": _grey(fine),
-                "dilated": _grey(dilated),
-                "smoother": _grey(smooth),
+                "segments": pictures.paint(segments, framed.shape[:2]),
+                "fine mask": pictures.grey(fine),
+                "dilated": pictures.grey(dilated),
+                "smoother": pictures.grey(smooth),
                 "layer": layered,
                 "result": result,
             }
@@ -356,23 +356,6 @@ def _unframe(image: np.ndarray, width: int, height: int, resolution: int) -> np.
             Image.fromarray(np.ascontiguousarray(inner)).resize((width, height), Image.Resampling.BICUBIC)
         )
     return inner.copy()
-
-
-def _grey(mask: np.ndarray) -> np.ndarray:
-    return np.where(mask, 255, 0).astype(np.uint8)
-
-
-def _paint(segments: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """(H, W, 3) uint8: each segment in a colour of its own, small ones on top of large ones, black
-    elsewhere.
-    """
-    canvas = np.zeros((*shape, 3), np.uint8)
-    for segment in sorted(segments, key=lambda one: -int(one.sum())):
-        # A colour from the shape of the segment, so that it does not depend on the others.
-        y, x = np.nonzero(segment)
-        hue = (int(y.sum()) * 31 + int(x.sum()) * 17) % 256
-        canvas[segment] = np.asarray(Image.new("HSV", (1, 1), (hue, 200, 255)).convert("RGB"))[0, 0]
-    return canvas
 
 
 def _numbers(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -225,10 +225,10 @@ def test_the_difference_stretches_each_map_and_never_falls_below_zero():
 
 
 def test_maps_may_be_stretched_from_their_own_least_value():
-    first = np.array([[0.5, 0.25], [0.1, 0.0]]) + 0.5  # a floor of 0.5 under the map above
-    last = np.array([[0.2, 0.4], [0.0, 0.4]]) + 0.5
-    np.testing.assert_array_equal(masks.stretch(first, "least"), [[255, 127], [51, 0]])
-    np.testing.assert_array_equal(masks.difference(first, last, "least"), [[128, 0], [51, 0]])
+    first = np.array([[0.5, 0.25], [0.125, 0.0]]) + 0.5
+    last = np.array([[0.25, 0.5], [0.0, 0.5]]) + 0.5
+    np.testing.assert_array_equal(masks.stretch(first, "least"), [[255, 127], [63, 0]])
+    np.testing.assert_array_equal(masks.difference(first, last, "least"), [[128, 0], [63, 0]])
     np.testing.assert_array_equal(masks.stretch(np.full((2, 2), 0.3), "least"), np.zeros((2, 2)))
 
 
