@@ -16,13 +16,15 @@ from editors.instruct_pix2pix import InstructPix2Pix
 from editors.noise import SampleNoise
 from editors.resize import zone_frame
 from editors.sampling import dpm_solver
-from editors.zone import PROTOCOLS, blend, masks
+from editors.zone import PROTOCOLS, blend, masks, pictures
 from editors.zone.action import Reading, decide, load_classifier
 from editors.zone.attention import BRANCHES, AttentionRecord, install
 from editors.zone.fusion import fuse, shares
 from editors.zone.segments import Segmenter
 
 FALLBACKS = ("input", "edit")
+AGAINST = ("last", "words")
+FLOORS = ("zero", "least")
 _CACHED_READINGS = 512
 
 
@@ -45,6 +47,9 @@ class Zone(InstructPix2Pix):
                               "uncond" for "paper", whose code drops the instruction's branch, and "text"
                               for "fixed".
     map_stride                Pixels per cell of the attention maps.
+    against, floor            Of step 5: the map subtracted from the first token's and the value that becomes
+                              0 in both, see `masks.rival` and `masks.stretch`; the released code has "last"
+                              and "zero".
     mask_threshold            Of step 5, on doubled differences 0..255; the released code has 108, the
                               paper's text 128.
     least_area                Of step 6, in pixels.
@@ -85,6 +90,8 @@ class Zone(InstructPix2Pix):
         blend_beta: float = 0.2,
         branches: str | None = None,
         map_stride: int = 32,
+        against: str = "last",
+        floor: str = "zero",
         mask_threshold: int = 108,
         least_area: int = 64,
         points_per_side: int = 32,
@@ -104,7 +111,10 @@ class Zone(InstructPix2Pix):
         if branches is None:
             branches = "uncond" if protocol == "paper" else "text"
         _choice("branches", branches, tuple(BRANCHES))
+        _choice("against", against, AGAINST)
+        _choice("floor", floor, FLOORS)
         self.protocol, self.fallback, self.branches = protocol, fallback, branches
+        self.against, self.floor = against, floor
         self._settings: dict[str, float] = {
             "blend_beta": _within("blend_beta", blend_beta, 0),
             "map_stride": _within("map_stride", map_stride, 1),
@@ -175,6 +185,8 @@ class Zone(InstructPix2Pix):
             "models": self._others,
             "protocol": self.protocol,
             "branches": self.branches,
+            "against": self.against,
+            "floor": self.floor,
             "fallback": self.fallback,
             **self._settings,
         }
@@ -261,8 +273,10 @@ class Zone(InstructPix2Pix):
     ) -> EditResult:
         """Steps 5 to 12 for one sample. attention: (h, w, T) of InstructPix2Pix and of MagicBrush."""
         known = self._settings
-        first, last = (attention[0][..., token] for token in (0, reading.tokens - 1))
-        found = masks.difference(first, last)
+        (first, other), magicbrush = [
+            (maps[..., 0], masks.rival(maps, reading.tokens, self.against)) for maps in attention
+        ]
+        found = masks.difference(first, other, self.floor)
         size = (framed.shape[1], framed.shape[0])
         rough = masks.localise(found, size, int(known["mask_threshold"]))
         rough = masks.drop_small(rough, int(known["least_area"]), self.protocol)
@@ -294,16 +308,16 @@ class Zone(InstructPix2Pix):
         if request.maps:
             maps = {
                 "source": framed,
-                "first token": masks.stretch(first),
-                "last token": masks.stretch(last),
+                "first token": masks.stretch(first, self.floor),
+                "last token" if self.against == "last" else "words": masks.stretch(other, self.floor),
                 "difference": found,
-                "MagicBrush": masks.difference(attention[1][..., 0], attention[1][..., reading.tokens - 1]),
-                "rough mask": _grey(rough),
+                "MagicBrush": masks.difference(*magicbrush, self.floor),
+                "rough mask": pictures.grey(rough),
                 "edit": edit,
-                "segments": _paint(segments, framed.shape[:2]),
-                "fine mask": _grey(fine),
-                "dilated": _grey(dilated),
-                "smoother": _grey(smooth),
+                "segments": pictures.paint(segments, framed.shape[:2]),
+                "fine mask": pictures.grey(fine),
+                "dilated": pictures.grey(dilated),
+                "smoother": pictures.grey(smooth),
                 "layer": layered,
                 "result": result,
             }
@@ -343,23 +357,6 @@ def _unframe(image: np.ndarray, width: int, height: int, resolution: int) -> np.
             Image.fromarray(np.ascontiguousarray(inner)).resize((width, height), Image.Resampling.BICUBIC)
         )
     return inner.copy()
-
-
-def _grey(mask: np.ndarray) -> np.ndarray:
-    return np.where(mask, 255, 0).astype(np.uint8)
-
-
-def _paint(segments: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """(H, W, 3) uint8: each segment in a colour of its own, small ones on top of large ones, black
-    elsewhere.
-    """
-    canvas = np.zeros((*shape, 3), np.uint8)
-    for segment in sorted(segments, key=lambda one: -int(one.sum())):
-        # A colour from the shape of the segment, so that it does not depend on the others.
-        y, x = np.nonzero(segment)
-        hue = (int(y.sum()) * 31 + int(x.sum()) * 17) % 256
-        canvas[segment] = np.asarray(Image.new("HSV", (1, 1), (hue, 200, 255)).convert("RGB"))[0, 0]
-    return canvas
 
 
 def _numbers(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -11,24 +11,34 @@ from scipy import ndimage
 CONTRAST = 2
 
 
-def difference(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Attention to the first token minus attention to the last, (h, w) uint8, never below 0.
+def difference(first: np.ndarray, other: np.ndarray, floor: str = "zero") -> np.ndarray:
+    """Attention to the first token minus attention to another, (h, w) uint8, never below 0.
 
-    first, last: (h, w) float, >= 0. Each is stretched so that its largest value is 255, and cut to
-    integers, first.
+    first, other: (h, w) float, >= 0, each stretched before (see `stretch`).
     """
-    a, b = (_stretch(one).astype(np.int16) for one in (first, last))
+    a, b = (stretch(one, floor).astype(np.int16) for one in (first, other))
     return np.clip(a - b, 0, 255).astype(np.uint8)
 
 
-def stretch(attention: np.ndarray) -> np.ndarray:
-    """(h, w) float >= 0 to uint8 with the largest value at 255; all 0 stays 0."""
-    return _stretch(attention).astype(np.uint8)
+def stretch(attention: np.ndarray, floor: str = "zero") -> np.ndarray:
+    """(h, w) float >= 0 to uint8, cut to integers, so that its largest value is 255; all 0 stays 0.
+
+    floor  What becomes 0: "zero", or the map's own "least" value.
+    """
+    low = float(attention.min()) if floor == "least" else 0.0
+    top = float(attention.max()) - low
+    return (255 * ((attention - low) / top) if top > 0 else np.zeros_like(attention)).astype(np.uint8)
 
 
-def _stretch(attention: np.ndarray) -> np.ndarray:
-    top = float(attention.max())
-    return np.floor(255 * (attention / top)) if top > 0 else np.zeros_like(attention)
+def rival(attention: np.ndarray, tokens: int, against: str) -> np.ndarray:
+    """The map (h, w) that the first token's is compared with.
+
+    attention  (h, w, T) over all positions, of which the first `tokens` are the sentence with both end marks.
+    against    "last" is the mark at the end of the sentence; "words" everything between the marks together.
+    """
+    if against == "last" or tokens < 3:
+        return attention[..., tokens - 1]
+    return attention[..., 1 : tokens - 1].sum(-1)
 
 
 def localise(found: np.ndarray, size: tuple[int, int], threshold: int) -> np.ndarray:

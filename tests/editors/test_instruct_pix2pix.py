@@ -273,7 +273,7 @@ def test_channels_last_changes_speed_not_pictures(tiny_editor, requests_of):
         ({"guidance_scale": float("nan")}, "guidance_scale is nan"),
         ({"steps": 1}, "steps is 1; expected at least 2"),
         ({"rounding": "floor"}, "unknown rounding 'floor'; choose one of: round, truncate"),
-        ({"resize": "fit"}, "unknown resize rule 'fit'; choose one of: r64, squash, none, zone"),
+        ({"resize": "fit"}, "unknown resize rule 'fit'; choose one of: r64, squash, zone, none"),
         ({"resolution": 0}, "resolution is 0"),
         ({"dtype": "fp16"}, "unknown dtype 'fp16'; choose one of: float32, bfloat16, float16"),
         ({"device": "gpu"}, "unknown device 'gpu'"),

@@ -27,6 +27,8 @@ PUBLISHED_ZONE = {
     "protocol": "paper",
     "blend_beta": 0.2,
     "map_stride": 32,
+    "against": "last",
+    "floor": "zero",
     "mask_threshold": 108,
     "least_area": 64,
     "points_per_side": 32,
@@ -63,8 +65,8 @@ def test_zones_row_holds_the_published_constants_and_nano_only_shrinks_lengths()
     assert set(nano.models) == set(paper.models)
     changed = {key for key in paper.settings if nano.settings[key] != paper.settings[key]}
     assert changed <= {
-        "protocol", "map_stride", "least_area", "points_per_side", "segment_quality", "segment_stability",
-        "dilation", "smooth_radius", "smooth_closing", "mask_threshold",
+        "protocol", "map_stride", "against", "floor", "least_area", "points_per_side", "segment_quality",
+        "segment_stability", "dilation", "smooth_radius", "smooth_closing",
     }  # fmt: skip
     assert all(model.startswith("nano:") for model in (nano.checkpoint, *nano.models.values()))
 

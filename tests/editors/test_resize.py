@@ -124,5 +124,7 @@ def test_none_changes_nothing(picture):
 
 
 def test_an_unknown_rule_is_refused_with_the_list():
-    with pytest.raises(EditorError, match="unknown resize rule 'R64'; choose one of: r64, squash, none"):
+    with pytest.raises(
+        EditorError, match="unknown resize rule 'R64'; choose one of: r64, squash, zone, none"
+    ):
         get_rule("R64")

@@ -335,6 +335,16 @@ def test_a_failing_sample_has_an_error_and_the_rest_succeed(zone_editor, request
     assert (results[0].image != expected[0].image).any(-1).mean() < 0.01
 
 
+def test_the_words_can_take_the_place_of_the_last_token(zone_editor, requests_of):
+    request = with_maps(requests_of(1))
+    last = zone_editor().edit(request)[0].maps
+    words = zone_editor(against="words", floor="least").edit(request)[0].maps
+    assert list(words) == [name.replace("last token", "words") for name in SHEET]
+    assert words["words"].min() == 0
+    assert words["words"].max() == 255
+    assert (words["difference"] != last["difference"]).any()
+
+
 def test_branches_of_attention_follow_the_protocol_unless_chosen(zone_editor, requests_of):
     assert zone_editor().describe()["branches"] == "text"
     assert zone_editor(protocol="paper").describe()["branches"] == "uncond"
@@ -350,6 +360,8 @@ def test_branches_of_attention_follow_the_protocol_unless_chosen(zone_editor, re
     "option",
     [
         {"protocol": "paper"},
+        {"against": "words"},
+        {"floor": "least"},
         {"blend_beta": 0.5},
         {"mask_threshold": 128},
         {"edge_alpha": 0.5},
@@ -381,6 +393,8 @@ def test_a_moved_model_keeps_the_fingerprint_and_another_one_changes_it(zone_edi
     [
         ({"protocol": "papers"}, "protocol is 'papers'; choose one of: paper, fixed"),
         ({"fallback": "none"}, "fallback is 'none'; choose one of: input, edit"),
+        ({"against": "first"}, "against is 'first'; choose one of: last, words"),
+        ({"floor": "min"}, "floor is 'min'; choose one of: zero, least"),
         ({"branches": "both"}, "branches is 'both'; choose one of: text, uncond, all"),
         ({"smooth_closing": 4}, "smooth_closing is 4; expected an odd number"),
         ({"edge_alpha": 2}, "edge_alpha is 2; expected a number from 0 to 1"),

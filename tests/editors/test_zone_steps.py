@@ -224,6 +224,21 @@ def test_the_difference_stretches_each_map_and_never_falls_below_zero():
     np.testing.assert_array_equal(masks.stretch(first), [[255, 127], [51, 0]])
 
 
+def test_maps_may_be_stretched_from_their_own_least_value():
+    first = np.array([[0.5, 0.25], [0.125, 0.0]]) + 0.5
+    last = np.array([[0.25, 0.5], [0.0, 0.5]]) + 0.5
+    np.testing.assert_array_equal(masks.stretch(first, "least"), [[255, 127], [63, 0]])
+    np.testing.assert_array_equal(masks.difference(first, last, "least"), [[128, 0], [63, 0]])
+    np.testing.assert_array_equal(masks.stretch(np.full((2, 2), 0.3), "least"), np.zeros((2, 2)))
+
+
+def test_the_rival_is_the_end_mark_or_all_words_together():
+    attention = np.array([[[0.5, 0.125, 0.25, 0.0625, 0.0625]]])  # start, two words, end, padding
+    assert masks.rival(attention, 4, "last").tolist() == [[0.0625]]
+    assert masks.rival(attention, 4, "words").tolist() == [[0.375]]
+    assert masks.rival(attention, 2, "words").tolist() == [[0.125]]  # no word: the end mark
+
+
 def test_maps_without_any_attention_give_no_difference():
     np.testing.assert_array_equal(masks.difference(np.zeros((2, 2)), np.zeros((2, 2))), np.zeros((2, 2)))
 
