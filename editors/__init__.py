@@ -96,7 +96,8 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", an installed package's editor (`plugins`), or a local folder or hub id of a StableDiffusionInstructPix2PixPipeline.
+                "flaky", an installed package's editor (`plugins`), or a local folder or hub id of a
+                StableDiffusionInstructPix2PixPipeline.
     checkpoint  Local folder or hub id ("owner/name" or "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.

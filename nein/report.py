@@ -46,7 +46,8 @@ def summarise(
     edits: Sequence[Mapping[str, Any]] | None = None,
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(summary, values) of a complete run. `edits`, `rows`: its edits.jsonl and scores.jsonl, if already read.
+    """(summary, values) of a complete run. `edits`, `rows`: its edits.jsonl and scores.jsonl, if already
+    read.
 
     summary  editor, track, preset, data, n, and per metric: value, low, high, standard_error, n, clusters,
              n_unscored, reasons (the commonest, with counts). Values are in the metric's own unit, not
