@@ -130,7 +130,10 @@ def look(page: Path) -> dict[str, float]:
         WebDriverWait(chrome, 600, poll_frequency=0.05).until(lambda _: chrome.execute_script(script))
         found[name] = time.perf_counter() - start
 
-    drawn = "const c = [...document.querySelectorAll('.card')]; return c.length && c.every(x => x.querySelector('.strip'))"
+    drawn = (
+        "const c = [...document.querySelectorAll('.card')]; "
+        "return c.length && c.every(x => x.querySelector('.strip'))"
+    )
     try:
         start = time.perf_counter()
         chrome.get(page.as_uri())
