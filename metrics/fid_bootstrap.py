@@ -37,7 +37,8 @@ def fid_replicates(
                                     two editors make their difference paired.
     method                          "auto" is exact up to D = 128. "linear" needs more rows than columns on
                                     both sides (the covariances must be regular) and raises MetricError
-                                    otherwise; it is centred on the distance itself, where the exact replicates
+                                    otherwise; it is centred on the distance itself, where the exact
+                                    replicates
                                     lie higher (a draw holds fewer distinct pictures).
 
     Influence functions: with T = S_a^(-1/2) (S_a^(1/2) S_b S_a^(1/2))^(1/2) S_a^(-1/2), the derivative of the

@@ -135,7 +135,8 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
 
 
 def type_of(path_or_id: str, revision: str | None) -> str | None:
-    """What a checkpoint's configuration calls itself ("llava_next"). Raises MetricError when there is none."""
+    """What a checkpoint's configuration calls itself ("llava_next"). Raises MetricError when there is
+    none."""
     from transformers import PretrainedConfig
 
     try:

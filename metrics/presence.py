@@ -76,7 +76,8 @@ class Presence:
                that NeIn uses.
     article    In questions: "none" as in the released code, "a_an" as in the paper's text.
     evidence   "own": ask what this protocol needs. "both": ask for Retention also about the objects that the
-               other protocol would ask about, and keep all replies, so that the other protocol's figure can be
+               other protocol would ask about, and keep all replies, so that the other protocol's figure can
+               be
                worked out without the judge (`objects_of` in the detail). The scores are the same.
     store      Cache of what judges said about unedited samples, so that it is asked once and not once per
                editor.
@@ -156,7 +157,8 @@ class Presence:
         objects: Sequence[list[str]],
         besides: Sequence[list[str]] | None,
     ) -> dict[str, list[Score]]:
-        """`besides`: objects the other protocol asks about, or None; their replies go into the details only."""
+        """`besides`: objects the other protocol asks about, or None; their replies go into the details
+        only."""
         retention = f"retention_{kind}" in names
         removal = any(not name.startswith("retention") for name in names)
         if kind == "ovd":

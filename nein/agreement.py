@@ -18,9 +18,9 @@ def cohen_kappa(
     """Agreement of two judges' yes/no verdicts beyond chance; None without a sample both have judged.
 
     With the shares a, b, c, d of (1,1), (1,0), (0,1), (0,0): kappa = (p_o - p_e) / (1 - p_e), p_o = a + d,
-    p_e = (a + b)(a + c) + (c + d)(b + d). Where both give one and the same verdict throughout, chance agreement
-    is complete and kappa does not exist (NaN becomes None). Source: Cohen, Educational and Psychological
-    Measurement 20 (1960). Interval: clustered bootstrap, percentiles.
+    p_e = (a + b)(a + c) + (c + d)(b + d). Where both give one and the same verdict throughout, chance
+    agreement is complete and kappa does not exist (NaN becomes None). Source: Cohen, Educational and
+    Psychological Measurement 20 (1960). Interval: clustered bootstrap, percentiles.
     """
     ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
     if not ids:

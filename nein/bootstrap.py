@@ -31,7 +31,8 @@ class Resampler:
 
     @classmethod
     def of(cls, clusters: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0) -> Resampler:
-        """For the distinct `clusters`; their sorted order decides the columns, so the order given does not."""
+        """For the distinct `clusters`; their sorted order decides the columns, so the order given does
+        not."""
         names = sorted(set(clusters), key=str)
         size = len(names)
         rng = np.random.default_rng(seed)
@@ -77,7 +78,8 @@ def interval(
             with known FID it covers in 94 to 95 % of the cases, percentiles in 89 to 91 %.
 
     Fewer than two source images, or replicates that do not exist in more than a tenth of the draws, give no
-    interval. Source: Davison & Hinkley, Bootstrap Methods and their Application (1997), sections 2.4, 5.2-5.3.
+    interval. Source: Davison & Hinkley, Bootstrap Methods and their Application (1997), sections 2.4,
+    5.2-5.3.
     """
     known = replicates[np.isfinite(replicates)]
     if clusters < 2 or len(known) < 0.9 * len(replicates):
@@ -97,7 +99,8 @@ def ratio(
     cluster_of: Mapping[str, Hashable],
     resampler: Resampler | None = None,
 ) -> Estimate | None:
-    """mean(numerator) / mean(denominator) over the ids scored in both; None without ids or for a zero below."""
+    """mean(numerator) / mean(denominator) over the ids scored in both; None without ids or for a zero
+    below."""
     ids = [key for key, value in numerator.items() if value is not None and denominator.get(key) is not None]
     if not ids:
         return None

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 KINDS = ("vqa", "ovd")
 SETS = ("sources", "instances", "pasted")
-#: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another for
+#: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another
+# for
 #: Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
@@ -90,7 +91,8 @@ def gather(
     limit: int | None,
     seed: int,
 ) -> list[Case]:
-    """The cases of the sets asked for (None: all there are). An instance file is looked for beside the data."""
+    """The cases of the sets asked for (None: all there are). An instance file is looked for beside the
+    data."""
     from nein import truth
 
     origin = (run.manifest() or {}).get("data", {})
@@ -110,7 +112,8 @@ def gather(
             cases += truth.thinned(truth.pasted(pictures, seed), limit)
     elif sets is not None and {"instances", "pasted"} & set(sets):
         raise UserError(
-            "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and --images FOLDER."
+            "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
+            "--images FOLDER."
         )
     if file is None:
         log.warning(
@@ -124,7 +127,8 @@ def calibrate(
 ) -> Path:
     """Asks a judge about the cases and writes what came of it; returns the .json file.
 
-    Finished batches are in the journal under the judge's fingerprint and the question's wording; running again
+    Finished batches are in the journal under the judge's fingerprint and the question's wording; running
+    again
     asks only what is missing.
     """
     from nein import truth
@@ -239,7 +243,8 @@ def _summary(file: Path) -> str:
         ends = "" if rate["low"] is None else f" [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
         return f"{name} {100 * rate['value']:.1f} %{ends} of {rate['n']}"
 
-    return f"{about['kind']}: {text('sensitivity')}, {text('specificity')}, unscored {found['n_unscored']}; {file}"
+    parts = [text("sensitivity"), text("specificity"), f"unscored {found['n_unscored']}"]
+    return f"{about['kind']}: {', '.join(parts)}; {file}"
 
 
 def _names(text: str, allowed: Sequence[str], what: str) -> list[str]:

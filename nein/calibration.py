@@ -181,7 +181,8 @@ def prediction_powered(
 
 @dataclass(frozen=True)
 class Bin:
-    """Cases whose soft score lies in [low, high): their mean score, the share present with its interval, n."""
+    """Cases whose soft score lies in [low, high): their mean score, the share present with its interval,
+    n."""
 
     low: float
     high: float

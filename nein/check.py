@@ -1,4 +1,5 @@
-"""The command `nein-check`: does an editor or a judge keep its contract? A plain list of what passes and fails.
+"""The command `nein-check`: does an editor or a judge keep its contract? A plain list of what passes and
+fails.
 
 nein-check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
 nein-check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute
@@ -434,7 +435,7 @@ def _rate(work: Callable[[], Any], count: int) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nein-check",
-        description="Check that an editor or a judge keeps its contract: determinism, batches, sizes, errors.",
+        description="Check that an editor or a judge keeps its contract, from determinism to error handling.",
     )
     add = parser.add_argument
     add(

@@ -97,7 +97,8 @@ def results(run: Run, dataset: str) -> list[dict[str, Any]]:
                 "task_id": f"{run.track}/{metric}",
                 "value": round(entry["value"] * info.scale, 4),
                 "date": when,
-                "notes": f"protocol {config.get('protocol')}, n {entry['n']}, unscored {entry['n_unscored']}, "
+                "notes": f"protocol {config.get('protocol')}, n {entry['n']}, unscored "
+                "{entry['n_unscored']}, "
                 f"95 % interval [{low}, {high}]{nano}",
             }
         )

@@ -101,7 +101,8 @@ def find(folder: Path) -> list[Published]:
         found += [Published(method.name, t, method / t) for t in TRACKS if _pictures(method / t)]
     if not found:
         raise UserError(
-            f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or .png, .webp)."
+            f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or .png, "
+            f".webp)."
         )
     twice = [f"{one.method}/{one.track}" for one in found if sum(_same(one, other) for other in found) > 1]
     if twice:
@@ -110,13 +111,15 @@ def find(folder: Path) -> list[Published]:
 
 
 def check_names(found: Sequence[Published], wanted: Sequence[str]) -> list[str]:
-    """Warnings about pictures that no sample asks for. Raises UserError for a method without a single match."""
+    """Warnings about pictures that no sample asks for. Raises UserError for a method without a single
+    match."""
     ids, warnings = set(wanted), []
     for published in found:
         strangers = [name for name in published.files if name not in ids]
         if len(strangers) == len(published.files):
             raise UserError(
-                f"None of the {len(strangers)} pictures in '{published.folder}' is named after a sample; they are "
+                f"None of the {len(strangers)} pictures in '{published.folder}' is named after a sample; "
+                f"they are "
                 f"called {shortlist(strangers, 2)}, samples are called {shortlist(wanted, 2)}."
             )
         if strangers:

@@ -22,7 +22,8 @@ QUIRKS = {
     "as the opposite",
     "objects": "every root of a noun chunk as written is an object, pronouns and repetitions included",
     "reference": "FID against every target once, not against the target of every sample",
-    "denominator": "samples without an edited picture count as failures (constant denominators of the scripts)",
+    "denominator": "samples without an edited picture count as failures (constant denominators of the "
+    "scripts)",
 }
 #: Quirks of `--protocol paper`. The denominator of the released scripts is shown beside it: the protocol here
 #: leaves failed edits unscored.
@@ -184,7 +185,8 @@ def _fid_shift(run: RunDir) -> list[Shift]:
 
 
 def disagreements(run: RunDir) -> int:
-    """How many stored values differ from what the evidence gives under the run's own protocol: 0 when sound."""
+    """How many stored values differ from what the evidence gives under the run's own protocol: 0 when
+    sound."""
     protocol = (run.manifest() or {}).get("config", {}).get("protocol", "fixed")
     wrong = 0
     for row in run.read_scores():

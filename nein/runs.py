@@ -217,8 +217,9 @@ class RunDir:
 
 
 def find(out: Path) -> list[RunDir]:
-    """Every run below `out`, or the one run that `out` itself is; ordered by editor, then track."""
-    manifests = sorted(out.glob("*/*/manifest.json"))
+    """Every run below `out` (an output folder, or an editor's folder in it), or the one that `out` itself is;
+    ordered by editor, then track."""
+    manifests = sorted(out.glob("*/*/manifest.json")) or sorted(out.glob("*/manifest.json"))
     if (out / "manifest.json").is_file():
         manifests = [out / "manifest.json"]
     return [RunDir(path.parents[2], path.parents[1].name, path.parent.name) for path in manifests]

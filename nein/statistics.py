@@ -234,7 +234,8 @@ def _flip_test(sums: np.ndarray, flips: int, seed: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the order given: the chance that any of the claims is false stays below the level.
+    """Adjusted p values, in the order given: the chance that any of the claims is false stays below the
+    level.
 
     Sorted ascending, p_(k) is multiplied by m - k + 1 and never falls below its predecessor. Source: Holm,
     Scandinavian Journal of Statistics 6 (1979).

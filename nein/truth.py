@@ -28,7 +28,8 @@ PASTED_AREA = (
 
 @dataclass(frozen=True)
 class Word:
-    """One question with its truth. role: "object", a name an instruction would use; "caption", a caption's noun."""
+    """One question with its truth. role: "object", a name an instruction would use; "caption", a caption's
+    noun."""
 
     word: str
     present: bool

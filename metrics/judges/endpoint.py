@@ -36,7 +36,8 @@ class EndpointJudge:
 
     concurrency  Questions in flight at a time.
     timeout      Seconds to wait for one answer.
-    retries      How often a question is asked again after a timeout, a refused connection, "too many requests"
+    retries      How often a question is asked again after a timeout, a refused connection, "too many
+                 requests"
                  or a server error, waiting 1, 2, 4, ... seconds (up to 30, a little at random), or as long as
                  the server's Retry-After says (up to 60).
 
@@ -61,7 +62,8 @@ class EndpointJudge:
     ) -> None:
         if concurrency < 1 or timeout <= 0 or retries < 0:
             raise MetricError(
-                f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 and at least 0."
+                f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 "
+                f"and at least 0."
             )
         self.url = url.rstrip("/")
         self.model = model
@@ -101,7 +103,8 @@ class EndpointJudge:
         return [[next(answers) for _ in row] for row in questions]
 
     def check(self) -> None:
-        """Raises MetricError when nobody answers at the address, the key is refused, or the model is not served.
+        """Raises MetricError when nobody answers at the address, the key is refused, or the model is not
+        served.
 
         An endpoint without a list of models is taken at its word.
         """

@@ -67,7 +67,8 @@ class ChatJudge:
         }
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
-        """`questions[i]` are plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
+        """`questions[i]` are plain questions about `images[i]`, (H, W, 3) uint8; answers in the same
+        shape."""
         check_batch(images, questions, "questions")
         with exact():
             return [

@@ -65,7 +65,8 @@ def main_report(argv: Sequence[str]) -> int:
     notes = report._notes([run.summary for run in loaded], unfinished)
     flat = [table for group in groups for table in group.tables if table.rows]
     written: list[str] = []
-    texts = {"md": lambda: tables.markdown(flat, title, [subtitle, *notes]), "csv": lambda: tables.to_csv(flat),
+    texts = {"md": lambda: tables.markdown(flat, title, [subtitle, *notes]),
+             "csv": lambda: tables.to_csv(flat),
              "tex": lambda: tables.latex(flat, title)}  # fmt: skip
     for kind, make in texts.items():
         if kind in formats:
@@ -80,7 +81,8 @@ def main_report(argv: Sequence[str]) -> int:
     if "html" in formats:
         target = out if out.suffix in (".html", ".htm") else out.with_suffix(".html")
         done = page.write(target, title=title, subtitle=subtitle, groups=groups, notes=notes, runs=loaded,
-                          browser=browser, side=options.thumbnails, budget=options.budget * 2**20)  # fmt: skip
+                          browser=browser, side=options.thumbnails,
+                          budget=options.budget * 2**20)  # fmt: skip
         beside = f" with {done.files} files beside it ({done.beside / 2**20:.1f} MiB)" if done.files else ""
         written.append(f"{target} ({done.page / 2**20:.1f} MiB){beside}")
     print("\n".join(written))
@@ -151,16 +153,23 @@ def _report_parser() -> argparse.ArgumentParser:
     add("--protocols", action="store_true", help="add what each quirk of the published protocol changes")
     add("--calibration", type=Path, action="append", metavar="FOLDER", help="calibration of the judges "
         "(default: RUN/calibration where it exists)")  # fmt: skip
-    add("--labels", type=Path, metavar="FILE", help="people's labels of some samples: CSV with editor,track,id,gone")
+    add(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="people's labels of some samples: CSV with editor,track,id,gone",
+    )
     add("--data", help="the data, if they are no longer where the runs found them")
     add("--split", default="val", help="annotation file of --data (default: val)")
     add("--title", help="title of the page")
     add("--thumbnails", type=int, default=128, metavar="PIXELS", help="longer side of a picture; 0 for none "
         "(default: 128)")  # fmt: skip
-    add("--budget", type=int, default=24, metavar="MIB", help="pictures and answers inside the page; beyond it "
+    add("--budget", type=int, default=24, metavar="MIB",
+        help="pictures and answers inside the page; beyond it "
         "they go into files beside it (default: 24)")  # fmt: skip
     add("--hub", metavar="OWNER/NAME", help="write the hub's evaluation results, and push them if logged in")
-    add("--hub-dataset", default="nhatttanbui/NeIn", metavar="OWNER/NAME", help="benchmark data set the results "
+    add("--hub-dataset", default="nhatttanbui/NeIn", metavar="OWNER/NAME",
+        help="benchmark data set the results "
         "belong to (default: nhatttanbui/NeIn)")  # fmt: skip
     add("--no-push", action="store_true", help="with --hub: write the files only")
     return parser

@@ -49,15 +49,18 @@ def costs(loaded: Sequence[Run]) -> Table:
             limit = _limit(run, name) if stage == "edits" else None
             rate = count / seconds if seconds else None
             share = "–" if limit is None or rate is None else f"{limit:.2f} ({100 * rate / limit:.0f} %)"
-            rows.append([run.label, stage.removesuffix("s"), name or device or "–", str(count), f"{seconds:.1f}",
+            rows.append([run.label, stage.removesuffix("s"), name or device or "–", str(count),
+                         f"{seconds:.1f}",
                          "–" if rate is None else f"{rate:.2f}", share, _gib(memory["host"]),
                          _gib(memory["device"])])  # fmt: skip
             data.append({"editor": run.name, "track": run.track, "stage": stage.removesuffix("s"),
                          "samples": count, "seconds": seconds, "rate": rate, "limit": limit,
                          "host_bytes": memory["host"], "device_bytes": memory["device"]})  # fmt: skip
     note = (
-        "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Limit: peak arithmetic of "
-        "the device over the operations of one edit; – where either is not known. Memory: highest of the process."
+        "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). "
+        "Limit: peak arithmetic of "
+        "the device over the operations of one edit; – where either is not known. Memory: highest of the "
+        "process."
     )
     columns = [
         "run",

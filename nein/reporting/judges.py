@@ -1,4 +1,5 @@
-"""The judges in a report: figures corrected for their errors, how far they agree, how far scores can be trusted."""
+"""The judges in a report: figures corrected for their errors, how far they agree, how far scores can be
+trusted."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def rates_table(known: Sequence[Calibration]) -> Table:
                     about = {"judge": judge.kind, "protocol": protocol, "set": where or "all", "rate": what}
                     data.append(record(getattr(rates, what), **about))
     note = (
-        "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
+        "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that "
+        "are "
         "not seen; ROC-AUC of the soft score. Clustered by picture."
     )
     columns = ["judge", "pictures", "sensitivity", "specificity", "ROC-AUC", "present", "absent", "unscored"]
@@ -122,7 +124,8 @@ def corrected_table(loaded: Sequence[Run], known: Sequence[Calibration]) -> Tabl
 
 
 def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) -> Corrected:
-    """A run's figure corrected by a calibration. Removal uses the judge's rates on object names; Retention its
+    """A run's figure corrected by a calibration. Removal uses the judge's rates on object names; Retention
+    its
     sensitivity on words of captions, where those were asked about."""
     if metric.startswith("removal"):
         return calibration.correct_removal(judged, judge.rates(protocol, role="object"))
@@ -142,7 +145,8 @@ def _judged(run: Run, metric: str) -> Estimate | None:
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
     """(editor, track) -> sample id -> 1.0 where a person found the object gone, 0.0 where it is still there.
 
-    A CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError naming the first bad line.
+    A CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError naming the first bad
+    line.
     """
     import csv
 
@@ -153,7 +157,9 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
             for number, row in enumerate(csv.DictReader(lines), start=2):
                 gone = words.get(str(row.get("gone", "")).strip().lower())
                 if gone is None or not all(row.get(name) for name in ("editor", "track", "id")):
-                    raise UserError(f"'{file}', line {number}: expected editor, track, id, gone (1 or 0), not {row}.")
+                    raise UserError(
+                        f"'{file}', line {number}: expected editor, track, id, gone (1 or 0), not {row}."
+                    )
                 found.setdefault((row["editor"], row["track"]), {})[row["id"]] = gone
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{file}' cannot be read: {error}.") from None
@@ -177,7 +183,10 @@ def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mappi
                 continue
             rows.append([run.label, table.heading(INFO[metric]), span(judged), span(found), str(found.n)])
             data.append(record(found, editor=run.name, track=run.track, metric=metric))
-    note = "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are random."
+    note = (
+        "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples "
+        "are random."
+    )
     columns = ["run", "metric", "as judged", "with labels", "labels"]
     return Table("labelled", "Removal with people's labels", columns, rows, data, note)
 
@@ -199,7 +208,8 @@ def agreement_table(loaded: Sequence[Run]) -> Table:
         rows.append([run.label, percent(same), span(kappa, 1, 2), span(alpha, 1, 2), str(len(both))])
         data += [record(kappa, editor=run.name, track=run.track, statistic="kappa"),
                  record(alpha, editor=run.name, track=run.track, statistic="alpha"),
-                 {"editor": run.name, "track": run.track, "statistic": "same", "value": same, "n": len(both)}]  # fmt: skip
-    note = "Removal by VQA against removal by detection. – where chance agreement is complete (one verdict only)."
+                 {"editor": run.name, "track": run.track, "statistic": "same", "value": same,
+                  "n": len(both)}]  # fmt: skip
+    note = "Removal by VQA against removal by detection. – where there is one verdict only."
     columns = ["run", "same verdict %", "Cohen's kappa", "Krippendorff's alpha", "samples"]
     return Table("agreement", "Agreement of the judges", columns, rows, data, note)

@@ -60,7 +60,8 @@ def write(
     budget: int,
 ) -> Written:
     """Writes the page to `path`. Chunks stay inside while they total at most `budget` bytes; beyond it all of
-    them become files in `<path without its end>-data/`, a folder that holds nothing else and is emptied first.
+    them become files in `<path without its end>-data/`, a folder that holds nothing else and is emptied
+    first.
 
     side: longer side of a thumbnail in pixels; 0 for a page without pictures.
     """
@@ -111,7 +112,8 @@ def write(
 
 
 def policy(script: str, css: str, outside: bool) -> str:
-    """The content-security policy. `outside`: also scripts from the page's own folder, for the side-car files."""
+    """The content-security policy. `outside`: also scripts from the page's own folder, for the side-car
+    files."""
     beside = " 'self' file:" if outside else ""
     return (
         f"default-src 'none'; script-src '{_sha(script)}'{beside}; style-src '{_sha(css)}'; img-src data:; "

@@ -1,4 +1,5 @@
-"""Plots of a report: bars with intervals and reliability curves, as PNG and SVG, the same bytes every time."""
+"""Plots of a report: bars with intervals and reliability curves, as PNG and SVG, the same bytes every
+time."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def gap_by_template(table: Table) -> Plot | None:
             panel.grid(axis="x", color="#e5e7eb")
         panels[0, 0].invert_yaxis()
         panels[0, 0].legend(frameon=False, fontsize=8, loc="best")
-    return Plot("gap_by_template", 'Negation gap by template: Removal when told "Remove the X." minus Removal when '
+    return Plot("gap_by_template", 'Negation gap by template: Removal when told "Remove the X." minus '
+                'Removal when '
                 "told that X is absent, with 95 % intervals", figure)  # fmt: skip
 
 

@@ -35,7 +35,8 @@ _HIDDEN = ("objects_of", "protocol")
 
 @dataclass(frozen=True)
 class Browser:
-    """The samples of a report. `samples`: sample id -> record with its pictures, where the data are at hand."""
+    """The samples of a report. `samples`: sample id -> record with its pictures, where the data are at
+    hand."""
 
     runs: Sequence[Run]
     ids: list[str]
@@ -45,7 +46,8 @@ class Browser:
 
     @classmethod
     def of(cls, loaded: Sequence[Run], source: str | None = None, split: str = "val") -> Browser:
-        """Gathers the samples of the runs; without the data set, pictures of sources and targets are missing."""
+        """Gathers the samples of the runs; without the data set, pictures of sources and targets are
+        missing."""
         ids = list(dict.fromkeys(name for run in loaded for name in run.edits))
         note = ""
         try:
@@ -94,8 +96,10 @@ class Browser:
         }
 
     def chunks(self, side: int) -> Iterator[dict[str, Any]]:
-        """Chunk after chunk: `thumbs[i]` = [sample, target, one per run] as base64 WebP or a sentence saying why
-        there is none, `details[i]` = one record per run. `side`: longer side of a thumbnail; 0: no thumbnails."""
+        """Chunk after chunk: `thumbs[i]` = [sample, target, one per run] as base64 WebP or a sentence saying
+        why
+        there is none, `details[i]` = one record per run. `side`: longer side of a thumbnail; 0: no
+        thumbnails."""
         with ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1)) as pool:
             known: dict[Path, Any] = {}
             for start in range(0, len(self.ids), CHUNK):

@@ -193,7 +193,8 @@ def gaps(loaded: Sequence[Run]) -> list[Table]:
             rows.append([run.name, judge, percent(told), percent(denied), span(found.difference),
                          span(times, 1, 2), p_text(found.p), str(found.difference.n)])  # fmt: skip
             about = {"editor": run.name, "metric": metric}
-            data.append({**record(found.difference, **about), "remove": told, "negative": denied, "p": found.p,
+            data.append({**record(found.difference, **about), "remove": told, "negative": denied,
+                         "p": found.p,
                          "ratio": times.value if times else None})  # fmt: skip
             pairs = gap.gap_by_template(_rows(run, metric), _rows(twin, metric))
             for entry in pairs:
@@ -207,14 +208,17 @@ def gaps(loaded: Sequence[Run]) -> list[Table]:
         return []
     columns = ["editor", "judge", '"Remove the X."', "negative", "gap (points)", "ratio", "p", "pairs"]
     note = (
-        'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples from '
+        'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples '
+        "from "
         "the same noise. Gap: the paired difference. Ratio: clustered bootstrap; – where nothing was removed."
     )
     return [
         Table("gap", "Negation gap", columns, rows, data, note),
         Table("gap_by_template", "Negation gap by template",
-              ["editor", "judge", "negative instruction", "gap (points)", "pairs"], by_template, template_data,
-              "Paired by sample, intervals clustered by source image; not corrected for looking at many templates."),
+              ["editor", "judge", "negative instruction", "gap (points)", "pairs"], by_template,
+              template_data,
+              "Paired by sample, intervals clustered by source image; not corrected for looking at many "
+              "templates."),
     ]  # fmt: skip
 
 
@@ -273,7 +277,8 @@ def _estimate(run: Run, metric: str, ids: Iterable[str]) -> Estimate | None:
 def comparisons(
     pairs: Sequence[tuple[Run, Run]], draws: Mapping[str, np.ndarray], metrics: Sequence[str] | None = None
 ) -> Table:
-    """`draws`: as `fid_draws` gives them. Every metric of every pair: difference, interval, p, p after Holm over the whole table, power."""
+    """`draws`: as `fid_draws` gives them. Every metric of every pair: difference, interval, p, p after Holm
+    over the whole table, power."""
     found = []
     for first, second in pairs:
         for metric in metrics or INFO:
@@ -288,12 +293,14 @@ def comparisons(
         digits = 2 if info.scale == 1 else 1
         needed = "–" if test["needed"] is None else str(test["needed"])
         rows.append([
-            first.label, second.label, table.heading(info), _number(test["first"], info), _number(test["second"], info),
+            first.label, second.label, table.heading(info), _number(test["first"], info),
+            _number(test["second"], info),
             span(difference, info.scale, digits), p_text(test["p"]), p_text(p_holm), str(difference.n),
             str(difference.clusters), needed,
         ])  # fmt: skip
         data.append({**record(difference, first=first.label, second=second.label, metric=metric),
-                     **{k: test[k] for k in ("first", "second", "p", "p_t", "p_flip", "needed", "detectable")},
+                     **{k: test[k] for k in ("first", "second", "p", "p_t", "p_flip", "needed",
+                     "detectable")},
                      "p_holm": p_holm, "first_n": test["first_n"], "second_n": test["second_n"],
                      "attempted": test["attempted"],
                      "first_label": first.label, "second_label": second.label})  # fmt: skip
@@ -314,7 +321,8 @@ def comparisons(
         "needed",
     ]
     note = (
-        "Means and differences over the samples scored in both runs, intervals and tests clustered by source image. p: the larger of a "
+        "Means and differences over the samples scored in both runs, intervals and tests clustered by "
+        "source image. p: the larger of a "
         "cluster-robust t test and a test that swaps the runs within source images; FID: bootstrap. Holm: "
         f"corrected for the {len(found)} comparisons of this table. Needed: source images to find a true "
         "difference of this size with probability 0.8 at the 5 % level."
@@ -323,7 +331,8 @@ def comparisons(
 
 
 def compare(first: Run, second: Run, metric: str, draws: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """One comparison: difference (`Estimate`), tests, power and coverage; None where a run lacks the metric."""
+    """One comparison: difference (`Estimate`), tests, power and coverage; None where a run lacks the
+    metric."""
     if metric == "fid":
         return _compare_fid(first, second, draws)
     if metric not in first.values or metric not in second.values:
@@ -386,7 +395,8 @@ def protocols(loaded: Sequence[Run]) -> Table:
                 f"{shift.n_fixed}" if shift.n_fixed == shift.n_paper else f"{shift.n_fixed} / {shift.n_paper}"
             )
             rows.append([run.label, table.heading(info), shown, _number(shift.fixed, info),
-                         _number(shift.paper, info), moved, flips, counts if not shift.note else shift.note])  # fmt: skip
+                         _number(shift.paper, info), moved, flips,
+                         counts if not shift.note else shift.note])  # fmt: skip
             data.append({"editor": run.name, "track": run.track, "metric": shift.metric, "quirk": shift.quirk,
                          "fixed": shift.fixed, "paper": shift.paper, "n_fixed": shift.n_fixed,
                          "n_paper": shift.n_paper, "flips": shift.flips, "note": shift.note})  # fmt: skip

@@ -12,8 +12,9 @@ import tabulate
 from nein.reporting.sections import Table
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$", "↓": r"$\downarrow$",
     "±": r"$\pm$", "–": "--", "×": r"$\times$", "<": r"$<$", ">": r"$>$", '"': r"''",
 }  # fmt: skip
 
@@ -30,7 +31,8 @@ def markdown(tables: Iterable[Table], title: str, notes: Sequence[str]) -> str:
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """Every figure on a line: the table's key, then the record's fields; empty where a field does not apply."""
+    """Every figure on a line: the table's key, then the record's fields; empty where a field does not
+    apply."""
     records = [{"table": table.key, **line} for table in tables for line in table.data]
     columns = list(dict.fromkeys(name for line in records for name in line))
     buffer = io.StringIO()

@@ -139,7 +139,7 @@ def test_server_errors_are_tried_again_and_refusals_are_not(server: Server) -> N
     assert len(server.requests) == 3
     server.requests.clear()
     server.rule = lambda body, count: (404, {"error": "no such\nmodel"}, {})
-    with pytest.raises(EndpointError, match="HTTP 404 .*no such"):
+    with pytest.raises(EndpointError, match=r"HTTP 404 .*no such"):
         judge(server).ask(IMAGES[:1], [["a?"]])
     assert len(server.requests) == 1
 
@@ -159,7 +159,7 @@ def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server: Server
         return 200, say("No"), {}
 
     server.rule = rule
-    with pytest.raises(EndpointError, match="no answer after 2 attempts: no answer within 0.2 s"):
+    with pytest.raises(EndpointError, match=r"no answer after 2 attempts: no answer within 0\.2 s"):
         judge(server, timeout=0.2, retries=1).ask(IMAGES[:1], [["a?"]])
 
 

@@ -30,7 +30,8 @@ def make_llava_15(folder: Path, seed: int = 0) -> Path:
     with seeded(seed):
         config = LlavaConfig(
             vision_config=CLIPVisionConfig(
-                hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2, image_size=32,
+                hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2,
+                image_size=32,
                 patch_size=8, initializer_range=0.3,
             ),
             text_config=LlamaConfig(**_text(words)),
@@ -68,7 +69,8 @@ def make_qwen2_vl(folder: Path, seed: int = 0) -> Path:
     with seeded(seed):
         config = Qwen2VLConfig(
             text_config=text,
-            vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2, "patch_size": 8,
+            vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2,
+            "patch_size": 8,
                            "spatial_merge_size": 2, "temporal_patch_size": 2},
             image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
             vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
@@ -139,10 +141,12 @@ def make_grounding_dino(folder: Path, seed: int = 0) -> Path:
                 out_features=["stage2", "stage3", "stage4"],
             ),
             text_config=BertConfig(
-                hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=len(words)
+                hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+                vocab_size=len(words)
             ),
             d_model=32, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=64, decoder_ffn_dim=64,
-            encoder_attention_heads=2, decoder_attention_heads=2, num_queries=10, max_text_len=64, num_feature_levels=4,
+            encoder_attention_heads=2, decoder_attention_heads=2, num_queries=10, max_text_len=64,
+            num_feature_levels=4,
             encoder_n_points=2, decoder_n_points=2,
         )  # fmt: skip
         model = GroundingDinoForObjectDetection(config)

@@ -42,7 +42,8 @@ def test_ratio_intervals_cover_the_truth_as_often_as_they_say() -> None:
         below = (rng.uniform(size=len(p)) < (p + 1) / 2).astype(float)
         ids = [f"s{i}" for i in range(len(p))]
         found = bootstrap.ratio(
-            dict(zip(ids, above, strict=True)), dict(zip(ids, below, strict=True)), dict(zip(ids, source.tolist(), strict=True)),
+            dict(zip(ids, above, strict=True)), dict(zip(ids, below, strict=True)),
+            dict(zip(ids, source.tolist(), strict=True)),
             Resampler.of(source.tolist(), draws=500),
         )  # fmt: skip
         assert found is not None
@@ -128,7 +129,8 @@ def test_the_linear_way_agrees_with_the_exact_one_in_spread_and_is_unshifted() -
 
 
 def test_fid_intervals_cover_the_truth() -> None:
-    # Truth: images N(0, I); edits shift every image by 0.3 and add independent noise of variance 0.25. With as
+    # Truth: images N(0, I); edits shift every image by 0.3 and add independent noise of variance 0.25. With
+    # as
     # many pictures as images FID's own bias is small beside its spread.
     rng = np.random.default_rng(5)
     width, hits = 3, 0

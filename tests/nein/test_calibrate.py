@@ -87,7 +87,11 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> Non
 
 
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
-    world: Path, known: dict, tmp_path: Path, evaluate: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    world: Path,
+    known: dict,
+    tmp_path: Path,
+    evaluate: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # An editor that truly removes the object in 40 % of the samples: it gives back the source image there.
     rng, gone = random.Random(0), 0
@@ -96,12 +100,15 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         removed = rng.random() < 0.4
         gone += removed
         folder, name = ("coco_for_val", sample.coco) if removed else ("nein_val", sample.nein)
-        write_png(tmp_path / "edited" / "known" / f"{sample.nein}.png", decode(world / folder / f"{name}.png"))
+        write_png(
+            tmp_path / "edited" / "known" / f"{sample.nein}.png", decode(world / folder / f"{name}.png")
+        )
     share = gone / len(samples)
     weak = Weakened(perfect(known), miss=0.25, invent=0.1)
     monkeypatch.setattr("nein.models.load_judges", lambda wanted, config, device: {"vqa": weak})
     out = tmp_path / "out"
-    done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa", "--out", out,
+    done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa",
+                    "--out", out,
                     "--device", "cpu", "--models.vqa", "scripted:unused")  # fmt: skip
     assert done.code == 0, done.stderr
     with pytest.raises(SystemExit) as ended:
@@ -123,9 +130,14 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels = tmp_path / "labels.csv"
-    truth_of = {s.nein: s.object not in known[decode(run.directory.image_path(s.nein)).tobytes()] for s in samples}
+    truth_of = {
+        s.nein: s.object not in known[decode(run.directory.image_path(s.nein)).tobytes()] for s in samples
+    }
     picked = random.Random(1).sample(samples, 60)
-    labels.write_text("editor,track,id,gone\n" + "".join(f"known,negative,{s.nein},{int(truth_of[s.nein])}\n" for s in picked))
+    labels.write_text(
+        "editor,track,id,gone\n"
+        + "".join(f"known,negative,{s.nein},{int(truth_of[s.nein])}\n" for s in picked)
+    )
     assert main_report([str(out), "-o", str(tmp_path / "r.html"), "--labels", str(labels)]) == 0
     html = (tmp_path / "r.html").read_text()
     assert "Corrected for the judge" in html
@@ -137,7 +149,16 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
 
 
 def scored_run(world: Path, out: Path, evaluate: Callable[..., Outcome]) -> None:
-    line = ["--editor", "identity", "--data", world, "--metrics", "removal_vqa,removal_ovd", "--control", "none"]
+    line = [
+        "--editor",
+        "identity",
+        "--data",
+        world,
+        "--metrics",
+        "removal_vqa,removal_ovd",
+        "--control",
+        "none",
+    ]
     line += ["--device", "cpu", "--models.vqa", "scripted:No", "--models.ovd", "scripted:0.5", "--limit", "4"]
     assert evaluate(*line, "--out", out).code == 0
 
@@ -170,7 +191,9 @@ def test_calibration_goes_on_where_it_was_killed(
     assert len(whole) == 4
     assert {p.name: p.read_bytes() for p in (tmp_path / "cut").glob("*.json*")} == whole
     lines = sum(len(p.read_text().splitlines()) for p in (tmp_path / "cut" / "journal").glob("*.jsonl"))
-    assert lines == sum(len(p.read_text().splitlines()) for p in (tmp_path / "whole" / "journal").glob("*.jsonl"))
+    assert lines == sum(
+        len(p.read_text().splitlines()) for p in (tmp_path / "whole" / "journal").glob("*.jsonl")
+    )
 
 
 def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(
@@ -208,7 +231,9 @@ def test_mistakes_are_one_sentence(
     scored_run(world, tmp_path / "out", evaluate)
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main_calibrate([str(tmp_path / "out"), "--device", "cpu", *(a.replace("FOLDER", str(world)) for a in arguments)])
+        main_calibrate(
+            [str(tmp_path / "out"), "--device", "cpu", *(a.replace("FOLDER", str(world)) for a in arguments)]
+        )
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert expected in error
@@ -218,7 +243,19 @@ def test_mistakes_are_one_sentence(
 def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
     scored_run(world, tmp_path / "out", evaluate)
     with pytest.raises(SystemExit):
-        main_calibrate([str(tmp_path / "out"), "--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=scripted:0.05"])
+        main_calibrate(
+            [
+                str(tmp_path / "out"),
+                "--limit",
+                "6",
+                "--device",
+                "cpu",
+                "--judges",
+                "ovd",
+                "--judge",
+                "ovd=scripted:0.05",
+            ]
+        )
     [file] = (tmp_path / "out" / "calibration").glob("ovd-*.json")
     about = atomic.read_json(file)
     assert about["threshold"] == 0.1

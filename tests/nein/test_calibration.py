@@ -155,7 +155,8 @@ def test_cohens_kappa_by_hand() -> None:
 
 
 def test_krippendorffs_alpha_is_the_published_example() -> None:
-    # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), example C: four observers, twelve units,
+    # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), example C: four observers, twelve
+    # units,
     # missing values; nominal alpha 0.743.
     table = [
         [1, 2, 3, 3, 2, 1, 4, 1, 2, None, None, None],

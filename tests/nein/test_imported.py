@@ -20,11 +20,14 @@ def data(make_data: Callable[..., Path]) -> Path:
 
 
 def publish(data: Path, folder: Path, skip: int = 0) -> Path:
-    """Every sample as a JPEG or WebP under its official name, as an editor that changes nothing would give it."""
+    """Every sample as a JPEG or WebP under its official name, as an editor that changes nothing would give
+    it."""
     folder.mkdir(parents=True)
     for number, path in enumerate(sorted((data / "nein_val").iterdir())[skip:]):
         kind = "jpg" if number % 2 else "webp"
-        Image.open(path).save(folder / f"{path.stem}.{kind}", **({"lossless": True} if kind == "webp" else {}))
+        Image.open(path).save(
+            folder / f"{path.stem}.{kind}", **({"lossless": True} if kind == "webp" else {})
+        )
     return folder
 
 
@@ -37,24 +40,31 @@ def test_a_folder_per_method_becomes_a_run_per_method(
     line = ["--edited", tmp_path / "published", "--data", data, *METRICS, "--out", tmp_path / "out"]
     done = evaluate(*line)
     assert done.code == 0, done.stderr
-    assert {str(p.parent.relative_to(tmp_path / "out")) for p in (tmp_path / "out").glob("*/*/manifest.json")} == {
-        "MagicBrush/negative", "HQ-Edit/negative", "HQ-Edit/remove",
-    }  # fmt: skip
+    found = {
+        str(p.parent.relative_to(tmp_path / "out")) for p in (tmp_path / "out").glob("*/*/manifest.json")
+    }
+    assert found == {"MagicBrush/negative", "HQ-Edit/negative", "HQ-Edit/remove"}
     run = RunDir(tmp_path / "out", "MagicBrush", "negative")
     assert (run.manifest() or {})["status"] == "complete"
     for number, row in enumerate(run.read_edits()):
         kept = decode(run.path / row["image"])
         if number % 2 == 0:  # lossless
             assert (kept == decode(data / "nein_val" / f"{row['id']}.png")).all()
-    missing = [row for row in RunDir(tmp_path / "out", "HQ-Edit", "negative").read_edits() if row["image"] is None]
-    assert [row["error"] for row in missing] == [f"there is no edited picture of {r['id']} in 'HQ Edit'" for r in missing]
+    missing = [
+        row for row in RunDir(tmp_path / "out", "HQ-Edit", "negative").read_edits() if row["image"] is None
+    ]
+    assert [row["error"] for row in missing] == [
+        f"there is no edited picture of {r['id']} in 'HQ Edit'" for r in missing
+    ]
     assert len(missing) == 2
     before = {p: p.read_bytes() for p in (tmp_path / "out").glob("*/*/scores.jsonl")}
     assert evaluate(*line).code == 0
     assert before == {p: p.read_bytes() for p in (tmp_path / "out").glob("*/*/scores.jsonl")}
 
 
-def test_one_folder_of_pictures_is_one_method(evaluate: Callable[..., Outcome], data: Path, tmp_path: Path) -> None:
+def test_one_folder_of_pictures_is_one_method(
+    evaluate: Callable[..., Outcome], data: Path, tmp_path: Path
+) -> None:
     publish(data, tmp_path / "mine")
     (tmp_path / "mine" / "notes.txt").write_text("not a picture")
     write_png(tmp_path / "mine" / "stray.png", np.zeros((4, 4, 3), np.uint8))

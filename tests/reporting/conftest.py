@@ -12,7 +12,10 @@ import pytest
 from nein.reporting.command import main_report
 from tests.reporting import made
 
-MARKUP = '</script><script>document.title="broken"</script><img src=x onerror=\'document.title="broken"\'> A zebra & "co"'
+MARKUP = (
+    '</script><script>document.title="broken"</script>'
+    '<img src=x onerror=\'document.title="broken"\'> A zebra & "co"'
+)
 
 
 @pytest.fixture(scope="session")

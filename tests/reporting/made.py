@@ -78,7 +78,8 @@ def write_run(
     setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     origin = {
         "kind": "folder", "split": "val", "annotations": str(data / "val.json"), "columns": {},
-        "source_images": str(data / "coco_for_val"), "nein_images": str(data / "nein_val"), "records_sha256": "x",
+        "source_images": str(data / "coco_for_val"), "nein_images": str(data / "nein_val"),
+        "records_sha256": "x",
     }  # fmt: skip
     run.open({"seed": 0}, {"config": {**setting, **(config or {})}, "data": origin}, overwrite=False)
     run.update(

@@ -153,7 +153,8 @@ def test_the_dialog_shows_raw_answers_confidence_and_every_metric(browser: Any, 
     found = Page(browser, page).open("#sample=NeIn_000000000001_1")
     found.until(lambda: found.find("dialog").is_displayed())
     text = found.find("dialog").text
-    for part in ('answer: "No" · P(yes) 0.250 · P(no) 0.500', "box score 0.050 (threshold 0.1)", "AUC-Removal", "seed 0",
+    for part in ('answer: "No" · P(yes) 0.250 · P(no) 0.500', "box score 0.050 (threshold 0.1)",
+                 "AUC-Removal", "seed 0",
                  "Remove the cat.", "ip2p/remove", "magicbrush/negative"):  # fmt: skip
         assert part in text
     failed = Page(browser, page).open("#sample=NeIn_000000000004_2")
@@ -213,12 +214,14 @@ def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser: Any, p
 def test_the_policy_lets_no_script_and_no_fetch_in(opened: Page) -> None:
     opened.script(
         "const s = document.createElement('script'); s.textContent = 'document.title = \"broken\"';"
-        "document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; document.body.append(i);"
+        "document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; "
+        "document.body.append(i);"
     )
     opened.until(lambda: len(opened.driver.get_log("browser")) >= 1)
     assert opened.driver.title == "NeIn: ip2p, magicbrush"
     blocked = opened.driver.execute_async_script(
-        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('sent'), (e) => done(String(e)));"
+        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('sent'), (e) => "
+        "done(String(e)));"
     )
     assert blocked != "sent"
 

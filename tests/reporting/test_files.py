@@ -192,7 +192,8 @@ def test_help_loads_nothing_heavy(command: str) -> None:
     code = (
         "import sys\nfrom nein import cli\n"
         f"try: cli.main_{command}(['--help'])\nexcept SystemExit: pass\n"
-        "print({'torch', 'PIL', 'matplotlib', 'transformers', 'spacy', 'scipy'} & set(sys.modules), file=sys.stderr)"
+        "print({'torch', 'PIL', 'matplotlib', 'transformers', 'spacy', 'scipy'} & set(sys.modules), "
+        "file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "set()"

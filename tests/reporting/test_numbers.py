@@ -1,4 +1,5 @@
-"""Every figure of the report worked out again from the JSONL files, by other code: plain loops, statsmodels' and
+"""Every figure of the report worked out again from the JSONL files, by other code: plain loops, statsmodels'
+and
 scipy's formulas written out, no function of the project."""
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def test_every_mean_proportion_count_and_interval(
         run, metric = raw[row["editor"], row["track"]], row["metric"]
         if metric == "fid":
             assert float(row["value"]) == pytest.approx(fid(run), rel=1e-6)
-            assert float(row["low"]) <= float(row["value"]) + 1 and float(row["low"]) < float(row["high"])
+            assert float(row["low"]) < float(row["value"]) < float(row["high"]) + 1
             continue
         pairs = [(v, run.source(i)) for i, v in run.values[metric].items()]
         mean, low, high = interval(pairs)
@@ -161,7 +162,8 @@ def test_the_gap_and_the_gap_of_every_template(
         close(row["remove"], sum(told.values()) / len(told))
         close(row["negative"], sum(denied.values()) / len(denied))
     shapes = {
-        0: r"The image doesn't have any .+\.", 4: r"No (?!.+ present).+ in the image\.", 8: r"The image lacks (?!the presence).+\.",
+        0: r"The image doesn't have any .+\.", 4: r"No (?!.+ present).+ in the image\.",
+        8: r"The image lacks (?!the presence).+\.",
     }  # fmt: skip
     seen = 0
     for row in pick(table, "gap_by_template"):

@@ -1,0 +1,181 @@
+"""The report of a full-size evaluation: 24,182 samples by 7 editors, made up, written and opened in Chromium.
+
+    python -m benchmarks.report [--samples 24182] [--editors 7] [--side 64] [--out FOLDER]
+
+Prints how long `nein-report` takes, the size of the page and of the files beside it, and (where Chromium with
+chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
+search and one sort. Scores and pictures are random: this measures the report, not an editor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nein import atomic, journal
+from nein.images import write_png
+from nein.reporting.command import main_report
+from nein.runs import RunDir
+from nein.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
+
+OBJECTS = [f"thing {i}" for i in range(80)]
+IMAGE = ("l1", "l2", "clip_i", "dino", "lpips")
+EVIDENCE = {
+    "removal_vqa": {
+        "answer": "Yes",
+        "tokens": 1,
+        "p_yes": 0.950212,
+        "p_no": 0.049402,
+        "question": "Is it there?",
+    },
+    "removal_ovd": {"score": 0.642282, "box": [47.06, 34.35, 60.26, 50.55], "threshold": 0.1},
+    "auc_removal": {"score": 0.642282, "threshold": 0.1},
+    "retention_vqa": {"before": {"man": "Yes", "car": "Yes"}, "after": {"man": "Yes", "car": "No"}},
+    "retention_ovd": {
+        "before": {"man": 0.51, "car": 0.44},
+        "after": {"man": 0.48, "car": 0.05},
+        "threshold": 0.1,
+    },
+}
+
+
+def make(root: Path, count: int, editors: int, side: int) -> Path:
+    """Runs of `editors` editors on `count` samples; pictures come from a stock of 64 by hard links."""
+    rng = np.random.default_rng(0)
+    stock = []
+    for k in range(64):
+        path = root / "stock" / f"{k}.png"
+        blocks = rng.integers(0, 256, (8, 8, 3)).repeat(side // 8, 0).repeat(side // 8, 1)
+        write_png(path, np.clip(blocks + rng.integers(-12, 13, (side, side, 3)), 0, 255).astype(np.uint8))
+        stock.append(path)
+    records = []
+    for i in range(count):
+        noun = OBJECTS[i % 80]
+        records.append(
+            {
+                "COCO": f"COCO_{i // 5:012d}",
+                "T_original": f"A man and a red car near house number {i // 5}.",
+                "T_negative": negative_sentence(i % len(NEGATIVE_TEMPLATES), noun),
+                "T_generated": addition(noun),
+                "NeIn": f"NeIn_{i // 5:012d}_{i % 5 + 1}",
+            }
+        )
+    for folder, key in (("coco_for_val", "COCO"), ("nein_val", "NeIn")):
+        _link(root / "data" / folder, sorted({row[key] for row in records}), stock)
+    (root / "data" / "val.json").write_text(json.dumps(records))
+    origin = {
+        "split": "val", "annotations": str(root / "data" / "val.json"), "columns": {}, "records_sha256": "x",
+        "source_images": str(root / "data" / "coco_for_val"), "nein_images": str(root / "data" / "nein_val"),
+    }  # fmt: skip
+    config = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
+    for number in range(editors):
+        run = RunDir(root / "runs", f"editor-{number}", "negative")
+        run.open({}, {"config": config, "data": origin}, overwrite=False)
+        run.update(status="complete")
+        _link(run.path / "images", [row["NeIn"] for row in records], stock)
+        journal.write_lines(run.path / "edits.jsonl", (_edit(i, row) for i, row in enumerate(records)))
+        values = rng.uniform(size=(count, 10))
+        journal.write_lines(
+            run.path / "scores.jsonl",
+            (_score(row["NeIn"], m, k, values[i]) for i, row in enumerate(records)
+             for k, m in enumerate([*IMAGE, *EVIDENCE])),
+        )  # fmt: skip
+        atomic.write_json(run.path / "corpus.json", {})
+    return root / "runs"
+
+
+def _link(folder: Path, names: list[str], stock: list[Path]) -> None:
+    folder.mkdir(parents=True)
+    for i, name in enumerate(names):
+        (folder / f"{name}.png").hardlink_to(stock[i % len(stock)])
+
+
+def _edit(index: int, row: dict[str, str]) -> dict[str, Any]:
+    noun = OBJECTS[index % 80]
+    return {"id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": row["T_negative"],
+            "seed": index, "image": f"images/{row['NeIn']}.png", "width": 64, "height": 64, "error": None,
+            "note": ""}  # fmt: skip
+
+
+def _score(name: str, metric: str, column: int, values: np.ndarray) -> dict[str, Any]:
+    value = float(values[column])
+    value = float(value < 0.2) if metric.startswith("removal") else round(value, 6)
+    return {"id": name, "metric": metric, "value": value, "reason": "", "detail": EVIDENCE.get(metric, {})}
+
+
+def look(page: Path) -> dict[str, float]:
+    """Seconds until ready and until drawn, of a search and of a sort; empty without Chromium."""
+    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        return {}
+    from selenium import webdriver
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
+        options.add_argument(argument)
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    chrome.set_page_load_timeout(600)
+    found: dict[str, float] = {}
+
+    def until(name: str, start: float, script: str) -> None:
+        WebDriverWait(chrome, 600, poll_frequency=0.05).until(lambda _: chrome.execute_script(script))
+        found[name] = time.perf_counter() - start
+
+    drawn = (
+        "const c = [...document.querySelectorAll('.card')]; "
+        "return c.length && c.every(x => x.querySelector('.strip'))"
+    )
+    try:
+        start = time.perf_counter()
+        chrome.get(page.as_uri())
+        until("ready", start, "return document.documentElement.dataset.ready === 'yes'")
+        until("first pictures", start, drawn)
+        for name, fragment in (("search", "#q=thing%2041"), ("sort by disagreement", "#sort=editors")):
+            start = time.perf_counter()
+            chrome.execute_script(f"location.hash = '{fragment}'")
+            until(name, start, f"return location.hash === '{fragment}' && (() => {{ {drawn} }})()")
+        found["heap MiB"] = chrome.execute_script("return performance.memory.usedJSHeapSize") / 2**20
+    finally:
+        chrome.quit()
+    return found
+
+
+def main() -> None:
+    """Makes the runs, writes the report, opens it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=24182)
+    parser.add_argument("--editors", type=int, default=7)
+    parser.add_argument("--side", type=int, default=64, help="pixels of a picture, a multiple of 8")
+    parser.add_argument("--out", type=Path, help="keep everything here (default: a temporary folder)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = options.out or Path(scratch)
+        runs = (
+            root / "runs"
+            if (root / "runs").is_dir()
+            else make(root, options.samples, options.editors, options.side)
+        )
+        start = time.perf_counter()
+        cpu = time.process_time()
+        main_report([str(runs), "-o", str(root / "report.html"), "--formats", "html,csv"])
+        print(f"nein-report: {time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)")
+        page, beside = root / "report.html", list((root / "report-data").glob("*.js"))
+        size = sum(path.stat().st_size for path in beside) / 2**20
+        print(f"page: {page.stat().st_size / 2**20:.1f} MiB; beside it: {len(beside)} files, {size:.0f} MiB")
+        for name, value in look(page).items():
+            print(f"{name}: {value:.2f}{'' if 'MiB' in name else ' s'}")
+
+
+if __name__ == "__main__":
+    main()

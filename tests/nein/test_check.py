@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import re
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from editors import EditRequest, EditResult
+from editors.basic import Identity, Solid
+from metrics.judges.base import Answer
+from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
+from nein import check
+from nein.cli import main_check
+
+
+class Noisy(Identity):
+    """Another picture every time."""
+
+    def _paint(self, request: EditRequest) -> np.ndarray:
+        self.count = getattr(self, "count", 0) + 1
+        return request.image // 2 + np.uint8(self.count % 100)
+
+
+class Crowd(Identity):
+    """The picture depends on who else is in the batch."""
+
+    def edit(self, requests: Any) -> list[EditResult]:
+        return [
+            EditResult(r.id, np.clip(r.image.astype(int) + 9 * len(requests), 0, 255).astype(np.uint8))
+            for r in requests
+        ]
+
+
+class Fragile(Identity):
+    """One bad request brings the batch down."""
+
+    def edit(self, requests: Any) -> list[EditResult]:
+        return [EditResult(r.id, np.ascontiguousarray(r.image[:, :, ::-1])) for r in requests]
+
+
+class Careless(Identity):
+    """Draws into the picture it was given, and answers in reverse."""
+
+    def edit(self, requests: Any) -> list[EditResult]:
+        for request in requests:
+            request.image[0, 0] = 255 - request.image[0, 0]
+        return super().edit(requests)
+
+
+class Floating(Identity):
+    def _paint(self, request: EditRequest) -> Any:
+        return request.image / 255
+
+
+class Unsorted(Identity):
+    def edit(self, requests: Any) -> list[EditResult]:
+        return super().edit(requests)[::-1]
+
+
+def failures(outcomes: Any) -> dict[str, str]:
+    return {outcome.name: outcome.reason for outcome in outcomes if outcome.passed is False}
+
+
+@pytest.mark.parametrize("editor", [Identity(), Solid()])
+def test_editors_that_keep_the_contract_pass_everything(editor: Any) -> None:
+    outcomes = list(check.check_editor(editor))
+    assert failures(outcomes) == {}
+    assert sum(outcome.passed is True for outcome in outcomes) == 10
+
+
+@pytest.mark.parametrize(
+    ("editor", "broken"),
+    [
+        (Noisy(), {"gives the same pictures again"}),
+        (Crowd(), {"gives the same pictures one at a time (within 1/255)"}),
+        (Fragile(), {"refuses bad input with a reason, and only that"}),
+        (Careless(), {"leaves its input alone"}),
+        (Floating(), {"gives uint8 RGB pictures"}),
+        (Unsorted(), {"answers every request, in order"}),
+    ],
+)
+def test_every_way_to_break_the_contract_is_named(editor: Any, broken: set[str]) -> None:
+    found = failures(check.check_editor(editor))
+    assert broken <= set(found)
+    assert all(found.values())
+
+
+def test_judges_that_keep_the_contract_pass_everything() -> None:
+    judge = ScriptedJudge(lambda image, prompt: "Yes" if image.mean() > 120 else "No.", "bright")
+    detector = ScriptedDetector(lambda image, label: min(1.0, float(image.mean()) / 255), "bright")
+    assert failures(check.check_judge("vqa", judge)) == {}
+    assert failures(check.check_judge("ovd", detector)) == {}
+
+
+def test_judges_that_break_it_are_found_out() -> None:
+    class Forgetful(ScriptedJudge):
+        def ask(self, images: Any, questions: Any) -> Any:
+            self.asked += 1
+            return [[Answer(f"Yes {self.asked}", 2, 1.5) for _ in row] for row in questions]
+
+    found = failures(check.check_judge("vqa", Forgetful(lambda i, p: "", "x")))
+    assert "P(yes) and P(no) must lie in [0, 1]" in found["answers every question, in order"]
+    mute = failures(check.check_judge("vqa", ScriptedJudge(lambda i, p: "hm", "mute")))
+    assert set(mute) == {"says yes or no"}
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main_check(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_the_command_says_pass_or_fail_and_ends_accordingly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("own_editor")
+    module.Noisy = Noisy  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_editor", module)
+    assert run("identity", "--device", "cpu") == 0
+    text = capsys.readouterr().out
+    assert len(re.findall(r"^pass  ", text, flags=re.M)) == 10
+    assert "identity: all checks passed" in text
+    assert run("own_editor:Noisy", "--device", "cpu") == 1
+    text = capsys.readouterr().out
+    assert "FAIL  gives the same pictures again: pictures differ by up to" in text
+    assert run("--judge", "vqa", "scripted:No", "--device", "cpu") == 0
+    assert run("solid", "--device", "cpu", "--option", "color=#112233") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["identify"], "did you mean"),
+        (["identity", "--number", "2"], "at least 3"),
+        (["no_such_module:Editor"], "cannot be imported"),
+        (["solid", "--option", "color"], "NAME=VALUE"),
+        (["--judge", "vqa", "nowhere"], "no model folder 'nowhere'"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments, "--device", "cpu") == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert "Traceback" not in error

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import yaml
+from huggingface_hub import EvalResultEntry
+from huggingface_hub._eval_results import parse_eval_result_entries
+
+from nein import atomic, hub
+from nein.errors import UserError
+from nein.reporting import collect
+from nein.reporting.collect import Run
+
+
+@pytest.fixture
+def one(out: Path) -> list[Run]:
+    return collect.load([out / "magicbrush" / "negative"])[0]
+
+
+def test_the_entries_are_the_hubs_own_format(one: list[Run], tmp_path: Path) -> None:
+    files = hub.write(one, tmp_path, "owner/benchmark")
+    entries = parse_eval_result_entries(
+        yaml.safe_load((tmp_path / ".eval_results" / "nein.yaml").read_text())
+    )
+    assert all(isinstance(entry, EvalResultEntry) for entry in entries)
+    by_task = {entry.task_id: entry for entry in entries}
+    metrics = one[0].summary["metrics"]
+    assert set(by_task) == {f"negative/{name}" for name in metrics}
+    removal = by_task["negative/removal_vqa"]
+    assert removal.value == round(100 * metrics["removal_vqa"]["value"], 4)
+    assert removal.dataset_id == "owner/benchmark"
+    assert removal.notes is not None
+    assert "nano: a miniature" in removal.notes
+    assert f"n {metrics['removal_vqa']['n']}, unscored 0" in removal.notes
+    summary = atomic.read_json(files["nein/magicbrush-negative.json"])
+    assert summary["metrics"].keys() == metrics.keys()
+    assert str(tmp_path.parent) not in str(summary)
+    assert "command" not in str(summary["manifest"]["invocations"])
+
+
+def test_nothing_is_pushed_unless_somebody_is_logged_in(
+    one: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", lambda self, **kwargs: sent.append(kwargs))
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    assert "nobody is logged in" in hub.publish(one, "me/model", tmp_path, dataset="o/d", push=True)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
+    assert "not pushed" in hub.publish(one, "me/model", tmp_path, dataset="o/d", push=False)
+    assert sent == []
+    assert "pushed to me/model" in hub.publish(one, "me/model", tmp_path, dataset="o/d", push=True)
+    assert {item["path_in_repo"] for item in sent} == {
+        ".eval_results/nein.yaml",
+        "nein/magicbrush-negative.json",
+    }
+    assert {item["repo_id"] for item in sent} == {"me/model"}
+
+
+def test_a_refused_push_is_a_sentence_and_the_files_stay(
+    one: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Any, **kwargs: Any) -> None:
+        raise OSError("offline\nmore")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", refuse)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
+    with pytest.raises(UserError, match="could not be pushed to 'me/model': offline The files are written"):
+        hub.publish(one, "me/model", tmp_path, dataset="o/d", push=True)
+    assert (tmp_path / ".eval_results" / "nein.yaml").exists()
+
+
+def test_a_repository_holds_the_results_of_one_editor(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="results of one editor"):
+        hub.publish(collect.load([out])[0], "me/model", tmp_path, dataset="o/d", push=False)
+    with pytest.raises(UserError, match="must be OWNER/NAME"):
+        hub.publish(collect.load([out / "ip2p"])[0][:1], "model", tmp_path, dataset="o/d", push=False)
+
+
+def test_the_citation_file_is_valid() -> None:
+    cited = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors", "version", "license"} <= set(cited)
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'version = "{cited["version"]}"' in project
