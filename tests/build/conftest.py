@@ -1,0 +1,94 @@
+"""A small captioned image set, tiny models, and the command inside this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import metrics
+from nein.cli import main_build
+from nein.images import write_png
+from tests.metrics import tiny
+from tests.nein.conftest import Outcome
+
+OBJECTS = (
+    "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",
+    "kite", "teddy bear", "oven", "person", "mouse", "bench",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    tiny.make_blip(root / "blip", seed=0)
+    tiny.make_llava(root / "llava", seed=2)
+    return root
+
+
+@pytest.fixture(scope="session")
+def blip(models: Path) -> Any:
+    return metrics.load_judge("itm", str(models / "blip"))
+
+
+@pytest.fixture(scope="session")
+def llava(models: Path) -> Any:
+    return metrics.load_judge("vqa", str(models / "llava"))
+
+
+def write_set(root: Path, count: int = 7, captions: int = 5) -> Path:
+    """COCO captions of `count` random pictures, and a list of sixteen objects beside them."""
+    (root / "images").mkdir(parents=True)
+    listed, annotations = [], []
+    for number in range(1, count + 1):
+        name = f"COCO_train2014_{number:012d}.png"
+        write_png(root / "images" / name, tiny.picture(number, 40 + number % 3, 32))
+        listed.append({"id": number * 10, "file_name": name})
+        for k in range(captions):
+            text = f"A cat and two wine glasses near house number {number}, view {k}" + (
+                ". " if k % 2 else ""
+            )
+            annotations.append({"id": len(annotations), "image_id": number * 10, "caption": text})
+    (root / "captions.json").write_text(json.dumps({"images": listed, "annotations": annotations}))
+    (root / "objects.txt").write_text("\n".join(OBJECTS))
+    return root
+
+
+@pytest.fixture(scope="session")
+def captioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_set(tmp_path_factory.mktemp("captioned") / "set")
+
+
+def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
+    """A whole build without a network: tiny judges, an editor without a model, thresholds with both
+    outcomes."""
+    return [
+        *("--source", str(data / "captions.json"), "--images", str(data / "images")),
+        *("--objects", str(data / "objects.txt"), "--queried", "8", "--out", str(out), "--device", "cpu"),
+        *("--models.itm", str(models / "blip"), "--models.vqa", str(models / "llava"), "--editor", "flaky"),
+        *("--absent-below", "0.15", "--match-above", "0.02", "--shard-size", "2", "--batch-size", "4"),
+        *(str(part) for part in more),
+    ]
+
+
+@pytest.fixture
+def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Runs `nein-build ARGS` inside this process."""
+
+    def run(*args: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main_build([str(part) for part in args])
+        printed = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
+
+    return run
