@@ -149,7 +149,7 @@ def _head(facts: Mapping[str, Any]) -> str:
     return (
         "# A NeIn data set\n\n"
         f"{total} samples ({per or 'none'}) for editing by negative instructions, built from captioned "
-        'images after Bui et al., "NeIn: Telling What You Don\'t Want" (CVPR Workshops 2025, algorithms 1, 2). '
+        'images after Bui et al., "NeIn: Telling What You Don\'t Want" (CVPR Workshops 2025). '
         "`T_negative` says of `NeIn`, a generated picture, what should not be in it; the source image "
         "`COCO` shows "
         f"the result to reach. No source image is in both splits.{world}\n\n"

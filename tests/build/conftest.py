@@ -17,7 +17,9 @@ from metrics.judges.scripted import ScriptedJudge
 from nein.cli import main_build
 from nein.images import write_png
 from tests.metrics import tiny
-from tests.nein.conftest import Outcome
+from tests.nein.conftest import Outcome, command
+
+__all__ = ["command"]  # a fixture of the neighbours
 
 OBJECTS = (
     "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",

@@ -158,3 +158,28 @@ def test_replaced_weights_are_refused(captioned: Path, models: Path, build: Buil
     done = build(*given)
     assert done.code == 2
     assert "weights or settings behind 'itm' have changed" in done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_of_accelerate_give_the_same(
+    captioned: Path, models: Path, build: Build, command: Callable[..., object], tmp_path: Path
+) -> None:
+    def given(out: Path) -> list[str]:
+        return arguments(captioned, models, out, *MORE, "--models.vqa", "scripted:Yes")
+
+    assert build(*given(tmp_path / "one")).code == 0
+    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
+    launcher = (
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    )
+    options = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29631")
+    done = command("-m", "nein.build", *given(tmp_path / "two"), script=(*launcher, *options))
+    assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert done.stdout.count("Data set:") == 1  # type: ignore[attr-defined]
