@@ -149,7 +149,7 @@ def _head(facts: Mapping[str, Any]) -> str:
     return (
         "# A NeIn data set\n\n"
         f"{total} samples ({per or 'none'}) for editing by negative instructions, built from captioned "
-        'images after Bui et al., "NeIn: Telling What You Don\'t Want" (CVPR Workshops 2025), algorithms 1 and 2. '
+        'images after Bui et al., "NeIn: Telling What You Don\'t Want" (CVPR Workshops 2025). '
         "`T_negative` says of `NeIn`, a generated picture, what should not be in it; the source image "
         "`COCO` shows "
         f"the result to reach. No source image is in both splits.{world}\n\n"
@@ -247,7 +247,7 @@ def _origin(facts: Mapping[str, Any]) -> str:
         "## How it was made\n\n"
         + _table(rows, ["", "value"])
         + f"\n\nContent: SHA-256 `{facts['data_sha256']}` "
-        "over records and pixels. The licence of the source images applies to them and to what was made from them."
+        "over records and pixels. The licence of the source images applies to what was made from them."
     )
 
 

@@ -96,15 +96,15 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
     if not folder.is_dir():
         raise UserError(f"--images '{folder}' is not a folder.")
     rows = _jsonl(path) if path.suffix == ".jsonl" else _coco(path)
-    found = _collect(
+    listed = _collect(
         rows, folder, {"kind": "jsonl" if path.suffix == ".jsonl" else "coco", "list": path.name}
     )
-    if not any(s.path.is_file() for s in found.sources if not s.problem):
-        first = found.sources[0].path if found.sources else folder
+    if not any(s.path.is_file() for s in listed.sources if not s.problem):
+        first = listed.sources[0].path if listed.sources else folder
         raise UserError(
-            f"None of the {len(found.sources)} images of '{path}' is there ('{first}'); give --images."
+            f"None of the {len(listed.sources)} images of '{path}' is there ('{first}'); give --images."
         )
-    return found
+    return listed
 
 
 def _collect(rows: Iterable[tuple[str, list[str]]], folder: Path, origin: Mapping[str, Any]) -> SourceSet:
@@ -182,7 +182,7 @@ def _jsonl(path: Path) -> list[tuple[str, list[str]]]:
             raise UserError(
                 f"'{path}', line {number} names no image; it needs one of: {', '.join(IMAGE_KEYS)}."
             )
-        said = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
+        said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
         said = [said] if isinstance(said, str) else said
         if not isinstance(said, list):
             raise UserError(
@@ -203,7 +203,7 @@ def _nano(out: Path, scenes: int) -> SourceSet:
     listing = folder / "captions.json"
     names = [f"COCO_{index + 1:012d}.png" for index in range(scenes)]
     if not listing.is_file() or len(atomic.read_json(listing)["images"]) < scenes:
-        annotations = []
+        annotations: list[dict[str, Any]] = []
         for index, name in enumerate(names):
             scene = source_scene(NANO_SPLIT, index)
             if not (folder / name).is_file():

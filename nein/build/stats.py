@@ -143,7 +143,7 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
             raise UserError(f"'{path}', line {number} is not valid JSON: {error}.") from None
         if not isinstance(row, dict):
             raise UserError(f"'{path}', line {number} is not an object with a caption.")
-        said = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
+        said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
         image = next((row[k] for k in IMAGE_KEYS if k in row), str(number))
         yield from (
             (str(image), text)

@@ -22,7 +22,7 @@ from nein.nano import truth
 from nein.nano.data import source_scene
 from nein.nano.draw import SIZE
 
-TRIALS = 40
+TRIALS = 25
 
 
 @dataclass(frozen=True)

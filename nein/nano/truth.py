@@ -292,12 +292,12 @@ def _scores(picture: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """
     drawings = _drawings()
     planes = np.zeros((9, _SIDE, _SIDE), np.float32)
-    inside = (slice(_PAD, _PAD + SIZE), slice(_PAD, _PAD + SIZE))
-    planes[0][inside] = (picture**2).sum(-1) - (reference**2).sum(-1)
-    planes[1][inside] = ((picture - reference) ** 2).sum(-1)
-    planes[2][inside] = (reference**2).sum(-1)
-    planes[(slice(3, 6), *inside)] = np.moveaxis(picture - reference, -1, 0)
-    planes[(slice(6, 9), *inside)] = np.moveaxis(reference, -1, 0)
+    rows = columns = slice(_PAD, _PAD + SIZE)
+    planes[0, rows, columns] = (picture**2).sum(-1) - (reference**2).sum(-1)
+    planes[1, rows, columns] = ((picture - reference) ** 2).sum(-1)
+    planes[2, rows, columns] = (reference**2).sum(-1)
+    planes[3:6, rows, columns] = np.moveaxis(picture - reference, -1, 0)
+    planes[6:9, rows, columns] = np.moveaxis(reference, -1, 0)
     f = _frequencies(planes)
     worse = drawings.weight * f[0] + drawings.ring * f[1]
     alone = drawings.weight * f[2]

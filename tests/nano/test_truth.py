@@ -9,9 +9,8 @@ from nein.nano import truth
 from nein.nano.data import source_scene
 from nein.nano.scenes import Item, Scene, render
 
-SCENE = Scene(
-    "meadow", 3, (Item("dog", "brown", 20, 4.0, 40.0, False), Item("kite", "red", 18, 40.0, 4.0, False))
-)
+DOG, KITE = Item("dog", "brown", 20, 4.0, 40.0, False), Item("kite", "red", 18, 40.0, 4.0, False)
+SCENE = Scene("meadow", 3, (DOG, KITE))
 CAR = Item("car", "blue", 19, 38.0, 44.0, True)
 
 

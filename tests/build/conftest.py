@@ -1,0 +1,121 @@
+"""A small captioned image set, tiny models, and the command inside this process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import metrics
+from metrics.judges.scripted import ScriptedJudge
+from nein.cli import main_build
+from nein.images import write_png
+from tests.metrics import tiny
+from tests.nein.conftest import Outcome, command
+
+__all__ = ["command"]  # a fixture of the neighbours
+
+OBJECTS = (
+    "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",
+    "kite", "teddy bear", "oven", "person", "mouse", "bench",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def varied(picture: np.ndarray, prompt: str) -> str:
+    """An answer that depends on picture and question: mostly yes, sometimes no, sometimes neither."""
+    number = hashlib.sha256(picture.tobytes() + prompt.encode()).digest()[0]
+    return ("Yes", "Yes", "Yes", "yes.", "Yes", "No", "No.", "It depends")[number % 8]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def judge_of_varied_answers() -> Iterator[None]:
+    """Lets `--models.vqa scripted:varied` mean the judge above, also in forked processes."""
+    load = metrics.load_judge
+
+    def patched(kind: str, path_or_id: str, **options: Any) -> Any:
+        if path_or_id == "scripted:varied":
+            return ScriptedJudge(varied, name="varied")
+        return load(kind, path_or_id, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "load_judge", patched)
+        yield
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    tiny.make_blip(root / "blip", seed=0)
+    tiny.make_llava(root / "llava", seed=2)
+    return root
+
+
+@pytest.fixture(scope="session")
+def blip(models: Path) -> Any:
+    return metrics.load_judge("itm", str(models / "blip"))
+
+
+@pytest.fixture(scope="session")
+def llava(models: Path) -> Any:
+    return metrics.load_judge("vqa", str(models / "llava"))
+
+
+def write_set(root: Path, count: int = 7, captions: int = 5) -> Path:
+    """COCO captions of `count` random pictures, and a list of sixteen objects beside them."""
+    (root / "images").mkdir(parents=True)
+    listed, annotations = [], []
+    for number in range(1, count + 1):
+        name = f"COCO_train2014_{number:012d}.png"
+        write_png(root / "images" / name, tiny.picture(number, 40 + number % 3, 32))
+        listed.append({"id": number * 10, "file_name": name})
+        for k in range(captions):
+            text = f"A cat and two wine glasses near house number {number}, view {k}" + (
+                ". " if k % 2 else ""
+            )
+            annotations.append({"id": len(annotations), "image_id": number * 10, "caption": text})
+    (root / "captions.json").write_text(json.dumps({"images": listed, "annotations": annotations}))
+    (root / "objects.txt").write_text("\n".join(OBJECTS))
+    return root
+
+
+@pytest.fixture(scope="session")
+def captioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_set(tmp_path_factory.mktemp("captioned") / "set")
+
+
+def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
+    """A whole build without a network: tiny judges, an editor without a model, thresholds with both
+    outcomes."""
+    return [
+        *("--source", str(data / "captions.json"), "--images", str(data / "images")),
+        *("--objects", str(data / "objects.txt"), "--queried", "8", "--out", str(out), "--device", "cpu"),
+        *("--models.itm", str(models / "blip"), "--models.vqa", "scripted:varied"),
+        *("--editor", "flaky", "--editor-options", '{"fail_every": 7}'),
+        *("--absent-below", "0.3", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4"),
+        *(str(part) for part in more),
+    ]
+
+
+@pytest.fixture
+def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Runs `nein-build ARGS` inside this process."""
+
+    def run(*args: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main_build([str(part) for part in args])
+        printed = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
+
+    return run

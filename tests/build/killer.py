@@ -1,0 +1,75 @@
+"""`nein-build` in a forked process, killed at one exact moment. Forking keeps the libraries that are
+loaded."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from typing import Any
+
+from nein import images, journal
+from nein.build import finish
+from nein.cli import main_build
+
+
+def run(arguments: list[str], mark: str = "", count: int = 0, how: str = "before") -> int:
+    """Exit code of `nein-build ARGUMENTS`; -9 where it was killed.
+
+    mark  The stage whose COUNT-th journal line (from 1) is the moment; "images": a picture; "layout": a file
+          of the finished data set; "" for never.
+    how   "before" the write, "torn" in the middle of it, or "after" it.
+    """
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(arguments, mark, count, how))
+    process.start()
+    process.join(240)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def start(arguments: list[str]) -> Any:
+    """The same without waiting: a process to join."""
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(arguments, "", 0, "before"))
+    process.start()
+    return process
+
+
+def _child(arguments: list[str], mark: str, count: int, how: str) -> None:
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+    seen = 0
+    write, write_png, put = journal.Journal._write, images.write_png, finish._put
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def journaled(self: journal.Journal, data: bytes) -> None:
+        nonlocal seen
+        if not self.path.name.startswith(mark) or not mark or data == b"\n":
+            return write(self, data)
+        seen += 1
+        if seen == count:
+            if how != "before":
+                write(self, data if how == "after" else data[: len(data) // 2])
+            die()
+        return write(self, data)
+
+    def painted(path: Any, image: Any) -> None:
+        nonlocal seen
+        if mark == "images" and path.name.startswith("NeIn"):
+            seen += 1
+            if seen == count:
+                die()
+        write_png(path, image)
+
+    def placed(source: Any, target: Any, *, link: bool) -> None:
+        nonlocal seen
+        seen += mark == "layout"
+        if mark == "layout" and seen == count:
+            die()
+        put(source, target, link=link)
+
+    journal.Journal._write = journaled  # type: ignore[method-assign]
+    images.write_png = painted
+    finish._put = placed
+    main_build(arguments)

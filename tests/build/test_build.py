@@ -1,0 +1,269 @@
+"""The whole command on tiny models: what comes out, what is counted, and that it loads without conversion."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nein import data
+from nein.build import config as configuration
+from nein.cli import main_build, main_eval
+from nein.images import decode
+from nein.samples import validate_images
+from tests.build.conftest import OBJECTS, arguments, write_set
+from tests.nein.conftest import Outcome
+
+Build = Callable[..., Outcome]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def built(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished build with every family of negation."""
+    out = tmp_path_factory.mktemp("built") / "out"
+    with pytest.raises(SystemExit) as caught:
+        main_build(
+            arguments(captioned, models, out, "--families", "all", "--kept", "4", "--evaluation-share", "0.5")
+        )
+    assert caught.value.code == 0
+    return out
+
+
+def test_every_candidate_has_a_verdict_and_the_counts_agree(built: Path) -> None:
+    rows = [row for row in lines(built / "candidates.jsonl") if "id" in row]
+    facts = json.loads((built / "card.json").read_text())
+    verdicts = Counter(row["verdict"] for row in rows)
+    assert verdicts["accepted"] == facts["stages"]["accepted"] == sum(facts["samples"].values())
+    assert {k: v for k, v in verdicts.items() if k != "accepted"} == facts["rejected"]
+    assert len(rows) == facts["stages"]["candidates"]
+    assert len(verdicts) >= 4  # the thresholds and answers of the tiny models give several outcomes
+    for row in rows:
+        low = row["match"] is not None and row["match"]["cosine"] <= 0.25
+        assert (row["verdict"] == "match at or below the threshold") == low
+        assert (row["ask"] is None) == (low or row["generated_picture"]["image"] is None)
+        assert row["generated"] == f"Add {row['generated'].split(' ', 1)[1]}"
+    asked = [q for row in lines(built / "candidates.jsonl") if "queried" in row for q in row["queried"]]
+    assert sum(facts["queried"].values()) == len(asked) == 7 * 8
+    assert json.loads((built / "build.json").read_text())["status"] == "complete"
+
+
+def test_the_official_layout_loads_and_no_image_is_in_both_splits(built: Path) -> None:
+    sides: dict[str, set[str]] = {}
+    for split in ("train", "val"):
+        found = data.load(str(built / "dataset"), split=split)
+        validate_images(found.samples, split)
+        sides[split] = {sample.source_id for sample in found.samples}
+        for sample in found.samples:
+            assert sample.family is not None
+            assert sample.object in OBJECTS
+            assert sample.stays == (sample.family == "double_negation")
+            assert sample.source_path == sample.sample_path if sample.stays else True
+    assert sides["train"]
+    assert sides["val"]
+    assert not sides["train"] & sides["val"]
+    folder = built / "dataset" / "coco_for_val"
+    assert {p.stem for p in folder.iterdir()} == sides["val"]
+
+
+def test_source_images_are_the_users_files_byte_for_byte(built: Path, captioned: Path) -> None:
+    for path in (built / "dataset").glob("coco_for_*/*"):
+        original = captioned / "images" / path.name.replace("COCO_", "COCO_train2014_")
+        assert path.read_bytes() == original.read_bytes()
+
+
+def test_it_evaluates_without_conversion_and_results_split_by_family(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main_eval(
+            [
+                *("--editor", "identity", "--data", str(built / "dataset"), "--out", str(tmp_path)),
+                *("--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa"),
+                *("--models.vqa", "scripted:Yes"),
+            ]
+        )
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert "### By family of negation" in printed
+    summary = json.loads((tmp_path / "identity" / "negative" / "summary.json").read_text())
+    accepted = json.loads((built / "dataset" / "val.json").read_text())
+    families = Counter(row["family"] for row in accepted)
+    split = {family: found["l1"]["n"] for family, found in summary["families"].items()}
+    assert split == dict(families)
+    assert summary["metrics"]["l1"]["n"] == len(accepted)
+    assert summary["metrics"]["removal_vqa"]["n"] == len(accepted) - families["double_negation"]
+    if "double_negation" in families:  # its target is the sample, which "identity" returns
+        assert summary["families"]["double_negation"]["l1"]["value"] == 0
+
+
+def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.load_dataset(str(built / "hub"), cache_dir=str(tmp_path / "cache"))
+    for split in ("train", "val"):
+        official = json.loads((built / "dataset" / f"{split}.json").read_text())
+        assert [row["NeIn"] for row in table[split]] == [row["NeIn"] for row in official]
+        assert [row["family"] for row in table[split]] == [row["family"] for row in official]
+        first = table[split][0]
+        assert isinstance(first["sample_image"], Image.Image)
+        stored = decode(built / "dataset" / f"nein_{split}" / f"{official[0]['NeIn']}.png")
+        assert (np.asarray(first["sample_image"].convert("RGB")) == stored).all()
+    raw = table["val"]
+    for column in ("source_image", "sample_image"):
+        raw = raw.cast_column(column, datasets.Image(decode=False))
+    data.lay_out(raw, raw.column_names, {}, tmp_path / "again", "val", where="it")
+    again = data.load(str(tmp_path / "again"))
+    assert again.records_sha256 == data.load(str(built / "dataset")).records_sha256
+    head = (built / "hub" / "README.md").read_text().split("---")[1]
+    import yaml
+
+    meta = yaml.safe_load(head)
+    assert [f["split"] for f in meta["configs"][0]["data_files"]] == ["train", "val"]
+    assert meta["size_categories"] == ["n<1K"]
+
+
+def test_the_card_names_every_reason_family_and_object(built: Path) -> None:
+    facts, text = json.loads((built / "card.json").read_text()), (built / "dataset" / "README.md").read_text()
+    for part in ("rejected", "families", "objects", "templates"):
+        for name, count in facts[part].items():
+            assert name in text, name
+            assert str(count) in text
+    assert facts["data_sha256"] in text
+    assert facts["truth"] is None
+    with Image.open(built / "card.png") as picture:
+        assert picture.width > 1000
+
+
+def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(
+    captioned: Path, models: Path, build: Build, tmp_path: Path
+) -> None:
+    more = ("--protocol=paper", "--families=plain", "--image-format=jpg", "--evaluation-share=1")
+    more += ("--formats=official",)
+    done = build(*arguments(captioned, models, tmp_path, *more, "--models.vqa", "scripted:Yes"))
+    assert done.code == 0, done.stderr
+    records = json.loads((tmp_path / "dataset" / "val.json").read_text())
+    assert {tuple(row) for row in records} == {("COCO", "T_original", "T_negative", "T_generated", "NeIn")}
+    assert not (tmp_path / "dataset" / "train.json").exists()
+    assert not (tmp_path / "hub").exists()
+    name = f"{records[0]['NeIn']}.jpg"
+    with Image.open(tmp_path / "dataset" / "nein_val" / name) as picture:
+        assert picture.format == "JPEG"
+    rows = {row["id"]: row for row in lines(tmp_path / "candidates.jsonl") if "id" in row}
+    assert len({row["seed"] for row in rows.values() if row["source"] == records[0]["COCO"]}) == 1
+
+
+def test_bad_images_are_reported_counted_and_skipped(models: Path, build: Build, tmp_path: Path) -> None:
+    given = write_set(tmp_path / "set", 5)
+    listing = json.loads((given / "captions.json").read_text())
+    images = given / "images"
+    (images / "COCO_train2014_000000000001.png").write_bytes(b"no image at all")
+    truncated = images / "COCO_train2014_000000000002.png"
+    truncated.write_bytes(truncated.read_bytes()[:300])
+    (images / "COCO_train2014_000000000003.png").unlink()
+    listing["annotations"] = [a for a in listing["annotations"] if a["image_id"] != 40]
+    shutil.copytree(images, images / "copy")
+    listing["images"].append({"id": 99, "file_name": "copy/COCO_train2014_000000000005.png"})
+    listing["annotations"].append({"image_id": 99, "caption": "Again."})
+    (given / "captions.json").write_text(json.dumps(listing))
+    more = ("--absent-below", "0.12", "--match-above", "-1", "--models.vqa", "scripted:Yes")
+    more += ("--editor-options", '{"fail_every": 0}', "--evaluation-share", "1")
+    done = build(*arguments(given, models, tmp_path / "out", *more, "--formats", "official"))
+    assert done.code == 0, done.stderr
+    facts = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert facts["image_problems"] == {
+        "unreadable image": 3,
+        "no caption": 1,
+        "another image has this name": 1,
+    }
+    assert 0 < facts["stages"]["accepted"] < 5  # fewer than five of the objects are that far from the picture
+    assert facts["slots_without_candidate"] == {"no absent object left": 5 - facts["stages"]["candidates"]}
+    assert "3 images unusable: unreadable image" in done.stdout
+    problems = {
+        r["image"]: r["problem"] for r in lines(tmp_path / "out" / "candidates.jsonl") if "image" in r
+    }
+    assert "the file is missing" in problems["COCO_000000000003"]
+    assert str(tmp_path) not in problems["COCO_000000000003"]
+
+
+def test_nothing_accepted_is_still_a_finished_build(
+    captioned: Path, models: Path, build: Build, tmp_path: Path
+) -> None:
+    done = build(*arguments(captioned, models, tmp_path, "--match-above", "1", "--limit", "2"))
+    assert done.code == 0, done.stderr
+    assert "0 accepted" in done.stdout
+    assert not list((tmp_path / "dataset").glob("*.json"))
+
+
+def test_a_failing_editor_costs_its_samples_only(
+    captioned: Path, models: Path, build: Build, tmp_path: Path
+) -> None:
+    more = ("--editor-options", '{"fail_every": 3}', "--match-above", "-1", "--formats", "official")
+    done = build(*arguments(captioned, models, tmp_path, *more))
+    assert done.code == 0, done.stderr
+    facts = json.loads((tmp_path / "card.json").read_text())
+    assert facts["rejected"]["the editor failed"] >= 3
+    assert (
+        facts["stages"]["generated"] == facts["stages"]["candidates"] - facts["rejected"]["the editor failed"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--families", "plain,implicite"), "Unknown negation family 'implicite'; did you mean 'implicit'?"),
+        (("--stages", "claws"), "Unknown stage 'claws'"),
+        (("--kept", "9"), "--kept is 9, more than the 8 categories"),
+        (("--absent-below", "1.5"), "a cosine is from -1 to 1"),
+        (("--evaluation-share", "2"), "--evaluation-share is '2'; it must be a number from 0 to 1."),
+        (("--editor", "magicbrsh"), "did you mean 'magicbrush'?"),
+        (("--models.itm", "nowhere"), "neither a folder, a hub id"),
+        (("--queryed", "3"), "Unknown option --queryed; did you mean --queried?"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_is_written(
+    captioned: Path, models: Path, build: Build, tmp_path: Path, more: tuple[str, ...], sentence: str
+) -> None:
+    done = build(*arguments(captioned, models, tmp_path / "out", *more))
+    assert done.code == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_paper_preset_has_the_papers_values() -> None:
+    config, _ = configuration.parse(["--preset", "paper", "--source", "x.json"])
+    assert (config.queried, config.kept, config.absent_below, config.match_above) == (15, 5, 0.4, 0.4)
+    assert (config.family_labels, config.editor, config.protocol) == (["plain"], "magicbrush", "paper")
+    assert config.models.itm == "Salesforce/blip-itm-large-coco"
+    assert config.models.vqa == "llava-hf/llava-v1.6-mistral-7b-hf"
+    assert config.models.vqa_quantization == "bnb-fp4"
+    assert config.evaluation_share == pytest.approx(24182 / 366957, abs=1e-4)
+
+
+def test_the_paper_preset_without_a_source_says_what_to_give(build: Build) -> None:
+    done = build("--preset", "paper")
+    assert done.code == 2
+    assert "--source captions_train2014.json" in done.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\nfrom nein.cli import main_build\n"
+        "try: main_build(['--help'])\nexcept SystemExit as e: assert e.code == 0\n"
+        "print({'torch', 'PIL', 'transformers', 'diffusers', 'scipy', 'numpy', 'inflect'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("set()")
+    assert "--absent-below" in done.stdout

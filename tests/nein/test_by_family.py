@@ -1,0 +1,108 @@
+"""Splitting results by family of negation, and the family's way from the annotation file into the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein import by_family, data
+from nein.errors import UserError
+from nein.samples import records_hash
+from tests.nein.conftest import Outcome
+
+Make = Callable[..., Path]
+
+
+def with_families(folder: Path, families: list[str | None]) -> Path:
+    records = json.loads((folder / "val.json").read_text())
+    for record, family in zip(records, families, strict=True):
+        if family is not None:
+            record["family"] = family
+    (folder / "val.json").write_text(json.dumps(records))
+    return folder
+
+
+def entry(metric: str, values: Any, clusters: Any) -> dict[str, Any]:
+    numbers = [v for v in values.values() if v is not None]
+    return {"value": sum(numbers) / len(numbers), "n": len(numbers), "n_unscored": len(values) - len(numbers)}
+
+
+VALUES = {
+    "removal_vqa": {"a": 1.0, "b": 0.0, "c": 1.0, "d": None},
+    "l1": {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4},
+}
+FAMILIES = {"a": "plain", "b": "double_negation", "c": "implicit", "d": "implicit"}
+
+
+def test_a_removal_that_should_not_be_is_left_out_of_the_whole() -> None:
+    left = by_family.without_staying(VALUES, FAMILIES)
+    assert left["removal_vqa"] == {"a": 1.0, "c": 1.0, "d": None}
+    assert left["l1"] == VALUES["l1"]
+    assert by_family.without_staying(VALUES, {}) == VALUES
+
+
+def test_every_family_has_its_own_figures_unscored_samples_counted() -> None:
+    found = by_family.split(VALUES, FAMILIES, {}, entry)
+    assert list(found) == ["plain", "double_negation", "implicit"]
+    assert found["double_negation"]["removal_vqa"]["value"] == 0
+    assert found["implicit"]["removal_vqa"] == {"value": 1.0, "n": 1, "n_unscored": 1}
+    assert found["implicit"]["l1"]["value"] == pytest.approx(0.35)
+    assert by_family.split(VALUES, {}, {}, entry) == {}
+
+
+def test_a_family_is_read_hashed_and_turns_the_target_round(make_data: Make) -> None:
+    plain = data.load(str(make_data(2, 1)))
+    folder = with_families(make_data(2, 1, name="other"), ["double_negation", "implicit"])
+    found = data.load(str(folder))
+    first, second = found.samples
+    assert (first.family, second.family) == ("double_negation", "implicit")
+    assert first.stays
+    assert first.source_path == first.sample_path
+    assert not second.stays
+    assert second.source_path != second.sample_path
+    assert found.records_sha256 != plain.records_sha256
+    assert plain.samples[0].family is None
+    assert records_hash(plain.samples) == plain.records_sha256
+
+
+def test_an_unknown_family_is_refused_with_a_near_match(make_data: Make) -> None:
+    folder = with_families(make_data(2, 1), ["implicit", "implict"])
+    with pytest.raises(UserError, match=r"'implict' in .*did you mean 'implicit'"):
+        data.load(str(folder))
+
+
+def test_the_table_has_a_row_per_family_and_says_what_must_stay(
+    make_data: Make, evaluate: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    folder = with_families(make_data(4, 1), ["plain", "double_negation", "implicit", "implicit"])
+    done = evaluate(
+        *("--editor", "identity", "--data", folder, "--out", tmp_path / "out", "--device", "cpu"),
+        *("--metrics", "removal_vqa", "--models.vqa", "scripted:No", "--control", "none"),
+    )
+    assert done.code == 0, done.stderr
+    table = done.stdout.split("### By family of negation")[1]
+    assert table.index("| plain") < table.index("double_negation (object must stay: Removal ↓)")
+    summary = json.loads((tmp_path / "out" / "identity" / "negative" / "summary.json").read_text())
+    assert summary["metrics"]["removal_vqa"]["n"] == 3
+    assert {f: e["removal_vqa"]["n"] for f, e in summary["families"].items()} == {
+        "plain": 1,
+        "double_negation": 1,
+        "implicit": 2,
+    }
+
+
+def test_data_without_families_have_no_such_table(
+    make_data: Make, evaluate: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    done = evaluate(
+        *("--editor", "identity", "--data", make_data(2, 1), "--out", tmp_path / "out", "--device", "cpu"),
+        *("--metrics", "removal_vqa", "--models.vqa", "scripted:No", "--control", "none"),
+    )
+    assert done.code == 0, done.stderr
+    assert "By family" not in done.stdout
+    edits = (tmp_path / "out" / "identity" / "negative" / "edits.jsonl").read_text()
+    assert "family" not in edits
