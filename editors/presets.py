@@ -129,6 +129,11 @@ _NANO = EditorPreset(
     sources={"*": "this project, the nano models' cards"},
 )
 
+_TUNED = (
+    "The embedded editor of that name, fine-tuned on the miniature NeIn by train/finetune_ip2p.py. There is no "
+    "published checkpoint of the paper's fine-tuned editors to put beside it."
+)
+
 _ROWS = (
     EditorPreset(
         name="ip2p",
@@ -176,6 +181,14 @@ _ROWS = (
     _NANO,
     replace(_NANO, name="magicbrush-nano", editor="magicbrush", checkpoint="nano:magicbrush"),
     replace(_NANO, name="hqedit-nano", editor="hqedit", checkpoint="nano:hqedit"),
+    replace(_NANO, name="nein-ip2p-nano", editor="nein-ip2p", checkpoint="nano:nein-ip2p", note=_TUNED),
+    replace(
+        _NANO,
+        name="nein-magicbrush-nano",
+        editor="nein-magicbrush",
+        checkpoint="nano:nein-magicbrush",
+        note=_TUNED,
+    ),
 )
 
 PRESETS: dict[str, EditorPreset] = {row.name: row for row in _ROWS}
@@ -188,6 +201,8 @@ DEFAULT_ROWS: dict[tuple[str, str], str] = {
     ("ip2p", "nano"): "ip2p-nano",
     ("magicbrush", "nano"): "magicbrush-nano",
     ("hqedit", "nano"): "hqedit-nano",
+    ("nein-ip2p", "nano"): "nein-ip2p-nano",
+    ("nein-magicbrush", "nano"): "nein-magicbrush-nano",
 }
 
 
