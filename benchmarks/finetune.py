@@ -129,8 +129,8 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     """(seconds per step, most memory in GiB) of the recipe of diffusers' script.
 
     Facts: examples/instruct_pix2pix/train_instruct_pix2pix.py @ 58eb52c. Frozen parts in the half type, UNet
-    in float32 under autocast; target sampled from the posterior and scaled, input its mode; text encoder on the
-    sentences and on "" in every step; masks of the conditioning dropout; AdamW, gradient norm 1.
+    in float32 under autocast; target sampled from the posterior and scaled, input its mode; text encoder on
+    the sentences and on "" in every step; masks of the conditioning dropout; AdamW, gradient norm 1.
     """
     device, half = torch.device(options.device), PRECISIONS[options.precision]
     config, _ = parse(["--data=nano", "--nano-sources=60", "--steps=1"])

@@ -130,8 +130,8 @@ _NANO = EditorPreset(
 )
 
 _TUNED = (
-    "The embedded editor of that name, fine-tuned on the miniature NeIn by train/finetune_ip2p.py. There is no "
-    "published checkpoint of the paper's fine-tuned editors to put beside it."
+    "The embedded editor of that name, fine-tuned on the miniature NeIn by train/finetune_ip2p.py. There "
+    "is no published checkpoint of the paper's fine-tuned editors to put beside it."
 )
 
 _ROWS = (

@@ -2,8 +2,8 @@
 
 Every model is a folder in the layout of its library. The four editors share one VAE, text encoder, tokenizer
 and scheduler, which are kept once, in `ip2p`; a variant keeps its own UNet only, or no more than the tensors
-of it that differ from another variant's, and `path` puts the pieces together in the cache folder on first use,
-so that what it returns is always a complete pipeline folder.
+of it that differ from another variant's, and `path` puts the pieces together in the cache folder on
+first use, so that what it returns is always a complete pipeline folder.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def about(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(report: Path, name: str) -> dict[str, Any]:
-    """The figures of a report (train.tuning.report) for the card: "task, group, metric" -> before and after."""
+    """The figures of a report.csv for the card: "task, group: metric" -> before and after."""
     found: dict[str, Any] = {}
     for row in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
         if row["metric"] not in KEPT or not row["after"] or not row["before"]:

@@ -59,17 +59,17 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "the row 'InstructPix2Pix + NeIn' of the NeIn paper's Table 3",
         "The nano InstructPix2Pix after `train/finetune_ip2p.py --recipe nano`: negative sentences of the "
         "miniature NeIn, mixed with affirmative pairs of its first training so that it still adds what it is "
-        "told to add. Five objects and three of the thirteen templates were held out. Only the tensors of the "
-        "UNet that changed are kept.",
+        "told to add. Five objects and three of the thirteen templates were held out. Only the tensors "
+        "of the UNet that changed are kept.",
     ),
     "nein-magicbrush": (
         "nano MagicBrush, fine-tuned on NeIn",
         "StableDiffusionInstructPix2PixPipeline",
         "the row 'MagicBrush + NeIn' of the NeIn paper's Table 3",
         "The nano MagicBrush after `train/finetune_ip2p.py --recipe nano --base nano:magicbrush`: negative "
-        "sentences of the miniature NeIn, mixed with affirmative pairs of its first training so that it still "
-        "adds what it is told to add. Five objects and three of the thirteen templates were held out. Only the "
-        "tensors of the UNet that changed are kept.",
+        "sentences of the miniature NeIn, mixed with affirmative pairs of its first training so that it "
+        "still adds what it is told to add. Five objects and three of the thirteen templates were held out. "
+        "Only the tensors of the UNet that changed are kept.",
     ),
     "clip": (
         "nano CLIP", "CLIPModel", "openai/clip-vit-base-patch32",
