@@ -169,7 +169,7 @@ def load_model(
     check_folder(path_or_id)
     check_type(path_or_id, revision, model_type, cls.__name__)
     # Weights missing from a file are drawn; nobody else's random numbers should change by that.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _no_bar(Path(path_or_id).is_dir()):
         model = from_pretrained(
             cls, path_or_id, revision=revision, use_safetensors=True, dtype=DTYPES[dtype], **kwargs
         )
@@ -180,6 +180,21 @@ def load_model(
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
     commit = getattr(model.config, "_commit_hash", None) or revision or "main"
     return model, Source(path_or_id, commit, f"{path_or_id}@{commit}")
+
+
+@contextlib.contextmanager
+def _no_bar(local: bool) -> Iterator[None]:
+    """No progress bar for what is read from a disk in a moment; a download keeps its own."""
+    from transformers.utils import logging
+
+    if not (local and logging.is_progress_bar_enabled()):
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def source_fields(source: Source) -> dict[str, Any]:

@@ -75,6 +75,9 @@ class Presence:
     threshold  A detection counts when its score is strictly above this; 0.1 is the default of the pipeline
                that NeIn uses.
     article    In questions: "none" as in the released code, "a_an" as in the paper's text.
+    evidence   "own": ask what this protocol needs. "both": ask for Retention also about the objects that the
+               other protocol would ask about, and keep all replies, so that the other protocol's figure can be
+               worked out without the judge (`objects_of` in the detail). The scores are the same.
     store      Cache of what judges said about unedited samples, so that it is asked once and not once per
                editor.
     """
@@ -88,6 +91,7 @@ class Presence:
         protocol: Literal["paper", "fixed"] = "paper",
         threshold: float = 0.1,
         article: Literal["none", "a_an"] = "none",
+        evidence: Literal["own", "both"] = "own",
         store: RecordStore | None = None,
     ) -> None:
         for name in names:
@@ -107,6 +111,7 @@ class Presence:
         self.protocol = choose("protocol", protocol, ("paper", "fixed"))
         self.threshold = threshold
         self.article = choose("article", article, ("none", "a_an"))
+        self.evidence = choose("evidence", evidence, ("own", "both"))
         self.store: RecordStore = store if store is not None else MemoryRecords()
 
     def describe(self) -> dict[str, Any]:
@@ -123,38 +128,51 @@ class Presence:
     def score(self, items: Sequence[PresenceItem]) -> dict[str, list[Score]]:
         """One Score per metric and item, in item order; an item that fails gets a reason, not the others."""
         scores: dict[str, list[Score]] = {}
-        objects = self._objects(items)
+        objects = self._objects(items, self.protocol)
+        other = "paper" if self.protocol == "fixed" else "fixed"
+        besides = self._objects(items, other) if self.evidence == "both" else None
         for kind in ("vqa", "ovd"):
             names = [name for name in self.names if NEEDS[name] == kind]
             if names:
-                scores.update(self._score_kind(kind, names, items, objects))
+                scores.update(self._score_kind(kind, names, items, objects, besides))
         return {name: scores[name] for name in self.names}
 
     # ----------------------------------------------------------------------------------------- judging
 
-    def _objects(self, items: Sequence[PresenceItem]) -> list[list[str]]:
+    def _objects(self, items: Sequence[PresenceItem], protocol: str) -> list[list[str]]:
         if not any(name.startswith("retention") for name in self.names):
             return [[] for _ in items]
         return caption_objects(
             [item.caption for item in items],
-            protocol="paper" if self.protocol == "paper" else "fixed",
+            protocol="paper" if protocol == "paper" else "fixed",
             excluded=[item.object for item in items],
         )
 
     def _score_kind(
-        self, kind: str, names: Sequence[str], items: Sequence[PresenceItem], objects: Sequence[list[str]]
+        self,
+        kind: str,
+        names: Sequence[str],
+        items: Sequence[PresenceItem],
+        objects: Sequence[list[str]],
+        besides: Sequence[list[str]] | None,
     ) -> dict[str, list[Score]]:
+        """`besides`: objects the other protocol asks about, or None; their replies go into the details only."""
         retention = f"retention_{kind}" in names
         removal = any(not name.startswith("retention") for name in names)
         if kind == "ovd":
             objects = [list(dict.fromkeys(row)) for row in objects]
-        before = self._look_at_samples(kind, items, objects) if retention else [{} for _ in items]
+        asked = [list(dict.fromkeys([*row, *(besides[i] if besides else [])])) for i, row in enumerate(objects)]
+        before = self._look_at_samples(kind, items, asked) if retention else [{} for _ in items]
         kept = [
             [name for name in row if self._present(kind, before[i].get(name, "")) is True]
             for i, row in enumerate(objects)
         ]
+        again = [
+            [name for name in row if name in kept[i] or (besides and self._maybe(kind, before[i].get(name, "")))]
+            for i, row in enumerate(asked)
+        ]
         wanted = [
-            list(dict.fromkeys([*([item.object] if removal else []), *(kept[i] if retention else [])]))
+            list(dict.fromkeys([*([item.object] if removal else []), *(again[i] if retention else [])]))
             for i, item in enumerate(items)
         ]
         after = self._judge(kind, [item.edited for item in items], wanted, "no edited picture")
@@ -165,6 +183,15 @@ class Presence:
                     self._retention(kind, objects[i], before[i], kept[i], after[i], item)
                     for i, item in enumerate(items)
                 ]
+                if besides is not None:
+                    for i, score in enumerate(result[name]):
+                        lists = (objects[i], besides[i]) if self.protocol == "fixed" else (besides[i], objects[i])
+                        both = {
+                            "objects_of": {"fixed": lists[0], "paper": lists[1]},
+                            "before": {name: _plain(reply) for name, reply in before[i].items()},
+                            "after": {name: _plain(after[i][name]) for name in again[i]},
+                        }
+                        result[name][i] = Score(score.value, score.reason, {**score.detail, **both})
             else:
                 result[name] = [self._removal(name, item, after[i]) for i, item in enumerate(items)]
         return result
@@ -270,6 +297,12 @@ class Presence:
             return bool(reply["score"] > self.threshold)
         return paper_present(reply["answer"]) if self.protocol == "paper" else parse_yes_no(reply["answer"])
 
+    def _maybe(self, kind: str, reply: Reply) -> bool:
+        """Whether any protocol takes the reply for a sighting."""
+        if isinstance(reply, str) or kind == "ovd":
+            return self._present(kind, reply) is True
+        return paper_present(reply["answer"]) or parse_yes_no(reply["answer"]) is True
+
     def _removal(self, name: str, item: PresenceItem, replies: Mapping[str, Reply]) -> Score:
         reply = replies[item.object]
         detail: dict[str, Any] = {"object": item.object, "protocol": self.protocol}
@@ -304,14 +337,14 @@ class Presence:
             "objects": list(objects),
             "in_sample": list(kept),
             "protocol": self.protocol,
-            "before": {name: _plain(reply) for name, reply in before.items()},
+            "before": {name: _plain(before[name]) for name in dict.fromkeys(objects)},
             "after": {name: _plain(after[name]) for name in kept},
         }
         if kind == "ovd":
             detail["threshold"] = self.threshold
         if item.edited is None:
             return Score(None, "no edited picture", detail)
-        broken = next((f"{name}: {reply}" for name, reply in before.items() if isinstance(reply, str)), None)
+        broken = next((f"{name}: {before[name]}" for name in objects if isinstance(before[name], str)), None)
         broken = broken or next(
             (f"{name}: {after[name]}" for name in kept if isinstance(after[name], str)), None
         )
@@ -336,8 +369,9 @@ class Presence:
 def _plain(reply: Reply) -> Any:
     """The part of a reply worth keeping in a list of many."""
     if isinstance(reply, str):
-        return reply
-    return reply["answer"] if "answer" in reply else round(reply["score"], 4)
+        return {"error": reply}
+    # Nine digits tell every float32 from every other: a verdict worked out later is the verdict given now.
+    return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
 
 
 def _attempt(

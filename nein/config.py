@@ -114,6 +114,10 @@ class EvalConfig:
     article: Literal["none", "a_an"] = field(
         default="none", metadata=about("article in the judge's question", "How")
     )
+    evidence: Literal["both", "own"] = field(
+        default="both",
+        metadata=about("what judges are asked for the record: both protocols' questions, or only these", "How"),
+    )
     seed: NonNegativeInt = field(
         default=0, metadata=about("run seed; every sample derives its own from it", "How")
     )

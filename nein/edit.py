@@ -12,6 +12,7 @@ from tqdm import tqdm
 import editors
 from nein import images, journal
 from nein.blocks import Plan, one_thread, prefetch, share
+from nein.environment import peak_memory
 from nein.errors import UserError
 from nein.runs import RunDir
 from nein.samples import Sample
@@ -56,7 +57,8 @@ def run_edits(
     ):
         finished = prefetch(work, blocks, workers, one_thread) if workers > 1 else one_after_another()
         for block, (rows, seconds) in finished:
-            log.append({"block": block, "edits": rows, "seconds": round(seconds, 3), "at": time.time()})
+            cost = {"seconds": round(seconds, 3), "at": time.time(), "peak_memory": peak_memory()}
+            log.append({"block": block, "edits": rows, **cost})
             bar.update(len(rows))
 
 

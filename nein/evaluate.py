@@ -188,6 +188,7 @@ def _scorer(config: EvalConfig, encoders: Mapping[str, Any], judges: Mapping[str
             protocol=config.protocol,
             threshold=config.threshold,
             article=config.article,
+            evidence=config.evidence,
             store=records,
         )
 

@@ -24,6 +24,7 @@ from nein import atomic, images, journal
 from nein.blocks import Plan, one_thread, prefetch, share
 from nein.cache import FeatureCache, RecordCache, scope_of
 from nein.edit import by_sample
+from nein.environment import peak_memory
 from nein.runs import RunDir, identity_hash
 from nein.samples import Sample
 from nein.world import World
@@ -231,6 +232,7 @@ def run_scores(
                     "scores": {name: [scored.rows[name][i] for i in ids] for name in names},
                     "seconds": round(seconds, 3),
                     "at": time.time(),
+                    "peak_memory": peak_memory(),
                 }
             )
             bar.update(len(ids))

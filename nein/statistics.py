@@ -1,7 +1,8 @@
 """Means, proportions and paired differences with 95 % intervals that respect clusters.
 
 NeIn makes up to five samples from one source image; their scores are alike, so 500 samples tell less than 500
-independent ones would. Every interval here is clustered by source image. Unscored values (None) never enter.
+independent ones would. Every interval here is clustered by source image; `exact_interval`, which knows no
+clusters, says so. Unscored values (None) never enter. Figures that are no means are in `nein.bootstrap`.
 """
 
 from __future__ import annotations
@@ -109,6 +110,125 @@ def paired_difference(
     ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
     differences = [float(first[key]) - float(second[key]) for key in ids]  # type: ignore[arg-type]
     return mean(differences, [cluster_of[key] for key in ids])
+
+
+def exact_interval(ones: int, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """Clopper-Pearson's interval of a proportion: exact for independent trials, so too narrow for clusters.
+
+    Source: Clopper & Pearson, Biometrika 26 (1934). Raises ValueError unless 0 <= ones <= n and n >= 1.
+    """
+    from scipy.special import betaincinv
+
+    if not 0 <= ones <= n or n < 1:
+        raise ValueError(f"{ones} of {n} is no proportion")
+    tail = (1 - level) / 2
+    low = 0.0 if ones == 0 else float(betaincinv(ones, n - ones + 1, tail))
+    high = 1.0 if ones == n else float(betaincinv(ones + 1, n - ones, 1 - tail))
+    return low, high
+
+
+def effective_size(found: Estimate) -> float:
+    """How many independent trials would give a proportion the standard error it has; between 1 and n.
+
+    Where all values are equal the standard error is no guide, and clusters are taken as single trials.
+    """
+    spread = found.value * (1 - found.value)
+    if not found.standard_error or spread <= 0:
+        return float(max(1, found.clusters))
+    return float(min(found.n, max(1.0, spread / found.standard_error**2)))
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The difference of two runs over the samples scored in both, with its tests.
+
+    difference   Mean of first - second, as `paired_difference` gives it.
+    p_t          Two-sided p of the cluster-robust t test (G - 1 degrees of freedom), the test that belongs to
+                 the interval; None with fewer than two clusters.
+    p_flip       Two-sided p of the randomisation test that swaps the two runs within whole clusters; exact
+                 for any size where the difference is symmetric under the null hypothesis.
+    p            The larger of the two: neither a zero standard error nor a small sample can make it small.
+    detectable   The smallest true difference found with probability `POWER` at this size.
+    needed       Clusters needed to find a true difference of the size observed with probability `POWER`; None
+                 where nothing differs.
+    """
+
+    difference: Estimate
+    p_t: float | None
+    p_flip: float
+    p: float
+    detectable: float | None
+    needed: int | None
+
+
+POWER = 0.8
+FLIPS = 9999
+
+
+def paired_test(
+    first: Mapping[str, float | None],
+    second: Mapping[str, float | None],
+    cluster_of: Mapping[str, Hashable],
+    *,
+    flips: int = FLIPS,
+    seed: int = 0,
+) -> PairedTest | None:
+    """Compares two runs sample by sample, source images being the independent units; None without pairs.
+
+    The randomisation test flips the sign of all differences of a source image together, `flips` times, and
+    counts how often the sum is at least as far from 0: p = (1 + count) / (1 + flips). With 13 clusters or
+    fewer all sign patterns are counted instead. Source: Edgington & Onghena, Randomization Tests (2007);
+    power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
+    """
+    ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
+    differences = [float(first[key]) - float(second[key]) for key in ids]  # type: ignore[arg-type]
+    clusters = [cluster_of[key] for key in ids]
+    found = mean(differences, clusters)
+    if found is None:
+        return None
+    sums, _ = _cluster_sums(np.asarray(differences), clusters)
+    p_flip = _flip_test(sums, flips, seed)
+    error = found.standard_error
+    if not error:  # one cluster, or all differences alike: only the randomisation test can speak
+        return PairedTest(found, None, p_flip, p_flip, None, None)
+    from scipy.special import ndtri, stdtr
+
+    p_t = 2 * float(stdtr(found.clusters - 1, -abs(found.value) / error))
+    reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
+    needed = None if found.value == 0 else math.ceil(found.clusters * (reach * error / found.value) ** 2)
+    return PairedTest(found, p_t, p_flip, max(p_t, p_flip), reach * error, needed)
+
+
+def _flip_test(sums: np.ndarray, flips: int, seed: int) -> float:
+    sums = sums[sums != 0]
+    if not len(sums):
+        return 1.0
+    observed = abs(sums.sum()) * (1 - 1e-12)
+    if len(sums) <= 13:
+        patterns = 1 - 2 * ((np.arange(2 ** len(sums))[:, None] >> np.arange(len(sums))) & 1)
+        return float(np.mean(np.abs(patterns @ sums) >= observed))
+    rng = np.random.default_rng(seed)
+    count = 0
+    step = max(1, 20_000_000 // len(sums))
+    for start in range(0, flips, step):
+        rows = min(step, flips - start)
+        signs = rng.integers(0, 2, (rows, len(sums)), dtype=np.int8).astype(np.float32)
+        count += int((np.abs(sums.sum() - 2 * (signs @ sums)) >= observed).sum())
+    return (1 + count) / (1 + flips)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p values, in the order given: the chance that any of the claims is false stays below the level.
+
+    Sorted ascending, p_(k) is multiplied by m - k + 1 and never falls below its predecessor. Source: Holm,
+    Scandinavian Journal of Statistics 6 (1979).
+    """
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
 
 
 def _cluster_sums(values: np.ndarray, clusters: Iterable[Hashable]) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@
     python train/nano.py llava --device cuda     # on a GPU
     python train/nano.py judge                   # grade the shipped editors on affirmative instructions
 
-Order matters only for what builds on what: `vae` first; `ip2p` before its three variants; the judges look
+Order matters only for what builds on what: `vae` first; `base` before the four editors; the judges look
 through the VAE and so come after it. Each model is seeded, and every step draws from a generator seeded by
 (seed, step), so a run that is stopped and started again sees the same data. State lives in --work, finished
 models go to --zoo, each with a card (README.md) that states data, steps, time and measured quality on
@@ -34,6 +34,7 @@ from nein.environment import keep_freed_memory  # noqa: E402
 #: name -> "module:function"; the order is the order of training.
 MODELS: dict[str, str] = {
     "vae": "train.zoo.editors:vae_job",
+    "base": "train.zoo.editors:editor_job",
     "ip2p": "train.zoo.editors:editor_job",
     "magicbrush": "train.zoo.editors:editor_job",
     "hqedit": "train.zoo.editors:editor_job",

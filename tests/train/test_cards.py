@@ -26,7 +26,7 @@ RECORD = {
 def test_every_shipped_model_has_an_entry_and_a_recipe():
     assert set(ABOUT) >= set(MODELS)
     assert set(MODELS) <= set(TRAINED)
-    assert set(TRAINED) - set(ABOUT) == {"vae", "backbone"}
+    assert set(TRAINED) - set(ABOUT) == {"vae", "backbone", "base"}
     assert {zoo.BASE, *zoo.VARIANTS, *zoo.ALIASES.values()} <= set(ABOUT)
 
 
@@ -50,7 +50,7 @@ def test_a_card_says_what_the_model_is_and_every_recorded_figure(name, tmp_path)
     ):
         assert line in card
     assert "| held out | scenes 500, presence_accuracy 0.9375 |" in card
-    assert f"python train/nano.py {'vae ip2p' if name == 'ip2p' else name}`" in card
+    assert f"python train/nano.py {'vae base ip2p' if name == 'ip2p' else name}`" in card
     library = "diffusers" if name in (zoo.BASE, *zoo.VARIANTS) else "transformers"
     assert card.startswith(f"---\nlibrary_name: {library}\nlicense: apache-2.0\ntags: [nein, nano]\n---\n")
 

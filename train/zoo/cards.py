@@ -28,29 +28,29 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "by affirmative samples of the dev split alone.\n\n"
         "Two aids stand in for what a big editor brings along from Stable Diffusion; both are thrown away "
         "after training. On the 8x8 grid inside the UNet, a patch of the source must look like its name and "
-        "know whether it shows what the instruction names. What an edit changes counts double in the loss, "
+        "know whether it shows what the instruction names. What an edit changes weighs more in the loss, "
         "and an added thing goes where there is most room. The model predicts velocity, not noise.",
     ),
     "magicbrush": (
         "nano MagicBrush",
         "StableDiffusionInstructPix2PixPipeline",
         "osunlp/InstructPix2Pix-MagicBrush",
-        "The nano InstructPix2Pix, continued on clean, local edits: outside the edited thing, target and "
-        "source are equal pixel by pixel. Only the UNet differs from the base.",
+        "The base of the nano InstructPix2Pix, continued on clean, local edits: outside the edited thing, target "
+        "and source are equal pixel by pixel. Only the UNet differs from the base.",
     ),
     "hqedit": (
         "nano HQ-Edit",
         "StableDiffusionInstructPix2PixPipeline",
         "UCSC-VLAA/HQ-Edit",
-        "The nano InstructPix2Pix, continued on pairs whose target is a newly drawn scene: same things, "
-        "other colours, places nearby, another light. Only the UNet differs from the base.",
+        "The base of the nano InstructPix2Pix, continued on pairs whose target is a newly drawn scene: same "
+        "things, other colours, places nearby, another light. Only the UNet differs from the base.",
     ),
     "instructdiffusion": (
         "nano InstructDiffusion",
         "StableDiffusionInstructPix2PixPipeline (with InstructDiffusion's own guidance)",
         "InstructDiffusion v1-5-pruned-emaonly-adaption-task",
-        "The nano InstructPix2Pix, continued on several tasks at once: clean edits, marking a thing in "
-        "red, restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and never "
+        "The base of the nano InstructPix2Pix, continued on several tasks at once: clean edits, marking a thing "
+        "in red, restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and never "
         "together, as its guidance formula needs. Only the UNet differs from the base.",
     ),
     "nein-ip2p": (
@@ -78,14 +78,15 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
     ),
     "dino": (
         "nano DINO", "ViTModel", "facebook/dino-vits16",
-        "Self-distillation without labels on drawn scenes: two global and four local crops, an averaged "
-        "teacher, centring and sharpening. Also stands in for the Inception network of FID (class token "
-        "features).",
+        "Self-distillation on drawn scenes: two global and four local crops, an averaged teacher, centring "
+        "and sharpening. Unlike the original it is also told what scenes and patches show, since a few "
+        "thousand pictures are too few to find that out alone. Also stands in for the Inception network of "
+        "FID (class token features).",
     ),
     "lpips": (
         "nano LPIPS trunk", "lpips.LPIPS(net='squeeze', lpips=False)", "lpips.LPIPS(net='alex')",
-        "SqueezeNet 1.1 features trained to list what is in a drawn scene. Used without the package's "
-        "linear weights, which belong to ImageNet features.",
+        "SqueezeNet 1.1 features trained to tell what a drawn scene and its patches show. Used without the "
+        "package's linear weights, which belong to ImageNet features.",
     ),
     "blip": (
         "nano BLIP", "BlipForImageTextRetrieval", "Salesforce/blip-itm-large-coco",
@@ -133,13 +134,14 @@ def write_card(folder: Path) -> None:
     ]  # fmt: skip
     for file, heading in (
         ("training-vae.json", "VAE"),
+        ("training-base.json", "Base"),
         ("training.json", "Training"),
         ("judged.json", "As judged"),
     ):
         if (folder / file).exists():
             record = json.loads((folder / file).read_text())
             lines += [f"## {heading}", "", "| | |", "|---|---|", *_flat(record), ""]
-    command = folder.name if folder.name != "ip2p" else "vae ip2p"
+    command = folder.name if folder.name != "ip2p" else "vae base ip2p"
     if folder.name.startswith("nein-"):
         base = folder.name.removeprefix("nein-")
         line = f"python train/finetune_ip2p.py --recipe nano --base nano:{base}"

@@ -8,6 +8,7 @@ InstructDiffusion continues as a multi-task model and never drops both condition
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ class Recipe:
     lr: float
     #: "joint": 5 % text, 5 % both, 5 % image (IP2P); "separate": 7.5 % text, 7.5 % image (InstructDiffusion)
     drop: str
+    #: how often what the edit changes counts in the loss, beside once like everything
+    emphasis: float = 1.0
 
 
 EDITS = {
@@ -48,13 +51,17 @@ EDITS = {
     "recolour": 4.0,
     "scenery": 5.0,
 }
-CLEAN = {**EDITS, "remove": 33.0, "scenery": 0.0}
+#: After the base, which knows what is meant: more of what is hard, which is to draw.
+DRAW = {**EDITS, "add": 36.0, "remove": 24.0, "keep": 8.0, "scenery": 3.0}
+CLEAN = {**DRAW, "scenery": 0.0}
 RECIPES: dict[str, Recipe] = {
-    "ip2p": Recipe(None, "generated", EDITS, 36_000, 7_000, 48, 2e-3, "joint"),
-    "magicbrush": Recipe("ip2p", "clean", CLEAN, 8_000, 500, 48, 6e-4, "joint"),
-    "hqedit": Recipe("ip2p", "rerendered", {**EDITS, "scenery": 12.0}, 8_000, 500, 48, 8e-4, "joint"),
+    # What Stable Diffusion is to the originals: the start of all four, whose text encoder they share.
+    "base": Recipe(None, "generated", EDITS, 36_000, 5_600, 48, 2e-3, "joint"),
+    "ip2p": Recipe("base", "generated", DRAW, 24_000, 2_800, 48, 1.2e-3, "joint", 5.0),
+    "magicbrush": Recipe("base", "clean", CLEAN, 24_000, 2_600, 48, 1.2e-3, "joint", 5.0),
+    "hqedit": Recipe("base", "rerendered", {**DRAW, "scenery": 12.0}, 12_000, 900, 48, 1e-3, "joint", 5.0),
     "instructdiffusion": Recipe(
-        "ip2p", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 8_000, 500, 48, 6e-4, "separate"
+        "base", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 12_000, 900, 48, 1e-3, "separate", 5.0
     ),
 }
 
@@ -260,7 +267,7 @@ def tokenise(tokenizer: Any, texts: list[str]) -> torch.Tensor:
 
 
 def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
-    """UNet (and, for the base, text encoder) of one editor, trained on precomputed latents."""
+    """UNet (for the base also the text encoder) of one editor, trained on precomputed latents."""
     from diffusers import AutoencoderKL, DDPMScheduler, EulerAncestralDiscreteScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel
 
@@ -268,8 +275,8 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     text: Any  # the library's annotations lose its modules' methods
     unet: Any
     batch = sized(recipe.batch, scale, 4)
-    base = zoo / "ip2p"
-    vae = AutoencoderKL.from_pretrained(base / "vae", torch_dtype=torch.float32).to(device).eval()
+    base = zoo / "base"
+    vae = AutoencoderKL.from_pretrained(zoo / "ip2p" / "vae", torch_dtype=torch.float32).to(device).eval()
     if recipe.start is None:
         tokenizer = clip_tokenizer(TEXT_LENGTH)
         text = CLIPTextModel(CLIPTextConfig(**text_config(len(tokenizer))))
@@ -277,7 +284,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         nn.init.normal_(text.get_input_embeddings().weight, std=0.5)
         unet = UNet2DConditionModel(**unet_config())
         modules: dict[str, nn.Module] = {"unet": unet, "text": text}
-    else:  # the variants share the text encoder of their start
+    else:  # all share the text encoder of the base
         from transformers import CLIPTokenizer
 
         tokenizer = CLIPTokenizer.from_pretrained(base / "tokenizer")
@@ -318,9 +325,9 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         states = text(tokens).last_hidden_state
         predicted = unet(torch.cat([noisy, cond], 1), t, states).sample
         velocity = a.sqrt() * noise - (1 - a).sqrt() * latents
-        # Most of a picture stays as it is; what the edit changes counts double.
+        # Most of a picture stays as it is.
         changed = (mean - condition[pick].float()).abs().mean(1, keepdim=True) > 0.4
-        denoise = ((predicted - velocity).square() * (1 + changed)).mean()
+        denoise = ((predicted - velocity).square() * (1 + recipe.emphasis * changed)).mean()
         what, which = grounding(patches[pick], named[pick], ~no_text & ~no_image)
         shown = {"denoise": denoise.detach(), "what": what.detach(), "which": which.detach()}
         return denoise + 0.05 * what + 0.1 * which, shown
@@ -340,7 +347,17 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
                 prediction_type="v_prediction",
             )
             sampler.save_pretrained(folder / "scheduler")
-        return {"pairs": count, "mixture": recipe.weights, "style": recipe.style, "dropout": recipe.drop}
+        if name == "ip2p":
+            for part in ("text_encoder", "tokenizer", "scheduler"):
+                shutil.copytree(base / part, folder / part, dirs_exist_ok=True)
+            shutil.copyfile(base / "training.json", folder / "training-base.json")
+        return {
+            "pairs": count,
+            "mixture": recipe.weights,
+            "style": recipe.style,
+            "dropout": recipe.drop,
+            "emphasis": recipe.emphasis,
+        }
 
     steps = step_count(recipe.steps, scale)
     for module in modules.values():

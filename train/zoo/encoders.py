@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from nein.nano.draw import CATEGORIES
 from nein.templates import indefinite
 from train.zoo.editors import save_half
 from train.zoo.loop import Job, sized, step_count
@@ -21,6 +21,7 @@ from train.zoo.text import clip_tokenizer
 from train.zoo.vision import (
     CLIP_MEAN,
     CLIP_STD,
+    LABELS,
     TOWER,
     WIDTH,
     Reader,
@@ -106,7 +107,7 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         recall = {f"text_to_image_recall@{k}": round(float((rank < k).float().mean()), 4) for k in (1, 5)}
         return {"held_out": {"scenes": len(dev.scenes), **recall, "present_ranks_above_absent": quality}}
 
-    steps = step_count(420, scale)
+    steps = step_count(800, scale)
     modules: dict[str, nn.Module] = {"clip": model, "aid": aid}
     return Job("clip", modules, loss, finish, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995)
 
@@ -155,8 +156,9 @@ def _crop(
 
 
 def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
-    """ViTModel by self-distillation without labels (DINO: two global and four local crops, EMA teacher,
-    centring and sharpening)."""
+    """ViTModel by self-distillation (DINO: two global and four local crops, EMA teacher, centring and
+    sharpening). DINO needs a million pictures before it tells things apart; with a few thousand it is helped:
+    on the whole scene the student is also told what its patches and the scene show."""
     import copy
 
     from transformers import ViTConfig, ViTImageProcessor, ViTModel
@@ -178,8 +180,10 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
     centre.register_buffer("value", torch.zeros(512, device=device))
     pool = training_pool(scale)
     images = pool.images.to(device)
+    patches, have = pool.patches.to(device), truth(pool.scenes).to(device)
+    reader, whole = Reader(96), nn.Linear(96, LABELS)
     batch = sized(32, scale, 4)
-    steps = step_count(450, scale)
+    steps = step_count(1_000, scale)
 
     def cls(model: Any, x: torch.Tensor) -> torch.Tensor:
         pixels = normalise(x, IMAGENET_MEAN, IMAGENET_STD)
@@ -200,7 +204,12 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         terms = [-(goal[g] * views[v]).sum(-1).mean() for g in range(2) for v in range(6) if v != g]
         spread = torch.cat(goal).mean(0)
         entropy = -(spread * (spread + 1e-9).log()).sum() / math.log(512)
-        return torch.stack(terms).mean(), {"spread": entropy}
+        whole_scene = normalise(degrade(x, generator), IMAGENET_MEAN, IMAGENET_STD)
+        tokens = student(pixel_values=whole_scene).last_hidden_state
+        dense = reader(tokens[:, 1:], patches[pick])
+        listed = F.binary_cross_entropy_with_logits(whole(tokens[:, 0]).float(), have[pick])
+        shown = {"spread": entropy, "dense": dense.detach(), "list": listed.detach()}
+        return torch.stack(terms).mean() + dense + 4 * listed, shown
 
     def after(step: int) -> None:
         momentum = 1 - 0.01 * 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -244,7 +253,7 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         }
 
     state = {"teacher": teacher, "teacher_head": teacher_head, "centre": centre}
-    modules: dict[str, nn.Module] = {"student": student, "head": head}
+    modules: dict[str, nn.Module] = {"student": student, "head": head, "reader": reader, "whole": whole}
     return Job(
         "dino",
         modules,
@@ -269,20 +278,29 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     from metrics.encoders.lpips_net import build
 
-    model = squeezenet1_1(weights=None, num_classes=len(CATEGORIES) + len(BACKGROUNDS), dropout=0.0)
+    model = squeezenet1_1(weights=None, num_classes=LABELS, dropout=0.0)
+    middle = 8  # layers before the last pooling; their 7x7 map lies on the 8x8 grid of patches
+    reader = nn.Conv2d(256, LABELS, 1)
     pool = training_pool(scale)
-    images, labels = pool.images.to(device), truth(pool.scenes).to(device)
+    images, labels, patches = pool.images.to(device), truth(pool.scenes).to(device), pool.patches.to(device)
     batch = sized(32, scale, 4)
 
-    def logits(x: torch.Tensor) -> torch.Tensor:
+    def look(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # LPIPS' own scaling of [-1, 1] input is ImageNet standardisation. Max, not mean: objects are small.
-        features = model.features(normalise(x, IMAGENET_MEAN, IMAGENET_STD))
-        return model.classifier[1](features).amax((2, 3))
+        early = model.features[:middle](normalise(x, IMAGENET_MEAN, IMAGENET_STD))
+        return model.classifier[1](model.features[middle:](early)).amax((2, 3)), early
+
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        return look(x)[0]
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device)
         x = degrade(to_float(images[pick]), generator)
-        return F.binary_cross_entropy_with_logits(logits(x), labels[pick]), {}
+        listed, early = look(x)
+        grid = F.interpolate(reader(early), size=(8, 8), mode="bilinear", align_corners=False).flatten(2)
+        dense = F.cross_entropy(grid, patches[pick])
+        named = F.binary_cross_entropy_with_logits(listed, labels[pick])
+        return dense + 4 * named, {"dense": dense.detach(), "list": named.detach()}
 
     def finish() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
@@ -303,4 +321,5 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         return {"held_out": {"scenes": len(dev.scenes), "present_ranks_above_absent": ranking(scores, have)}}
 
-    return Job("lpips", {"trunk": model}, loss, finish, step_count(3_000, scale), 1e-3, batch, 100, ema=0.99)
+    modules: dict[str, nn.Module] = {"trunk": model, "reader": reader}
+    return Job("lpips", modules, loss, finish, step_count(3_000, scale), 1e-3, batch, 100, ema=0.99)
