@@ -35,8 +35,8 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "nano MagicBrush",
         "StableDiffusionInstructPix2PixPipeline",
         "osunlp/InstructPix2Pix-MagicBrush",
-        "The base of the nano InstructPix2Pix, continued on clean, local edits: outside the edited thing, target "
-        "and source are equal pixel by pixel. Only the UNet differs from the base.",
+        "The base of the nano InstructPix2Pix, continued on clean, local edits: outside the edited thing, "
+        "target and source are equal pixel by pixel. Only the UNet differs from the base.",
     ),
     "hqedit": (
         "nano HQ-Edit",
@@ -49,9 +49,9 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "nano InstructDiffusion",
         "StableDiffusionInstructPix2PixPipeline (with InstructDiffusion's own guidance)",
         "InstructDiffusion v1-5-pruned-emaonly-adaption-task",
-        "The base of the nano InstructPix2Pix, continued on several tasks at once: clean edits, marking a thing "
-        "in red, restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and never "
-        "together, as its guidance formula needs. Only the UNet differs from the base.",
+        "The base of the nano InstructPix2Pix, continued on several tasks at once: clean edits, marking a "
+        "thing in red, restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and "
+        "never together, as its guidance formula needs. Only the UNet differs from the base.",
     ),
     "nein-ip2p": (
         "nano InstructPix2Pix, fine-tuned on NeIn",
