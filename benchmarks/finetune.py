@@ -6,7 +6,8 @@
 Both get the same model, pictures, sentences, batch and precision. The recipe as a plain loop runs the VAE on
 input and target and the text encoder on the sentences and on "" in every step; its pictures lie decoded in
 memory, which favours it. Ours is the real command, reading stored features from disk; making them once is
-timed apart. The arithmetic limit is the speed of large matrix products on this machine in the same number type.
+timed apart. The arithmetic limit is the speed of large matrix products on this machine in the same number
+type.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _parse() -> argparse.Namespace:
     return options
 
 
-def command(base: str, options: Any, root: Path, *, precompute: bool) -> tuple[float, float, float]:
-    """(seconds per step, most memory in GiB, seconds per pair of making the features) of the real command."""
+def command(base: str, options: Any, root: Path, *, precompute: bool) -> tuple[float, float | None, float]:
+    """(seconds per step, most memory, seconds per pair of making the features) of the real command."""
     out = root / ("stored" if precompute else "fresh")
     line = [f"--base={base}", "--data=nano", "--nano-sources=60", "--trackers=none", "--flip=0", "--ema=0"]
     line += [f"--steps={options.steps}", f"--batch-size={options.batch_size}", "--learning-rate=1e-5"]
@@ -119,17 +120,17 @@ def command(base: str, options: Any, root: Path, *, precompute: bool) -> tuple[f
     first = rows[int(SKIPPED * len(rows))]
     return (
         (rows[-1]["seconds"] - first["seconds"]) / (rows[-1]["step"] - first["step"]),
-        memory_gib(),
+        _memory(),
         preparation,
     )
 
 
-def plain_loop(base: str, options: Any) -> tuple[float, float]:
+def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     """(seconds per step, most memory in GiB) of the recipe of diffusers' script.
 
-    Facts: examples/instruct_pix2pix/train_instruct_pix2pix.py @ 58eb52c: frozen parts in the half type, UNet in
-    float32 under autocast; target sampled from the posterior and scaled, input its mode; text encoder on the
-    sentences and on "" in every step; masks of the conditioning dropout; AdamW, gradient norm 1.
+    Facts: examples/instruct_pix2pix/train_instruct_pix2pix.py @ 58eb52c. Frozen parts in the half type, UNet
+    in float32 under autocast; target sampled from the posterior and scaled, input its mode; text encoder on
+    the sentences and on "" in every step; masks of the conditioning dropout; AdamW, gradient norm 1.
     """
     device, half = torch.device(options.device), PRECISIONS[options.precision]
     config, _ = parse(["--data=nano", "--nano-sources=60", "--steps=1"])
@@ -188,7 +189,7 @@ def plain_loop(base: str, options: Any) -> tuple[float, float]:
         loss.item()  # as the script logs it
         timings.append(time.perf_counter() - start)
     kept = timings[int(SKIPPED * len(timings)) :]
-    return sum(kept) / len(kept), memory_gib()
+    return sum(kept) / len(kept), _memory()
 
 
 def count_operations(base: str, options: Any) -> float:
@@ -221,6 +222,11 @@ def peak_speed(options: Any) -> float:
 def _wait(options: Any) -> None:
     if options.device == "cuda":
         torch.cuda.synchronize()
+
+
+def _memory() -> float | None:
+    """GiB of the GPU since the last reset. A process on a CPU only knows its peak since it began: None."""
+    return memory_gib() if torch.cuda.is_available() else None
 
 
 def _reset_memory() -> None:

@@ -187,13 +187,16 @@ def _plugin(name: str, **options: Any) -> Editor:
 
 
 def _row(name: str) -> EditorPreset:
-    return PRESETS[name] if name in PRESETS else preset_row(name, "paper")
+    if name in PRESETS:
+        return PRESETS[name]
+    only_nano = (name, "nano") in DEFAULT_ROWS and (name, "paper") not in DEFAULT_ROWS
+    return preset_row(name, "nano" if only_nano else "paper")
 
 
 def _kind(name: str) -> str:
     if name in _BASIC:
         return name
-    if name in PRESETS or (name, "paper") in DEFAULT_ROWS or is_checkpoint(name):
+    if name in PRESETS or any(name == editor for editor, _ in DEFAULT_ROWS) or is_checkpoint(name):
         return _row(name).kind
     raise EditorError(
         f"unknown editor {name!r}{near_match(name, available())}; choose one of: {', '.join(available())}, "

@@ -320,6 +320,11 @@ _ZONE_NANO = replace(
     },
 )
 
+_TUNED = (
+    "The embedded editor of that name, fine-tuned on the miniature NeIn by train/finetune_ip2p.py. There "
+    "is no published checkpoint of the paper's fine-tuned editors to put beside it."
+)
+
 _ROWS = (
     EditorPreset(
         name="ip2p",
@@ -380,6 +385,14 @@ _ROWS = (
         image_guidance_scale=1.25,
         output="input",
     ),
+    replace(_NANO, name="nein-ip2p-nano", editor="nein-ip2p", checkpoint="nano:nein-ip2p", note=_TUNED),
+    replace(
+        _NANO,
+        name="nein-magicbrush-nano",
+        editor="nein-magicbrush",
+        checkpoint="nano:nein-magicbrush",
+        note=_TUNED,
+    ),
     *(EditorPreset(**row) for row in MODERN),
 )
 
@@ -394,6 +407,8 @@ DEFAULT_ROWS: dict[tuple[str, str], str] = {
     ("ip2p", "nano"): "ip2p-nano",
     ("magicbrush", "nano"): "magicbrush-nano",
     ("hqedit", "nano"): "hqedit-nano",
+    ("nein-ip2p", "nano"): "nein-ip2p-nano",
+    ("nein-magicbrush", "nano"): "nein-magicbrush-nano",
     ("instructdiffusion", "nano"): "instructdiffusion-nano",
     ("zone", "paper"): "zone",
     ("zone", "nano"): "zone-nano",

@@ -3,8 +3,8 @@
     python -m train.tuning.report --before nano:ip2p --after runs/finetune/nein-ip2p/model --out runs/report
 
 Three tasks: the negative sentences of NeIn and "Remove the X." on the samples, and "Add a X." on the source
-pictures, which have no X. The groups come from the record of the fine-tuned model (training.json): objects and
-templates that no training sentence used. Every figure has a 95 % interval clustered by source picture;
+pictures, which have no X. The groups come from the record of the fine-tuned model (training.json): objects
+and templates that no training sentence used. Every figure has a 95 % interval clustered by source picture;
 every difference is paired by sample.
 """
 

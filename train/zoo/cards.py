@@ -53,6 +53,24 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "thing in red, restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and "
         "never together, as its guidance formula needs. Only the UNet differs from the base.",
     ),
+    "nein-ip2p": (
+        "nano InstructPix2Pix, fine-tuned on NeIn",
+        "StableDiffusionInstructPix2PixPipeline",
+        "the row 'InstructPix2Pix + NeIn' of the NeIn paper's Table 3",
+        "The nano InstructPix2Pix after `train/finetune_ip2p.py --recipe nano`: negative sentences of the "
+        "miniature NeIn, mixed with affirmative pairs of its first training so that it still adds what it is "
+        "told to add. Five objects and three of the thirteen templates were held out. Only the tensors "
+        "of the UNet that changed are kept.",
+    ),
+    "nein-magicbrush": (
+        "nano MagicBrush, fine-tuned on NeIn",
+        "StableDiffusionInstructPix2PixPipeline",
+        "the row 'MagicBrush + NeIn' of the NeIn paper's Table 3",
+        "The nano MagicBrush after `train/finetune_ip2p.py --recipe nano --base nano:magicbrush`: negative "
+        "sentences of the miniature NeIn, mixed with affirmative pairs of its first training so that it "
+        "still adds what it is told to add. Five objects and three of the thirteen templates were held out. "
+        "Only the tensors of the UNet that changed are kept.",
+    ),
     "clip": (
         "nano CLIP", "CLIPModel", "openai/clip-vit-base-patch32",
         "Contrastive training on drawn scenes and their captions. Its vision tower starts from a small "
@@ -143,5 +161,10 @@ def write_card(folder: Path) -> None:
             record = json.loads((folder / file).read_text())
             lines += [f"## {heading}", "", "| | |", "|---|---|", *_flat(record), ""]
     command = folder.name if folder.name != "ip2p" else "vae base ip2p"
-    lines += ["Reproduce: `python train/nano.py " + command + "` (see there for what it builds on).", ""]
+    if folder.name.startswith("nein-"):
+        base = folder.name.removeprefix("nein-")
+        line = f"python train/finetune_ip2p.py --recipe nano --base nano:{base}"
+    else:
+        line = f"python train/nano.py {command}"
+    lines += [f"Reproduce: `{line}` (see there for what it builds on).", ""]
     (folder / "README.md").write_text("\n".join(lines))
