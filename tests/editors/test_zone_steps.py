@@ -327,7 +327,7 @@ def test_segments_are_those_of_a_grid_of_points_filtered_and_suppressed_by_hand(
 def test_thresholds_that_nothing_passes_leave_no_segment(sam_folder, picture):
     from editors.zone.segments import Segmenter
 
-    for options in ({"quality": 1.0, "stability": 0.0}, {"quality": 0.0, "stability": 1.0}):
+    for options in ({"quality": 1e9, "stability": 0.0}, {"quality": 0.0, "stability": 1.0}):
         assert Segmenter(str(sam_folder), torch.device("cpu"), points=3, **options)(picture(0)) == []
 
 
