@@ -11,7 +11,7 @@ import numpy as np
 
 from metrics import INFO
 from nein import bootstrap, features, gap, statistics, table
-from nein.protocols import MOVES, NOT_FROM_EVIDENCE, QUIRKS, shifts
+from nein.protocols import NOT_FROM_EVIDENCE, QUIRKS, shifts
 from nein.reporting.collect import Run, affirmative, template_of
 from nein.statistics import Estimate
 
@@ -418,6 +418,3 @@ def p_text(p: float) -> str:
 def _mean(values: Mapping[str, float | None]) -> float | None:
     numbers = [value for value in values.values() if value is not None]
     return sum(numbers) / len(numbers) if numbers else None
-
-
-__all__ = ["MOVES", "Table", "breakdowns", "comparisons", "coverage", "gaps", "protocols", "results"]
