@@ -322,8 +322,8 @@ def comparisons(
     ]
     note = (
         "Means and differences over the samples scored in both runs, intervals and tests clustered by "
-        "source image. p: the larger of a "
-        "cluster-robust t test and a test that swaps the runs within source images; FID: bootstrap. Holm: "
+        "source image. p: a cluster-robust t test; below 30 source images the larger of it and of a "
+        "test that swaps the runs within source images; FID: bootstrap. Holm: "
         f"corrected for the {len(found)} comparisons of this table. Needed: source images to find a true "
         "difference of this size with probability 0.8 at the 5 % level."
     )
