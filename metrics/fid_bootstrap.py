@@ -24,8 +24,8 @@ EXACT_WIDTH = 128
 def fid_replicates(
     edited: np.ndarray,
     target: np.ndarray,
-    edited_columns: Sequence[int],
-    target_columns: Sequence[int],
+    edited_columns: Sequence[int] | np.ndarray,
+    target_columns: Sequence[int] | np.ndarray,
     counts: np.ndarray,
     method: Literal["auto", "exact", "linear"] = "auto",
 ) -> np.ndarray:

@@ -135,7 +135,7 @@ def calibrate(
 
     asked = {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
     tag = hashlib.sha256(json.dumps([judge.fingerprint, asked], sort_keys=True).encode()).hexdigest()[:12]
-    known = {}
+    known: dict[tuple[str, str, str], dict[str, Any]] = {}
     for record in journal.read(out / "journal", tag):
         known |= {(row["set"], row["id"], row["word"]): row for row in record["rows"]}
     missing = [case for case in cases if any((case.set, case.id, w.word) not in known for w in case.words)]
@@ -177,7 +177,8 @@ def _ask(kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig) -> It
     from metrics.base import MODEL_ERRORS, reason
     from nein.images import ImageError
 
-    pictures, replies = [], []
+    pictures: list[Any] = []
+    replies: list[list[dict[str, Any]]] = []
     for case in batch:
         try:
             pictures.append(case.picture())

@@ -72,7 +72,8 @@ def rates(
     ]
     auc = None
     if soft:
-        auc = bootstrap.roc_auc_interval(*(list(column) for column in zip(*soft, strict=True)))
+        marks, truths, where = zip(*soft, strict=True)
+        auc = bootstrap.roc_auc_interval(marks, truths, where)
     return Rates(
         statistics.proportion([v for v, _ in seen], [w for _, w in seen]),
         statistics.proportion([v for v, _ in unseen], [w for _, w in unseen]),

@@ -86,7 +86,7 @@ class EditorChoice:
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
         if self.published is not None:
-            return {"editor": self.row, "folder": str(self.published.folder.resolve())}
+            return {"editor": self.row, "made": "elsewhere"}  # the fingerprint covers the pictures
         facts = {"editor": self.row, "checkpoint": self.checkpoint, "revision": self.revision}
         decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
         return {**facts, **{f"editor.{key}": value for key, value in sorted(decisive.items())}}

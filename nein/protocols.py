@@ -7,7 +7,7 @@ of the Frechet distance. No model is run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from metrics.answers import paper_present, paper_removed, parse_yes_no
@@ -55,6 +55,13 @@ class Rules:
     @classmethod
     def of(cls, protocol: Rule) -> Rules:
         return cls(protocol, protocol, "fixed")
+
+
+ALONE = {
+    "answers": Rules(answers="paper"),
+    "objects": Rules(objects="paper"),
+    "denominator": Rules(denominator="paper"),
+}
 
 
 class NoEvidence(ValueError):
@@ -146,7 +153,7 @@ def shifts(run: RunDir) -> list[Shift]:
             found += _fid_shift(run)
         elif metric in rows:
             own = [quirk for quirk in quirks if quirk in IN_PROTOCOL]
-            wanted = {quirk: replace(Rules(), **{quirk: "paper"}) for quirk in quirks}
+            wanted = {quirk: ALONE[quirk] for quirk in quirks}
             if len(own) > 1:
                 wanted["all"] = Rules.of("paper")
             found += [_shift(metric, name, rows[metric], rules, source_of) for name, rules in wanted.items()]
@@ -166,8 +173,8 @@ def _shift(
     flips = sum(fixed[name] != paper[name] for name in fixed)
     # A quirk of the denominator changes which samples count, not what any of them is worth.
     change = None if quirk == "denominator" else statistics.paired_difference(paper, fixed, source_of)
-    counts = [sum(value is not None for value in side.values()) for side in (fixed, paper)]
-    return Shift(metric, quirk, _mean(fixed.values()), _mean(paper.values()), *counts, flips, change)
+    n_fixed, n_paper = (sum(value is not None for value in side.values()) for side in (fixed, paper))
+    return Shift(metric, quirk, _mean(fixed.values()), _mean(paper.values()), n_fixed, n_paper, flips, change)
 
 
 def _fid_shift(run: RunDir) -> list[Shift]:

@@ -163,7 +163,8 @@ class PairedTest:
                  the interval; None with fewer than two clusters.
     p_flip       Two-sided p of the randomisation test that swaps the two runs within whole clusters; exact
                  for any size where the difference is symmetric under the null hypothesis.
-    p            The larger of the two: neither a zero standard error nor a small sample can make it small.
+    p            p_t from `MANY` clusters on; with fewer, or without a standard error, the larger of the two,
+                 so that a small sample cannot make it small.
     detectable   The smallest true difference found with probability `POWER` at this size.
     needed       Clusters needed to find a true difference of the size observed with probability `POWER`; None
                  where nothing differs.
@@ -179,6 +180,8 @@ class PairedTest:
 
 POWER = 0.8
 FLIPS = 9999
+MANY = 30  # clusters from which the t distribution is trusted; randomisation cannot show p below 1 / flips
+_CELLS = 20_000_000  # clusters times flips; with thousands of clusters fewer flips are made
 
 
 def paired_test(
@@ -212,7 +215,8 @@ def paired_test(
     p_t = 2 * float(stdtr(found.clusters - 1, -abs(found.value) / error))
     reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
     needed = None if found.value == 0 else math.ceil(found.clusters * (reach * error / found.value) ** 2)
-    return PairedTest(found, p_t, p_flip, max(p_t, p_flip), reach * error, needed)
+    p = p_t if found.clusters >= MANY else max(p_t, p_flip)
+    return PairedTest(found, p_t, p_flip, p, reach * error, needed)
 
 
 def _flip_test(sums: np.ndarray, flips: int, seed: int) -> float:
@@ -225,7 +229,8 @@ def _flip_test(sums: np.ndarray, flips: int, seed: int) -> float:
         return float(np.mean(np.abs(patterns @ sums) >= observed))
     rng = np.random.default_rng(seed)
     count = 0
-    step = max(1, 20_000_000 // len(sums))
+    step = max(1, _CELLS // 10 // len(sums))
+    flips = min(flips, _CELLS // len(sums))
     for start in range(0, flips, step):
         rows = min(step, flips - start)
         signs = rng.integers(0, 2, (rows, len(sums)), dtype=np.int8).astype(np.float32)

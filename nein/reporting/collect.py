@@ -79,12 +79,12 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             "report them apart."
         )
     order = list(dict.fromkeys(run.name for run in sorted(loaded, key=lambda r: report._order(r.directory))))
-    loaded.sort(key=lambda run: (order.index(run.name), templates_order(run.track)))
+    loaded.sort(key=lambda run: (order.index(run.name), _place(run.track)))
     return loaded, unfinished
 
 
-def templates_order(track: str) -> int:
-    """Tracks in the order of tables: the instruction under test first."""
+def _place(track: str) -> int:
+    """Of a track in tables: the instruction under test first."""
     return ("negative", "remove", "add").index(track)
 
 

@@ -6,8 +6,7 @@ device with that number type, known only for the devices and models below.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nein import journal
 from nein.reporting.collect import Run
@@ -108,9 +107,3 @@ def peak_of(device_name: str | None, dtype: str) -> float | None:
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size else "–"
-
-
-def environment(run: Run) -> Mapping[str, Any]:
-    """What the last command that worked on the run said about its machine."""
-    invocations = run.manifest.get("invocations", [])
-    return invocations[-1].get("environment", {}) if invocations else {}

@@ -138,8 +138,8 @@ def _judged(run: Run, metric: str) -> Estimate | None:
     entry = run.summary["metrics"].get(metric)
     if entry is None or entry["value"] is None:
         return None
-    names = ("value", "low", "high", "standard_error", "n")
-    return Estimate(*(entry[name] for name in names), entry["clusters"])
+    names = ("value", "low", "high", "standard_error", "n", "clusters")
+    return Estimate(**{name: entry[name] for name in names})
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:

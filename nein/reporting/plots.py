@@ -18,7 +18,7 @@ from nein.reporting.judges import KINDS, Calibration
 from nein.reporting.sections import Table
 
 COLORS = {"removal_vqa": "#1d4ed8", "removal_ovd": "#c2410c", "vqa": "#1d4ed8", "ovd": "#c2410c"}
-_STYLE = {
+_STYLE: Any = {
     "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white",
 }  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from metrics import INFO
 from nein import bootstrap, features, gap, statistics, table
-from nein.protocols import MOVES, NOT_FROM_EVIDENCE, QUIRKS, shifts
+from nein.protocols import NOT_FROM_EVIDENCE, QUIRKS, shifts
 from nein.reporting.collect import Run, affirmative, template_of
 from nein.statistics import Estimate
 
@@ -322,8 +322,8 @@ def comparisons(
     ]
     note = (
         "Means and differences over the samples scored in both runs, intervals and tests clustered by "
-        "source image. p: the larger of a "
-        "cluster-robust t test and a test that swaps the runs within source images; FID: bootstrap. Holm: "
+        "source image. p: a cluster-robust t test; below 30 source images the larger of it and of a "
+        "test that swaps the runs within source images; FID: bootstrap. Holm: "
         f"corrected for the {len(found)} comparisons of this table. Needed: source images to find a true "
         "difference of this size with probability 0.8 at the 5 % level."
     )
@@ -418,6 +418,3 @@ def p_text(p: float) -> str:
 def _mean(values: Mapping[str, float | None]) -> float | None:
     numbers = [value for value in values.values() if value is not None]
     return sum(numbers) / len(numbers) if numbers else None
-
-
-__all__ = ["MOVES", "Table", "breakdowns", "comparisons", "coverage", "gaps", "protocols", "results"]

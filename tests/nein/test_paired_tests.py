@@ -65,7 +65,13 @@ def test_the_t_test_is_the_ordinary_one_without_clusters() -> None:
         (a - b,), np.sum, permutation_type="samples", n_resamples=9999, rng=2
     )
     assert found.p_flip == pytest.approx(permuted.pvalue, abs=0.01)
-    assert found.p == max(found.p_t, found.p_flip)
+    assert found.p == found.p_t
+    few = statistics.paired_test(
+        dict(zip(ids[:8], a, strict=False)), dict(zip(ids[:8], b, strict=False)), {i: i for i in ids}
+    )
+    assert few is not None
+    assert few.p_t is not None
+    assert few.p == max(few.p_t, few.p_flip)
 
 
 def test_the_false_positive_rate_is_at_its_level_with_clusters() -> None:

@@ -238,7 +238,8 @@ def test_comparisons_and_their_corrected_p_values(
         if high > low:
             t = mean / ((high - low) / 2 / scipy.stats.t.ppf(0.975, g - 1))
             close(row["p_t"], 2 * scipy.stats.t.sf(abs(t), g - 1))
-            assert float(row["p"]) == max(float(row["p_t"]), float(row["p_flip"]))
+            assert row["p"] == row["p_t"]  # 35 source images
+            assert float(row["p_flip"]) == pytest.approx(float(row["p_t"]), abs=0.05)
     p = sorted((float(row["p"]), float(row["p_holm"])) for row in rows)
     expected, highest = [], 0.0
     for rank, (value, _) in enumerate(p):
