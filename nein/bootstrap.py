@@ -40,7 +40,9 @@ class Resampler:
         for start in range(0, draws, step):
             rows = min(step, draws - start)
             picks = rng.integers(0, size, (rows, size)) + size * np.arange(rows)[:, None]
-            counts[start : start + rows] = np.bincount(picks.ravel(), minlength=rows * size).reshape(rows, size)
+            counts[start : start + rows] = np.bincount(picks.ravel(), minlength=rows * size).reshape(
+                rows, size
+            )
         return cls({name: column for column, name in enumerate(names)}, counts)
 
     def columns(self, clusters: Sequence[Hashable]) -> np.ndarray:

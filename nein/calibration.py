@@ -137,7 +137,9 @@ def _rogan_gladen(judged: Estimate, hit: Estimate | None, reject: Estimate | Non
     share = (r + sp - 1) / span
     shift = 2 * _Z**2 * (share * se * (1 - se) / se_n - (1 - share) * sp * (1 - sp) / sp_n)
     variance = (
-        r * (1 - r) / (r_n + _Z**2) + share**2 * se * (1 - se) / se_n + (1 - share) ** 2 * sp * (1 - sp) / sp_n
+        r * (1 - r) / (r_n + _Z**2)
+        + share**2 * se * (1 - se) / se_n
+        + (1 - share) ** 2 * sp * (1 - sp) / sp_n
     )
     reach = _Z * math.sqrt(variance) / span
     low, high = (min(1.0, max(0.0, share + shift + sign * reach)) for sign in (-1, 1))
@@ -208,5 +210,3 @@ def reliability(
             found.append(Bin(index / bins, (index + 1) / bins, mean, share))
             error += len(own) / len(x) * abs(mean - share.value)
     return found, error
-
-

@@ -97,7 +97,9 @@ class EvalConfig:
     )
     evidence: Literal["both", "own"] = field(
         default="both",
-        metadata=about("what judges are asked for the record: both protocols' questions, or only these", "How"),
+        metadata=about(
+            "what judges are asked for the record: both protocols' questions, or only these", "How"
+        ),
     )
     seed: NonNegativeInt = field(
         default=0, metadata=about("run seed; every sample derives its own from it", "How")

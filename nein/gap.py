@@ -66,10 +66,14 @@ def score_rows(
         for edit in edits
     }
     return [
-        {"id": row["id"], "value": row["value"], **about[row["id"]]} for row in scores if row["metric"] == metric
+        {"id": row["id"], "value": row["value"], **about[row["id"]]}
+        for row in scores
+        if row["metric"] == metric
     ]
 
 
 def template_name(template: int | None) -> str:
     """ "No {S} in the image." with X for the object; "another sentence" for None."""
-    return "another sentence" if template is None else templates.NEGATIVE_TEMPLATES[template].replace("{S}", "X")
+    return (
+        "another sentence" if template is None else templates.NEGATIVE_TEMPLATES[template].replace("{S}", "X")
+    )

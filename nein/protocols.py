@@ -159,7 +159,9 @@ def _shift(
         fixed = {row["id"]: verdict(metric, row, Rules()) for row in rows}
         paper = {row["id"]: verdict(metric, row, rules) for row in rows}
     except NoEvidence as error:
-        return Shift(metric, quirk, None, None, 0, 0, None, None, f"{error}; score again with --evidence both")
+        return Shift(
+            metric, quirk, None, None, 0, 0, None, None, f"{error}; score again with --evidence both"
+        )
     flips = sum(fixed[name] != paper[name] for name in fixed)
     # A quirk of the denominator changes which samples count, not what any of them is worth.
     change = None if quirk == "denominator" else statistics.paired_difference(paper, fixed, source_of)
