@@ -87,6 +87,7 @@ def build(config: BuildConfig, world: World) -> str | None:
         _forget_vanished(job)
         tools = Tools(_loader(config, choice, folder, device), one_at_a_time=device != "cpu")
         run(job, stages, tools, threads=threads, quiet=not world.is_main)
+        finish.require_complete(job, stages)
         if "finish" not in config.stages or not world.is_main:
             return None
         with folder.lock("finish"):
@@ -99,7 +100,7 @@ def _finish(job: Job, choice: models.EditorChoice, threads: int) -> str:
     from nein.build import card, hub
 
     config = job.config
-    finish.require_complete(job)
+    finish.require_complete(job, STAGES)
     job.folder.update(status=INCOMPLETE)
     rows = list(finish.ways(job))
     found = finish.tally(job, rows)

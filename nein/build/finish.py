@@ -98,10 +98,10 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
             yield index, row, own
 
 
-def require_complete(job: Job) -> None:
-    """Raises UserError while a wanted shard lacks a stage."""
+def require_complete(job: Job, stages: Sequence[str]) -> None:
+    """Raises UserError while a wanted shard lacks one of `stages`."""
     wanted = set(job.shards())
-    for stage in STAGES:
+    for stage in stages:
         missing = wanted - job.ledger.done(stage)
         if missing:
             raise UserError(

@@ -74,6 +74,19 @@ class Ledger:
             return None
         return lock
 
+    def others_alive(self) -> bool:
+        """Whether another worker is at work on this folder; its locks say so."""
+        for path in self.claims.glob("worker-*.lock"):
+            if path.stem == f"worker-{self._slot:04d}":
+                continue
+            lock = FileLock(path)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                return True
+            lock.release()
+        return False
+
     def _take_slot(self) -> tuple[int, FileLock]:
         """The lowest number no living worker has: the name of this worker's journals."""
         number = 0

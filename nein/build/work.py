@@ -206,15 +206,18 @@ class _Crew:
         self.stop = threading.Event()
         self._bars: dict[str, Any] = {}
         self._quiet, self._mutex = quiet, threading.Lock()
+        self._busy = 0
 
     def work(self) -> None:
         stage = self.stages[0] if self.stages else ""
         while not self.stop.is_set() and self.stages:
             # The stage at hand first: changing it may mean loading another model.
             order = [stage, *(s for s in self.stages if s != stage)]
-            taken = next((found for s in order if (found := self._take(s)) is not None), None)
+            with self._mutex:
+                taken = next((found for s in order if (found := self._take(s)) is not None), None)
+                self._busy += taken is not None
             if taken is None:
-                if self._finished():
+                if self._finished() or self._hopeless():
                     return
                 self.stop.wait(POLL_SECONDS)  # others hold what is left; if one dies, its shard comes free
                 continue
@@ -223,6 +226,8 @@ class _Crew:
                 record = run_stage(self.job, stage, shard, self.tools.get(MODEL_OF[stage]))
                 self.job.ledger.append(stage, record)
             finally:
+                with self._mutex:
+                    self._busy -= 1
                 lock.release()
             self._progress(stage)
 
@@ -247,6 +252,11 @@ class _Crew:
     def _finished(self) -> bool:
         wanted = set(self.job.shards())
         return all(wanted <= self.job.ledger.done(stage) for stage in self.stages)
+
+    def _hopeless(self) -> bool:
+        """Nobody, here or elsewhere, is making what the stages asked for still lack."""
+        with self._mutex:
+            return not self._busy and not self.job.ledger.others_alive() and not self._finished()
 
     def _progress(self, stage: str) -> None:
         with self._mutex:

@@ -119,6 +119,9 @@ def test_stages_may_run_apart_and_a_limit_may_grow(
     early = build(*given, "--stages", "finish")
     assert early.code == 2
     assert "lacks stage clauses of 4 of 4 shards" in early.stderr
+    alone = build(*given, "--stages", "match")  # nobody will make what it needs: it does not wait for ever
+    assert alone.code == 2
+    assert "lacks stage match of 4 of 4 shards" in alone.stderr
     for more in (
         ("--limit", "3"),
         ("--stages", "clauses,generate"),
