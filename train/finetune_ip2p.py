@@ -122,7 +122,7 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
     model.choose_weights(unet, config)
     if config.gradient_checkpointing:
         unet.enable_gradient_checkpointing()
-    unet.to(device).train()
+    unet.to(device, memory_format=torch.channels_last).train()  # faster convolutions on CPU and GPU alike
     names = [name for name, _ in model.trainable(unet)]
     parameters = [parameter for _, parameter in model.trainable(unet)]
     optimizer = model.make_optimizer(config, parameters, device)

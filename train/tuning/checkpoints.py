@@ -136,6 +136,7 @@ class Checkpoints:
                     value.copy_(shadows[name])
                 average.optimization_step = about["average_steps"]
         optimizer.load_state_dict(_unflatten(load_file(folder / "optimizer.safetensors"), about["optimizer"]))
+        _lay_out(optimizer)
         schedule.load_state_dict(about["schedule"])
         if scaler is not None and about["scaler"] is not None:
             scaler.load_state_dict(about["scaler"])
@@ -161,6 +162,15 @@ def _flatten(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, 
                 plain.setdefault(str(number), {})[key] = value
     groups = json.loads(json.dumps(state["param_groups"]))
     return tensors, {"plain": plain, "groups": groups}
+
+
+def _lay_out(optimizer: Any) -> None:
+    """Gives every moment the memory layout of its parameter. Files know no layout, and PyTorch's fused
+    optimisers pair up elements by their place in memory: channels-last weights would get others' moments."""
+    for parameter, entries in optimizer.state.items():
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _unflatten(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> dict[str, Any]:

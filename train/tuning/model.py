@@ -140,7 +140,7 @@ def make_optimizer(config: TuneConfig, parameters: list[torch.nn.Parameter], dev
                 "--optimizer adamw8bit needs the package 'bitsandbytes': pip install 'nein[quantized]'."
             ) from None
         return AdamW8bit(parameters, **options)
-    return torch.optim.AdamW(parameters, fused=device.type == "cuda", **options)
+    return torch.optim.AdamW(parameters, fused=device.type in ("cuda", "cpu"), **options)
 
 
 def make_schedule(config: TuneConfig, optimizer: Any, steps: int) -> Any:
@@ -169,4 +169,4 @@ def averaged_copy(unet: Any, average: Any) -> Any:
             twin.unload_lora()
     if twin.is_gradient_checkpointing:
         twin.disable_gradient_checkpointing()
-    return twin.eval().requires_grad_(False)
+    return twin.to(memory_format=torch.contiguous_format).eval().requires_grad_(False)
