@@ -190,11 +190,11 @@ def _ask(kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig) -> It
     except MODEL_ERRORS as error:
         if type(error).__name__ == "OutOfMemoryError":
             raise
-        for picture, row in zip(pictures, words, strict=True):
+        for picture, asked in zip(pictures, words, strict=True):
             try:
-                replies += _replies(kind, judge, [picture], [row], config)
+                replies += _replies(kind, judge, [picture], [asked], config)
             except MODEL_ERRORS as inner:
-                replies.append([{"error": reason(inner)} for _ in row])
+                replies.append([{"error": reason(inner)} for _ in asked])
     for case, row in zip(batch, replies, strict=True):
         for word, reply in zip(case.words, row, strict=True):
             yield {

@@ -288,7 +288,8 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         from transformers import CLIPTokenizer
 
         tokenizer = CLIPTokenizer.from_pretrained(base / "tokenizer")
-        text = CLIPTextModel.from_pretrained(base / "text_encoder", dtype=torch.float32).to(device).eval()
+        text = CLIPTextModel.from_pretrained(base / "text_encoder", dtype=torch.float32)
+        text = text.to(device).eval()
         text.requires_grad_(False)
         unet = UNet2DConditionModel.from_pretrained(zoo / recipe.start / "unet", torch_dtype=torch.float32)
         modules = {"unet": unet}

@@ -293,7 +293,7 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def logits(x: torch.Tensor) -> torch.Tensor:
         return look(x)[0]
 
-    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, Any]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device)
         x = degrade(to_float(images[pick]), generator)
         listed, early = look(x)
