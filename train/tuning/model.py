@@ -21,6 +21,8 @@ from train.tuning.options import TuneConfig
 log = logging.getLogger(__name__)
 LDM_SUFFIXES = (".ckpt", ".safetensors")
 ADAPTER = "nein"
+#: --trainable NAME -> what the names of those parameters contain.
+PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 
 
 def load_base(config: TuneConfig) -> LoadedPipeline:
@@ -94,9 +96,9 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
     unet.requires_grad_(False)
     if config.trainable == "all":
         unet.requires_grad_(True)
-    elif config.trainable == "cross_attention":
+    elif config.trainable in PARTS:
         for name, parameter in unet.named_parameters():
-            parameter.requires_grad_(".attn2." in name)
+            parameter.requires_grad_(PARTS[config.trainable] in name)
     else:
         try:
             from peft import LoraConfig

@@ -51,8 +51,10 @@ class TuneConfig:
     base_config: str = _option(
         "timbrooks/instruct-pix2pix", "configuration that belongs to an LDM checkpoint: id or folder", "What"
     )
-    trainable: Literal["all", "cross_attention", "lora"] = _option(
-        "all", "which weights of the UNet learn", "What"
+    trainable: Literal["all", "transformer", "cross_attention", "lora"] = _option(
+        "all",
+        "which weights of the UNet learn: all, its transformer blocks, what reads the sentence, or LoRA",
+        "What",
     )
     lora_rank: PositiveInt = _option(16, "rank of the LoRA matrices", "What")
     lora_alpha: PositiveFloat | None = _option(None, "scale of LoRA; default: the rank", "What")
@@ -223,6 +225,11 @@ def check(config: TuneConfig) -> None:
         if getattr(config, key) > limit:
             value = getattr(config, key)
             raise UserError(f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}.")
+    if config.recipe not in (None, "nano") and config.data == "nano":
+        raise UserError(
+            f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (with train.json, coco_for_train/ "
+            "and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
+        )
     if not config.ema < 1:
         raise UserError(f"--ema is {config.ema}; it must be below 1 (0.9999 is usual, 0 is none).")
     if config.micro_batch is not None and config.batch_size % config.micro_batch:

@@ -127,12 +127,14 @@ def test_stored_features_give_the_losses_of_pictures(tune, tmp_path):
     np.testing.assert_allclose(losses_of(stored), losses_of(fresh), rtol=1e-4)
 
 
-def test_only_what_was_chosen_learns(tune, base, tmp_path):
+@pytest.mark.parametrize("trainable, part", [("cross_attention", ".attn2."), ("transformer", ".attentions.")])
+def test_only_what_was_chosen_learns(tune, base, trainable, part):
     before = load_file(base / "unet" / "diffusion_pytorch_model.safetensors")
-    after = weights(tune(trainable="cross_attention"))
+    after = weights(tune(trainable=trainable, steps=2))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed
-    assert all(".attn2." in name for name in changed)
+    assert all(part in name for name in changed)
+    assert any(".ff." in name for name in changed) == (trainable == "transformer")
 
 
 def test_lora_is_merged_in_the_pipeline_and_written_apart_as_well(tune, base):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_is_read_and_survives_a_round_trip(name, tmp_path):
-    config, _ = parse(["--recipe", name])
+    config, _ = parse(["--recipe", name, *([] if name == "nano" else ["--data", "somewhere"])])
     file = tmp_path / "again.yaml"
     file.write_text(dump(config))
     assert parse(["--config", str(file)])[0] == config
@@ -33,7 +33,7 @@ def test_every_value_of_a_published_recipe_states_its_source(name):
 
 
 def test_the_published_recipes_hold_the_published_values():
-    ip2p, mb = parse(["--recipe", "nein-ip2p"])[0], parse(["--recipe", "nein-magicbrush"])[0]
+    ip2p, mb = (parse(["--recipe", name, "--data=x"])[0] for name in ("nein-ip2p", "nein-magicbrush"))
     assert (ip2p.epochs, mb.epochs) == (8, 8)
     assert (ip2p.batch_size, ip2p.learning_rate, ip2p.warmup) == (1024, 1e-4, 0)
     assert (mb.batch_size, mb.learning_rate, mb.warmup) == (32, 5e-5, 1000)
@@ -75,6 +75,7 @@ def test_epochs_on_the_command_line_replace_the_steps_of_a_recipe():
         (["--steps=3", "--push=me"], "--push is 'me'; it must be a hub id OWNER/NAME"),
         (["--config=nowhere.yaml"], "There is no configuration file 'nowhere.yaml'"),
         (["--recipe"], "--recipe needs a value"),
+        (["--recipe=nein-ip2p"], "The recipe 'nein-ip2p' needs NeIn's data: --data FOLDER"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_that_helps(words, said):
