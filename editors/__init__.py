@@ -84,12 +84,12 @@ def needs_checkpoint(name: str) -> bool:
 
 def model_options(name: str) -> tuple[str, ...]:
     """The options of an editor that name a model beside its checkpoint."""
-    return _MODEL_OPTIONS.get(_kind(name), ())
+    return () if name in plugins() else _MODEL_OPTIONS.get(_kind(name), ())
 
 
 def check_models(name: str, **models: str) -> None:
     """Raise EditorError when a file that has to be on this machine is not; `models` by option, loads none."""
-    if _kind(name) == "zone" and "action" in models:
+    if "action" in models and _kind(name) == "zone":
         missing = find_missing(models["action"])
         if missing:
             raise EditorError(missing)
@@ -97,7 +97,7 @@ def check_models(name: str, **models: str) -> None:
 
 def has_maps(name: str) -> bool:
     """Whether the editor's results carry intermediate pictures when a request asks for them."""
-    return _kind(name) in _KINDS_WITH_MAPS
+    return name not in plugins() and _kind(name) in _KINDS_WITH_MAPS
 
 
 def check(name: str, **overrides: Any) -> None:

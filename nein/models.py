@@ -50,7 +50,7 @@ class EditorChoice:
     @property
     def has_maps(self) -> bool:
         """Whether the editor can return intermediate pictures."""
-        return editors.has_maps(self.row)
+        return self.published is None and editors.has_maps(self.row)
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, with its weights in memory. Raises EditorError."""
@@ -75,6 +75,8 @@ class EditorChoice:
 
         Raises UserError or EditorError for one that is not there.
         """
+        if self.published is not None:
+            return
         if self.checkpoint is not None:
             resolve(self.checkpoint)
         further = {name: folder_of(self.options[name]) for name in self._further()}

@@ -255,7 +255,7 @@ def test_a_segment_of_one_pixel_is_pasted_when_that_is_enough(zone_editor, reque
 def test_a_picture_of_any_shape_comes_back_in_its_own_size_in_fixed_and_padded_in_paper(
     width, height, zone_editor, picture
 ):
-    request = EditRequest("a", picture(1, height, width), "Remove the cat.", 3, True)
+    request = EditRequest("a", picture(1, height, width), "Remove the cat.", 3, maps=True)
     fixed, paper = (zone_editor(protocol=protocol).edit([request])[0] for protocol in ("fixed", "paper"))
     assert fixed.error is None
     assert fixed.image.shape == (height, width, 3)

@@ -195,7 +195,8 @@ def test_the_caption_prompt_is_neins_to_the_letter() -> None:
 @pytest.mark.parametrize("name", list(TEMPLATES))
 def test_every_template_holds_one_picture_and_the_object(name) -> None:
     prompt = template(name).ask_presence("car")
-    assert prompt.count("<image>") == 1
+    # A chat model's own template places the picture; the bare question leaves that to it.
+    assert prompt.count("<image>") == (0 if name == "question" else 1)
     assert "contain car?" in prompt
     assert "{" not in prompt
 

@@ -14,7 +14,7 @@ from nein.nano import zoo
 from train.zoo.loop import SMOKE
 
 EDITORS = ("ip2p", "magicbrush")
-MODELS = (*EDITORS, "clip", "dino", "lpips", "llava", "owlv2", "sam", "zone-action")
+MODELS = (*EDITORS, "blip", "clip", "dino", "lpips", "llava", "owlv2", "sam", "zone-action")
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".msgpack", ".h5", ".py"}
 LIMIT_MB = 48
 

@@ -50,7 +50,10 @@ def test_a_card_says_what_the_model_is_and_every_recorded_figure(name, tmp_path)
     ):
         assert line in card
     assert "| held out | scenes 500, presence_accuracy 0.9375 |" in card
-    assert f"python train/nano.py {'vae base ip2p' if name == 'ip2p' else name}`" in card
+    command = f"python train/nano.py {'vae base ip2p' if name == 'ip2p' else name}"
+    if name.startswith("nein-"):
+        command = f"python train/finetune_ip2p.py --recipe nano --base nano:{name.removeprefix('nein-')}"
+    assert f"{command}`" in card
     library = "diffusers" if name in (zoo.BASE, *zoo.VARIANTS) else "transformers"
     assert card.startswith(f"---\nlibrary_name: {library}\nlicense: apache-2.0\ntags: [nein, nano]\n---\n")
 

@@ -216,8 +216,7 @@ def test_a_pair_follows_its_random_stream():
 
 def test_every_recipe_uses_known_kinds_and_starts_from_one_before_it():
     assert {name: recipe.start for name, recipe in RECIPES.items()} == {
-        "pretrain": None, "pretrain2": "pretrain", "ip2p": "pretrain2",
-        "magicbrush": "ip2p", "hqedit": "ip2p", "instructdiffusion": "ip2p",
+        "base": None, "ip2p": "base", "magicbrush": "base", "hqedit": "base", "instructdiffusion": "base",
     }  # fmt: skip
     for recipe in RECIPES.values():
         assert set(recipe.weights) <= set(KINDS)

@@ -22,7 +22,7 @@ from train.zoo import cards, llava
 
 ORDER = (
     "vae",
-    "pretrain",
+    "base",
     "ip2p",
     "magicbrush",
     "backbone",
@@ -122,9 +122,7 @@ def test_models_are_trained_in_the_order_of_the_table_whatever_the_order_of_the_
     trained.clear()
     smoke(tmp_path, "all")
     assert trained == list(nano.MODELS)
-    assert (
-        trained.index("vae") < trained.index("pretrain") < trained.index("ip2p") < trained.index("magicbrush")
-    )
+    assert trained.index("vae") < trained.index("base") < trained.index("ip2p") < trained.index("magicbrush")
     assert trained.index("backbone") < trained.index("clip")
 
 

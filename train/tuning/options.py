@@ -227,8 +227,8 @@ def check(config: TuneConfig) -> None:
             raise UserError(f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}.")
     if config.recipe not in (None, "nano") and config.data == "nano":
         raise UserError(
-            f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (with train.json, coco_for_train/ "
-            "and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
+            f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (with train.json, "
+            "coco_for_train/ and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
         )
     if not config.ema < 1:
         raise UserError(f"--ema is {config.ema}; it must be below 1 (0.9999 is usual, 0 is none).")
