@@ -44,7 +44,7 @@ class BuildConfig:
     images: str | None = field(
         default=None, metadata=about("folder of the images, if not beside SOURCE", "Source")
     )
-    scenes: PositiveInt = field(default=240, metadata=about("scenes drawn for --source nano", "Source"))
+    scenes: PositiveInt = field(default=160, metadata=about("scenes drawn for --source nano", "Source"))
     limit: PositiveInt | None = field(
         default=None, metadata=about("only the first N source images", "Source")
     )
