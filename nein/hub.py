@@ -98,7 +98,7 @@ def results(run: Run, dataset: str) -> list[dict[str, Any]]:
                 "value": round(entry["value"] * info.scale, 4),
                 "date": when,
                 "notes": f"protocol {config.get('protocol')}, n {entry['n']}, unscored "
-                "{entry['n_unscored']}, "
+                f"{entry['n_unscored']}, "
                 f"95 % interval [{low}, {high}]{nano}",
             }
         )
