@@ -77,8 +77,7 @@ class Presence:
     article    In questions: "none" as in the released code, "a_an" as in the paper's text.
     evidence   "own": ask what this protocol needs. "both": ask for Retention also about the objects that the
                other protocol would ask about, and keep all replies, so that the other protocol's figure can
-               be
-               worked out without the judge (`objects_of` in the detail). The scores are the same.
+               be worked out without the judge (`objects_of` in the detail). The scores are the same.
     store      Cache of what judges said about unedited samples, so that it is asked once and not once per
                editor.
     """

@@ -23,15 +23,15 @@ def main_report(argv: Sequence[str]) -> int:
     if out.is_dir():
         raise UserError(f"'{out}' is a folder; -o takes a file, for example {out / 'report.html'}.")
     from nein import atomic, report
-    from nein.reporting import collect, costs, judges, page, plots, samples, sections, tables
+    from nein.reporting import collect, comparisons, costs, judges, page, plots, samples, sections, tables
 
     atomic.check_writable(out.parent)
     loaded, unfinished = collect.load(options.runs)
     folders = options.calibration or [r.directory.out / "calibration" for r in loaded]
     known = judges.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
     browser = samples.Browser.of(loaded, options.data, options.split)
-    draws = sections.fid_draws(loaded)
-    results = sections.results(loaded, sections.fid_intervals(loaded, draws))
+    draws = comparisons.fid_draws(loaded)
+    results = sections.results(loaded, comparisons.fid_intervals(loaded, draws))
     gaps = sections.gaps(loaded)
     negative = [run for run in loaded if run.track == "negative"] or loaded
     pairs = list(itertools.combinations(negative, 2))
@@ -40,7 +40,7 @@ def main_report(argv: Sequence[str]) -> int:
         groups.append(page.Group("gap", "Negation gap", gaps))
     groups.append(page.Group("breakdowns", "Breakdowns", sections.breakdowns(loaded, browser.sizes)))
     if pairs:
-        groups.append(page.Group("comparisons", "Comparisons", [sections.comparisons(pairs, draws)]))
+        groups.append(page.Group("comparisons", "Comparisons", [comparisons.comparisons(pairs, draws)]))
     about_judges = judges.sections(loaded, known)
     if options.labels:
         about_judges.append(judges.labelled_table(loaded, judges.read_labels(options.labels)))
@@ -101,7 +101,7 @@ def main_compare(argv: Sequence[str]) -> int:
     """Runs `nein-compare argv`: every pair of the runs named, tested and corrected for their number."""
     options = _compare_parser().parse_args(list(argv))
     from metrics import INFO
-    from nein.reporting import collect, sections, tables
+    from nein.reporting import collect, comparisons, sections, tables
 
     wanted = None
     if options.metrics:
@@ -116,8 +116,8 @@ def main_compare(argv: Sequence[str]) -> int:
             f"A comparison needs two runs; {len(loaded)} complete run of track '{options.track}' is there "
             "(--track all compares every track)."
         )
-    draws = sections.fid_draws(loaded) if wanted is None or "fid" in wanted else {}
-    table = sections.comparisons(list(itertools.combinations(loaded, 2)), draws, wanted)
+    draws = comparisons.fid_draws(loaded) if wanted is None or "fid" in wanted else {}
+    table = comparisons.comparisons(list(itertools.combinations(loaded, 2)), draws, wanted)
     if not table.rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     if options.format == "csv":

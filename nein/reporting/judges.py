@@ -1,5 +1,4 @@
-"""The judges in a report: figures corrected for their errors, how far they agree, how far scores can be
-trusted."""
+"""The judges in a report: figures corrected for their errors, agreement, soft scores that can be trusted."""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ def gap_by_template(table: Table) -> Plot | None:
             panel.set_yticks(range(len(sentences)), sentences)
             panel.axvline(0, color="#111827", linewidth=0.8)
             panel.set_xlabel("gap in Removal, points")
+            panel.tick_params(labelbottom=True)  # shared axes hide them above an empty place
             panel.grid(axis="x", color="#e5e7eb")
         panels[0, 0].invert_yaxis()
         panels[0, 0].legend(frameon=False, fontsize=8, loc="best")

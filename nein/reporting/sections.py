@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from metrics import INFO
-from nein import bootstrap, features, gap, statistics, table
+from nein import bootstrap, gap, statistics, table
 from nein.protocols import NOT_FROM_EVIDENCE, QUIRKS, shifts
 from nein.reporting.collect import Run, affirmative, template_of
 from nein.statistics import Estimate
@@ -110,49 +108,6 @@ def _result(run: Run, metric: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fid_draws(loaded: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Run label -> bootstrap replicates of its FID. All runs see the same draws of source images, so that
-    differences are paired; runs without features, or with too few pictures, are left out."""
-    scored = [r for r in loaded if r.summary["metrics"].get("fid", {}).get("value") is not None]
-    if not scored:
-        return {}
-    sampler = bootstrap.Resampler.of([source for run in scored for source in run.sources.values()])
-    found = {run.label: _fid_draws(run, _once(run), sampler) for run in scored}
-    return {label: draws for label, draws in found.items() if draws is not None}
-
-
-def fid_intervals(loaded: Sequence[Run], draws: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-    """Run label -> FID as the run has it, with the bootstrap's interval over source images."""
-    found = {}
-    for run in loaded:
-        if run.label in draws:
-            entry, clusters = run.summary["metrics"]["fid"], len(set(run.sources.values()))
-            estimate = bootstrap.interval(
-                entry["value"], draws[run.label], n=entry["n"], clusters=clusters, method="normal"
-            )
-            found[run.label] = statistics.bounded(estimate, 0.0, float("inf"))
-    return found
-
-
-def _fid_draws(run: Run, once: bool, sampler: bootstrap.Resampler) -> np.ndarray | None:
-    from metrics.base import MetricError
-    from metrics.fid_bootstrap import fid_replicates
-
-    kept = features.read(run.directory)
-    if kept is None or len(kept.ids) < 2:
-        return None
-    chosen = kept.unique_targets() if once else list(range(len(kept.ids)))
-    columns = sampler.columns(kept.source_ids)
-    try:
-        return fid_replicates(kept.edited, kept.target[chosen], columns, columns[chosen], sampler.counts)
-    except MetricError:  # too few pictures for wide features; the jackknife's interval stays
-        return None
-
-
-def _once(run: Run) -> bool:
-    return run.manifest.get("config", {}).get("protocol") == "paper"
-
-
 def coverage(loaded: Sequence[Run]) -> Table:
     """Attempted, scored, unscored and why, for every run and metric."""
     rows, data = [], []
@@ -189,7 +144,7 @@ def gaps(loaded: Sequence[Run]) -> list[Table]:
             if found is None:
                 continue
             times = bootstrap.ratio(twin.values[metric], run.values[metric], run.sources)
-            told, denied = _mean(twin.values[metric]), _mean(run.values[metric])
+            told, denied = mean_of(twin.values[metric]), mean_of(run.values[metric])
             rows.append([run.name, judge, percent(told), percent(denied), span(found.difference),
                          span(times, 1, 2), p_text(found.p), str(found.difference.n)])  # fmt: skip
             about = {"editor": run.name, "metric": metric}
@@ -271,112 +226,6 @@ def _estimate(run: Run, metric: str, ids: Iterable[str]) -> Estimate | None:
     return None if found is None else statistics.bounded(found, *INFO[metric].range)
 
 
-# --- comparisons ---------------------------------------------------------------------------
-
-
-def comparisons(
-    pairs: Sequence[tuple[Run, Run]], draws: Mapping[str, np.ndarray], metrics: Sequence[str] | None = None
-) -> Table:
-    """`draws`: as `fid_draws` gives them. Every metric of every pair: difference, interval, p, p after Holm
-    over the whole table, power."""
-    found = []
-    for first, second in pairs:
-        for metric in metrics or INFO:
-            test = compare(first, second, metric, draws)
-            if test is not None:
-                found.append((first, second, metric, test))
-    adjusted = statistics.holm([test["p"] for *_, test in found])
-    rows, data = [], []
-    for (first, second, metric, test), p_holm in zip(found, adjusted, strict=True):
-        info = INFO[metric]
-        difference = test["difference"]
-        digits = 2 if info.scale == 1 else 1
-        needed = "–" if test["needed"] is None else str(test["needed"])
-        rows.append([
-            first.label, second.label, table.heading(info), _number(test["first"], info),
-            _number(test["second"], info),
-            span(difference, info.scale, digits), p_text(test["p"]), p_text(p_holm), str(difference.n),
-            str(difference.clusters), needed,
-        ])  # fmt: skip
-        data.append({**record(difference, first=first.label, second=second.label, metric=metric),
-                     **{k: test[k] for k in ("first", "second", "p", "p_t", "p_flip", "needed",
-                     "detectable")},
-                     "p_holm": p_holm, "first_n": test["first_n"], "second_n": test["second_n"],
-                     "attempted": test["attempted"],
-                     "first_label": first.label, "second_label": second.label})  # fmt: skip
-    for line in data:
-        line["first_value"], line["second_value"] = line.pop("first"), line.pop("second")
-        line["first"], line["second"] = line.pop("first_label"), line.pop("second_label")
-    columns = [
-        "A",
-        "B",
-        "metric",
-        "A: mean",
-        "B: mean",
-        "A - B",
-        "p",
-        "p (Holm)",
-        "pairs",
-        "source images",
-        "needed",
-    ]
-    note = (
-        "Means and differences over the samples scored in both runs, intervals and tests clustered by "
-        "source image. p: a cluster-robust t test; below 30 source images the larger of it and of a "
-        "test that swaps the runs within source images; FID: bootstrap. Holm: "
-        f"corrected for the {len(found)} comparisons of this table. Needed: source images to find a true "
-        "difference of this size with probability 0.8 at the 5 % level."
-    )
-    return Table("comparisons", "Paired comparisons", columns, rows, data, note)
-
-
-def compare(first: Run, second: Run, metric: str, draws: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """One comparison: difference (`Estimate`), tests, power and coverage; None where a run lacks the
-    metric."""
-    if metric == "fid":
-        return _compare_fid(first, second, draws)
-    if metric not in first.values or metric not in second.values:
-        return None
-    a, b = first.values[metric], second.values[metric]
-    found = statistics.paired_test(a, b, first.sources)
-    if found is None:
-        return None
-    both = [i for i in a if a[i] is not None and b.get(i) is not None]
-    return {
-        "difference": found.difference, "p": found.p, "p_t": found.p_t, "p_flip": found.p_flip,
-        "needed": found.needed, "detectable": found.detectable,
-        "first": _mean({i: a[i] for i in both}), "second": _mean({i: b[i] for i in both}),
-        "first_n": sum(v is not None for v in a.values()), "second_n": sum(v is not None for v in b.values()),
-        "attempted": len({*first.edits, *second.edits}),
-    }  # fmt: skip
-
-
-def _compare_fid(first: Run, second: Run, draws: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """FID of two runs: the same draws of source images for both, so their difference is paired.
-
-    p: twice the smaller tail of the draws' differences, shifted to have mean 0, beyond the difference found.
-    """
-    if first.label not in draws or second.label not in draws:
-        return None
-    entries = [run.summary["metrics"]["fid"] for run in (first, second)]
-    values = [float(entry["value"]) for entry in entries]
-    n = min(entry["n"] for entry in entries)
-    clusters = len({*first.sources.values()} & {*second.sources.values()})
-    moved = draws[first.label] - draws[second.label]
-    moved = moved[np.isfinite(moved)]
-    found = bootstrap.interval(values[0] - values[1], moved, n=n, clusters=clusters, method="normal")
-    if found.low is None or not found.standard_error:
-        p = 1.0
-    else:
-        p = float((1 + (np.abs(moved - moved.mean()) >= abs(found.value)).sum()) / (1 + len(moved)))
-    return {
-        "difference": found, "p": p, "p_t": None, "p_flip": None, "needed": None, "detectable": None,
-        "first": values[0], "second": values[1],
-        "first_n": entries[0]["n"], "second_n": entries[1]["n"],
-        "attempted": len({*first.edits, *second.edits}),
-    }  # fmt: skip
-
-
 # --- protocols -----------------------------------------------------------------------------
 
 
@@ -394,8 +243,8 @@ def protocols(loaded: Sequence[Run]) -> Table:
             counts = (
                 f"{shift.n_fixed}" if shift.n_fixed == shift.n_paper else f"{shift.n_fixed} / {shift.n_paper}"
             )
-            rows.append([run.label, table.heading(info), shown, _number(shift.fixed, info),
-                         _number(shift.paper, info), moved, flips,
+            rows.append([run.label, table.heading(info), shown, number(shift.fixed, info),
+                         number(shift.paper, info), moved, flips,
                          counts if not shift.note else shift.note])  # fmt: skip
             data.append({"editor": run.name, "track": run.track, "metric": shift.metric, "quirk": shift.quirk,
                          "fixed": shift.fixed, "paper": shift.paper, "n_fixed": shift.n_fixed,
@@ -407,7 +256,7 @@ def protocols(loaded: Sequence[Run]) -> Table:
     return Table("protocols", "Published protocol against the mended one", columns, rows, data, note)
 
 
-def _number(value: float | None, info: Any) -> str:
+def number(value: float | None, info: Any) -> str:
     return "–" if value is None else f"{value * info.scale:.{2 if info.scale == 1 else 1}f}"
 
 
@@ -415,6 +264,6 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _mean(values: Mapping[str, float | None]) -> float | None:
+def mean_of(values: Mapping[str, float | None]) -> float | None:
     numbers = [value for value in values.values() if value is not None]
     return sum(numbers) / len(numbers) if numbers else None

@@ -12,7 +12,8 @@ from editors import EditRequest, EditResult
 from editors.basic import Identity, Solid
 from metrics.judges.base import Answer
 from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
-from nein import check
+from nein.checks.editors import check_editor
+from nein.checks.judges import check_judge
 from nein.cli import main_check
 
 
@@ -66,7 +67,7 @@ def failures(outcomes: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("editor", [Identity(), Solid()])
 def test_editors_that_keep_the_contract_pass_everything(editor: Any) -> None:
-    outcomes = list(check.check_editor(editor))
+    outcomes = list(check_editor(editor))
     assert failures(outcomes) == {}
     assert sum(outcome.passed is True for outcome in outcomes) == 10
 
@@ -83,7 +84,7 @@ def test_editors_that_keep_the_contract_pass_everything(editor: Any) -> None:
     ],
 )
 def test_every_way_to_break_the_contract_is_named(editor: Any, broken: set[str]) -> None:
-    found = failures(check.check_editor(editor))
+    found = failures(check_editor(editor))
     assert broken <= set(found)
     assert all(found.values())
 
@@ -91,8 +92,8 @@ def test_every_way_to_break_the_contract_is_named(editor: Any, broken: set[str])
 def test_judges_that_keep_the_contract_pass_everything() -> None:
     judge = ScriptedJudge(lambda image, prompt: "Yes" if image.mean() > 120 else "No.", "bright")
     detector = ScriptedDetector(lambda image, label: min(1.0, float(image.mean()) / 255), "bright")
-    assert failures(check.check_judge("vqa", judge)) == {}
-    assert failures(check.check_judge("ovd", detector)) == {}
+    assert failures(check_judge("vqa", judge)) == {}
+    assert failures(check_judge("ovd", detector)) == {}
 
 
 def test_judges_that_break_it_are_found_out() -> None:
@@ -101,9 +102,9 @@ def test_judges_that_break_it_are_found_out() -> None:
             self.asked += 1
             return [[Answer(f"Yes {self.asked}", 2, 1.5) for _ in row] for row in questions]
 
-    found = failures(check.check_judge("vqa", Forgetful(lambda i, p: "", "x")))
+    found = failures(check_judge("vqa", Forgetful(lambda i, p: "", "x")))
     assert "P(yes) and P(no) must lie in [0, 1]" in found["answers every question, in order"]
-    mute = failures(check.check_judge("vqa", ScriptedJudge(lambda i, p: "hm", "mute")))
+    mute = failures(check_judge("vqa", ScriptedJudge(lambda i, p: "hm", "mute")))
     assert set(mute) == {"says yes or no"}
 
 
