@@ -227,7 +227,7 @@ def check(config: TuneConfig) -> None:
             raise UserError(f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}.")
     if config.recipe not in (None, "nano") and config.data == "nano":
         raise UserError(
-            f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (with train.json, coco_for_train/ "
+            f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (train.json, coco_for_train/ "
             "and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
         )
     if not config.ema < 1:
