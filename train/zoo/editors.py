@@ -59,9 +59,9 @@ RECIPES: dict[str, Recipe] = {
     "base": Recipe(None, "generated", EDITS, 36_000, 5_600, 48, 2e-3, "joint"),
     "ip2p": Recipe("base", "generated", DRAW, 24_000, 2_800, 48, 1.2e-3, "joint", 5.0),
     "magicbrush": Recipe("base", "clean", CLEAN, 24_000, 2_600, 48, 1.2e-3, "joint", 5.0),
-    "hqedit": Recipe("base", "rerendered", {**DRAW, "scenery": 12.0}, 12_000, 900, 48, 1e-3, "joint", 5.0),
+    "hqedit": Recipe("base", "rerendered", {**DRAW, "scenery": 12.0}, 8_000, 500, 48, 1e-3, "joint", 5.0),
     "instructdiffusion": Recipe(
-        "base", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 12_000, 900, 48, 1e-3, "separate", 5.0
+        "base", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 8_000, 500, 48, 1e-3, "separate", 5.0
     ),
 }
 
