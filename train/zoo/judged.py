@@ -20,7 +20,7 @@ from nein.nano.scenes import render
 from nein.seeds import sample_seed
 from nein.templates import indefinite
 
-EDITORS = ("ip2p", "magicbrush", "hqedit")
+EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
 
 
 def judge_editor(
