@@ -13,7 +13,7 @@ from safetensors import safe_open
 from nein.nano import zoo
 from train.zoo.loop import SMOKE
 
-EDITORS = ("ip2p", "magicbrush", "hqedit")
+EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
 MODELS = (*EDITORS, "blip", "clip", "dino", "lpips", "llava", "owlv2", "sam", "zone-action")
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".msgpack", ".h5", ".py"}
 LIMIT_MB = 48
