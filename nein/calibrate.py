@@ -195,8 +195,8 @@ def _ask(kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig) -> It
                 replies += _replies(kind, judge, [picture], [row], config)
             except MODEL_ERRORS as inner:
                 replies.append([{"error": reason(inner)} for _ in row])
-    for case, row in zip(batch, replies, strict=True):
-        for word, reply in zip(case.words, row, strict=True):
+    for case, answers in zip(batch, replies, strict=True):
+        for word, reply in zip(case.words, answers, strict=True):
             yield {
                 "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
                 "present": word.present, **_verdicts(kind, reply, config), "reply": reply,
