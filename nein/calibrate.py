@@ -194,15 +194,9 @@ def _ask(kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig) -> It
             try:
                 replies += _replies(kind, judge, [picture], [asked], config)
             except MODEL_ERRORS as inner:
-<<<<<<< HEAD
                 replies.append([{"error": reason(inner)} for _ in asked])
     for case, row in zip(batch, replies, strict=True):
         for word, reply in zip(case.words, row, strict=True):
-=======
-                replies.append([{"error": reason(inner)} for _ in row])
-    for case, answers in zip(batch, replies, strict=True):
-        for word, reply in zip(case.words, answers, strict=True):
->>>>>>> w-report
             yield {
                 "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
                 "present": word.present, **_verdicts(kind, reply, config), "reply": reply,
