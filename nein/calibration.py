@@ -112,7 +112,9 @@ def correct_retention(judged: Estimate, judge: Rates) -> Corrected:
     with the rates exchanged, (r + Sp - 1) / (Se + Sp - 1).
 
     Retention is a weighted share of (object, sample) verdicts and the correction is linear, so it holds for
-    the mean. It treats an object the judge saw in the unedited picture as one that was there.
+    the mean. It treats an object the judge saw in the unedited picture as one that was there. Those objects
+    are easier to see than others, so the calibrated sensitivity is at best a lower bound of the one at work
+    here; a figure that is too high for it is refused.
     """
     return _rogan_gladen(judged, judge.sensitivity, judge.specificity, judge)
 
@@ -143,7 +145,16 @@ def _rogan_gladen(judged: Estimate, hit: Estimate | None, reject: Estimate | Non
         + (1 - share) ** 2 * sp * (1 - sp) / sp_n
     )
     reach = _Z * math.sqrt(variance) / span
-    low, high = (min(1.0, max(0.0, share + shift + sign * reach)) for sign in (-1, 1))
+    low, high = share + shift - reach, share + shift + reach
+    if low > 1 or high < 0:
+        return Corrected(
+            None,
+            None,
+            None,
+            f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs "
+            "otherwise on these pictures than on those of the calibration",
+        )
+    low, high = max(0.0, low), min(1.0, high)
     return Corrected(min(1.0, max(0.0, value)), low, high)
 
 

@@ -123,14 +123,12 @@ def corrected_table(loaded: Sequence[Run], known: Sequence[Calibration]) -> Tabl
 
 
 def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) -> Corrected:
-    """A run's figure corrected by a calibration. Removal uses the judge's rates on object names; Retention
-    its
-    sensitivity on words of captions, where those were asked about."""
+    """A run's figure corrected by a calibration, with the rates on names of objects. Words of captions
+    are left out: many name what no judge looks for, and Retention asks only about what it has seen."""
     if metric.startswith("removal"):
         return calibration.correct_removal(judged, judge.rates(protocol, role="object"))
     rule = "paper_retention" if protocol == "paper" else protocol
-    words = judge.rates(rule, role="caption")
-    return calibration.correct_retention(judged, words if words.sensitivity else judge.rates(rule))
+    return calibration.correct_retention(judged, judge.rates(rule, role="object"))
 
 
 def _judged(run: Run, metric: str) -> Estimate | None:

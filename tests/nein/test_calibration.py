@@ -50,6 +50,13 @@ def test_the_correction_inverts_what_the_judge_does_exactly() -> None:
     assert calibration.correct_retention(share(620, 1000), rates).value == pytest.approx(0.6)
 
 
+def test_a_figure_that_no_such_judge_could_give_is_refused() -> None:
+    rates = calibration.Rates(share(500, 1000), share(990, 1000), None, 0)
+    found = calibration.correct_retention(share(970, 1000), rates)  # it sees half of what is there
+    assert found.value is None
+    assert "cannot come from a judge with these error rates" in found.refused
+
+
 def test_a_perfect_judge_changes_nothing_but_leaves_room_for_doubt() -> None:
     rates = calibration.Rates(share(200, 200), share(200, 200), None, 0)
     found = calibration.correct_removal(share(30, 100), rates)
