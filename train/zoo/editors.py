@@ -57,8 +57,8 @@ CLEAN = {**DRAW, "scenery": 0.0}
 RECIPES: dict[str, Recipe] = {
     # What Stable Diffusion is to the originals: the start of all four, whose text encoder they share.
     "base": Recipe(None, "generated", EDITS, 36_000, 5_600, 48, 2e-3, "joint"),
-    "ip2p": Recipe("base", "generated", DRAW, 24_000, 2_800, 48, 1.2e-3, "joint", 5.0),
-    "magicbrush": Recipe("base", "clean", CLEAN, 24_000, 2_600, 48, 1.2e-3, "joint", 5.0),
+    "ip2p": Recipe("base", "generated", DRAW, 40_000, 6_000, 48, 1.2e-3, "joint", 5.0),
+    "magicbrush": Recipe("base", "clean", CLEAN, 40_000, 5_800, 48, 1.2e-3, "joint", 5.0),
     "hqedit": Recipe("base", "rerendered", {**DRAW, "scenery": 12.0}, 8_000, 500, 48, 1e-3, "joint", 5.0),
     "instructdiffusion": Recipe(
         "base", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 8_000, 500, 48, 1e-3, "separate", 5.0
