@@ -35,7 +35,9 @@ from nein.environment import keep_freed_memory  # noqa: E402
 MODELS: dict[str, str] = {
     "vae": "train.zoo.editors:vae_job",
     "base": "train.zoo.editors:editor_job",
+    "ip2p-first": "train.zoo.editors:editor_job",
     "ip2p": "train.zoo.editors:editor_job",
+    "magicbrush-first": "train.zoo.editors:editor_job",
     "magicbrush": "train.zoo.editors:editor_job",
     "hqedit": "train.zoo.editors:editor_job",
     "instructdiffusion": "train.zoo.editors:editor_job",

@@ -15,6 +15,7 @@ from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE, ba
 #: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
 SPLITS = ("train", "dev", "val")
 MIN_SIZE, MAX_SIZE = 15, 23
+USUAL_SIZE = 20
 MAX_OBJECTS = 4
 _MARGIN = 1.0  # free pixels kept around every object
 
@@ -77,13 +78,22 @@ def _free(extent: tuple[float, float, float, float], others: Collection[Item]) -
     return True
 
 
-def place(rng: random.Random, category: str, others: Collection[Item], attempts: int = 60) -> Item | None:
-    """A random object of `category` that overlaps none of `others`, or None when no room was found."""
+def place(
+    rng: random.Random, category: str, others: Collection[Item], attempts: int = 60, usual: bool = False
+) -> Item | None:
+    """A random object of `category` that overlaps none of `others`, or None when no room was found.
+
+    usual   It looks as most people would draw it: the category's first colour, a middle size.
+    """
     look = LOOKS[category]
-    colour = rng.choice(look.colours)
-    flip = look.mirror and rng.random() < 0.5
+    colour = look.colours[0] if usual else rng.choice(look.colours)
+    flip = not usual and look.mirror and rng.random() < 0.5
+    smallest, largest = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
     for attempt in range(attempts):
-        size = rng.randint(MIN_SIZE, MAX_SIZE if attempt < attempts // 2 else MIN_SIZE + 2)
+        if attempt < attempts // 2:
+            size = rng.randint(smallest, largest)
+        else:
+            size = rng.randint(MIN_SIZE, MIN_SIZE + 2)
         width, height = round(size * look.width), round(size * look.height)
         x = rng.randint(0, (SIZE - width) * SUPERSAMPLE) / SUPERSAMPLE
         room = SIZE - height

@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from nein.nano import zoo
+from train.zoo.cards import COMMANDS
 from train.zoo.loop import SMOKE
 
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
@@ -31,7 +32,7 @@ def test_exactly_the_promised_models_are_available():
 def test_a_model_has_a_card_a_record_and_weights(name):
     folder = zoo.ZOO / name
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert f"python train/nano.py {'vae base ip2p' if name == 'ip2p' else name}" in card
+    assert f"python train/nano.py {COMMANDS.get(name, name)}" in card
     record = json.loads((folder / "training.json").read_text())
     assert record["model"] == name
     assert record["scale"] >= SMOKE

@@ -9,7 +9,7 @@ import pytest
 from nein.nano import zoo
 from tests.nano.test_shipped_zoo import MODELS
 from train.nano import MODELS as TRAINED
-from train.zoo.cards import ABOUT, write_card
+from train.zoo.cards import ABOUT, COMMANDS, write_card
 
 RECORD = {
     "model": "x",
@@ -26,7 +26,7 @@ RECORD = {
 def test_every_shipped_model_has_an_entry_and_a_recipe():
     assert set(ABOUT) >= set(MODELS)
     assert set(MODELS) <= set(TRAINED)
-    assert set(TRAINED) - set(ABOUT) == {"vae", "backbone", "base"}
+    assert set(TRAINED) - set(ABOUT) == {"vae", "backbone", "base", "ip2p-first", "magicbrush-first"}
     assert {zoo.BASE, *zoo.VARIANTS, *zoo.ALIASES.values()} <= set(ABOUT)
 
 
@@ -50,7 +50,7 @@ def test_a_card_says_what_the_model_is_and_every_recorded_figure(name, tmp_path)
     ):
         assert line in card
     assert "| held out | scenes 500, presence_accuracy 0.9375 |" in card
-    command = f"python train/nano.py {'vae base ip2p' if name == 'ip2p' else name}"
+    command = f"python train/nano.py {COMMANDS.get(name, name)}"
     if name.startswith("nein-"):
         command = f"python train/finetune_ip2p.py --recipe nano --base nano:{name.removeprefix('nein-')}"
     assert f"{command}`" in card

@@ -11,7 +11,7 @@ import pytest
 
 from nein.nano.captions import names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, PALETTE, SIZE
-from nein.nano.scenes import MAX_SIZE, MIN_SIZE, Item, Scene, rng_for, sample_scene
+from nein.nano.scenes import MAX_SIZE, MIN_SIZE, USUAL_SIZE, Item, Scene, rng_for, sample_scene
 from tests.nano.words import negated
 from train.zoo.editors import RECIPES
 from train.zoo.instructions import (
@@ -214,9 +214,26 @@ def test_a_pair_follows_its_random_stream():
     assert len({sample_pair(random.Random(i), weights).instruction for i in range(100)}) > 90
 
 
+def test_added_things_have_their_usual_look_only_where_that_is_asked_for():
+    def added(usual: bool) -> set[tuple[str, str, int, bool]]:
+        pairs = [sample_pair(random.Random(i), {"add": 1.0, "double": 1.0}, usual=usual) for i in range(300)]
+        new = [p.target.items[-1] for p in pairs]
+        assert all(p.target.items[:-1] == p.source.items for p in pairs)
+        return {(i.category, i.colour, i.size, i.flip) for i in new}
+
+    looks = added(usual=True)
+    assert {(category, colour) for category, colour, _, _ in looks} == {
+        (c, LOOKS[c].colours[0]) for c in CATEGORIES
+    }
+    assert {size for _, _, size, _ in looks} == {15, 16, 17, USUAL_SIZE}
+    assert not any(flip for *_, flip in looks)
+    assert len(added(usual=False)) > 2 * len(looks)
+
+
 def test_every_recipe_uses_known_kinds_and_starts_from_one_before_it():
     assert {name: recipe.start for name, recipe in RECIPES.items()} == {
-        "base": None, "ip2p": "base", "magicbrush": "base", "hqedit": "base", "instructdiffusion": "base",
+        "base": None, "ip2p-first": "base", "ip2p": "ip2p-first", "magicbrush-first": "base",
+        "magicbrush": "magicbrush-first", "hqedit": "ip2p", "instructdiffusion": "ip2p",
     }  # fmt: skip
     for recipe in RECIPES.values():
         assert set(recipe.weights) <= set(KINDS)

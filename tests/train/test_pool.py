@@ -42,7 +42,7 @@ def test_scenes_do_not_depend_on_where_the_chunks_are_cut(cuts):
 @pytest.mark.parametrize("style", ["generated", "clean", "rerendered", "any-light"])
 def test_pairs_do_not_depend_on_where_the_chunks_are_cut(style):
     def chunk(a: int, b: int):
-        return pool._pair_chunk(("train", "test", WEIGHTS, style, a, b))
+        return pool._pair_chunk(("train", "test", WEIGHTS, style, False, a, b))
 
     assert same(joined([chunk(0, 7), chunk(7, 8), chunk(8, 30)]), joined([chunk(0, 30)]))
 

@@ -29,31 +29,38 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "Two aids stand in for what a big editor brings along from Stable Diffusion; both are thrown away "
         "after training. On the 8x8 grid inside the UNet, a patch of the source must look like its name and "
         "know whether it shows what the instruction names. What an edit changes weighs more in the loss, "
-        "and an added thing goes where there is most room. The model predicts velocity, not noise.\n\n"
+        "and an added thing goes where there is most room; in the second part it has its category's usual "
+        "colour and size, since so small a model draws one look well and mixes several. The model predicts "
+        "velocity, not noise.\n\n"
         "Irregularity: the first 2,839 steps of the base followed a schedule of 7,000 steps, the rest one of "
-        "5,600. Training again gives a similar model, not these weights.",
+        "5,600; the first 2,800 steps of the first part followed one of 2,800 on 24,000 pairs, the next "
+        "688 one of 6,000, the rest one of 5,000. Training again gives a similar model, not these weights.",
     ),
     "magicbrush": (
         "nano MagicBrush",
         "StableDiffusionInstructPix2PixPipeline",
         "osunlp/InstructPix2Pix-MagicBrush",
         "The base of the nano InstructPix2Pix, continued on clean, local edits: outside the edited thing, "
-        "target and source are equal pixel by pixel. Only the UNet differs from the base.",
+        "target and source are equal pixel by pixel. Only the UNet differs from the base.\n\n"
+        "Irregularity: the first 2,600 steps of the first part followed a schedule of 2,600 on 24,000 "
+        "pairs, the next 690 one of 5,800, the rest one of 4,800. Training again gives a similar model, not "
+        "these weights.",
     ),
     "hqedit": (
         "nano HQ-Edit",
         "StableDiffusionInstructPix2PixPipeline",
         "UCSC-VLAA/HQ-Edit",
-        "The base of the nano InstructPix2Pix, continued on pairs whose target is a newly drawn scene: same "
-        "things, other colours, places nearby, another light. Only the UNet differs from the base.",
+        "The nano InstructPix2Pix, continued on pairs whose target is a newly drawn scene: same things, "
+        "other colours, places nearby, another light. Only the UNet differs.",
     ),
     "instructdiffusion": (
         "nano InstructDiffusion",
         "StableDiffusionInstructPix2PixPipeline (with InstructDiffusion's own guidance)",
         "InstructDiffusion v1-5-pruned-emaonly-adaption-task",
-        "The base of the nano InstructPix2Pix, continued on several tasks at once: clean edits, marking a "
-        "thing in red, restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and "
-        "never together, as its guidance formula needs. Only the UNet differs from the base.",
+        "The nano InstructPix2Pix, continued on several tasks at once: clean edits, marking a thing in red, "
+        "restoring a noisy picture. Text and picture are dropped separately (7.5 % each) and never together, "
+        "as its guidance formula needs. The original starts from Stable Diffusion; this one starts from an "
+        "editor, which saves most of the training. Only the UNet differs.",
     ),
     "nein-ip2p": (
         "nano InstructPix2Pix, fine-tuned on NeIn",
@@ -133,6 +140,10 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
 }  # fmt: skip
 
 
+#: What to train for a model, where it is more than itself.
+COMMANDS = {"ip2p": "vae base ip2p-first ip2p", "magicbrush": "magicbrush-first magicbrush"}
+
+
 def _flat(record: dict[str, Any]) -> list[str]:
     lines = []
     for key, value in record.items():
@@ -156,13 +167,14 @@ def write_card(folder: Path) -> None:
     for file, heading in (
         ("training-vae.json", "VAE"),
         ("training-base.json", "Base"),
+        ("training-first.json", "First part"),
         ("training.json", "Training"),
         ("judged.json", "As judged"),
     ):
         if (folder / file).exists():
             record = json.loads((folder / file).read_text())
             lines += [f"## {heading}", "", "| | |", "|---|---|", *_flat(record), ""]
-    command = folder.name if folder.name != "ip2p" else "vae base ip2p"
+    command = COMMANDS.get(folder.name, folder.name)
     if folder.name.startswith("nein-"):
         base = folder.name.removeprefix("nein-")
         line = f"python train/finetune_ip2p.py --recipe nano --base nano:{base}"

@@ -40,6 +40,8 @@ class Recipe:
     drop: str
     #: how often what the edit changes counts in the loss, beside once like everything
     emphasis: float = 1.0
+    #: what is added has its category's usual look: a small model draws one look well, and mixes several
+    usual: bool = False
 
 
 EDITS = {
@@ -55,13 +57,17 @@ EDITS = {
 DRAW = {**EDITS, "add": 36.0, "remove": 24.0, "keep": 8.0, "scenery": 3.0}
 CLEAN = {**DRAW, "scenery": 0.0}
 RECIPES: dict[str, Recipe] = {
-    # What Stable Diffusion is to the originals: the start of all four, whose text encoder they share.
+    # What Stable Diffusion is to the originals: the start of all, whose text encoder they share.
     "base": Recipe(None, "generated", EDITS, 36_000, 5_600, 48, 2e-3, "joint"),
-    "ip2p": Recipe("base", "generated", DRAW, 40_000, 6_000, 48, 1.2e-3, "joint", 5.0),
-    "magicbrush": Recipe("base", "clean", CLEAN, 40_000, 5_800, 48, 1.2e-3, "joint", 5.0),
-    "hqedit": Recipe("base", "rerendered", {**DRAW, "scenery": 12.0}, 8_000, 500, 48, 1e-3, "joint", 5.0),
+    "ip2p-first": Recipe("base", "generated", DRAW, 40_000, 5_000, 48, 1.2e-3, "joint", 5.0),
+    "ip2p": Recipe("ip2p-first", "generated", DRAW, 24_000, 1_200, 48, 8e-4, "joint", 5.0, True),
+    "magicbrush-first": Recipe("base", "clean", CLEAN, 40_000, 4_800, 48, 1.2e-3, "joint", 5.0),
+    "magicbrush": Recipe("magicbrush-first", "clean", CLEAN, 24_000, 1_200, 48, 8e-4, "joint", 5.0, True),
+    "hqedit": Recipe(
+        "ip2p", "rerendered", {**DRAW, "scenery": 12.0}, 16_000, 800, 48, 8e-4, "joint", 5.0, True
+    ),
     "instructdiffusion": Recipe(
-        "base", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 8_000, 500, 48, 1e-3, "separate", 5.0
+        "ip2p", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 16_000, 900, 48, 8e-4, "separate", 5.0, True
     ),
 }
 
@@ -294,7 +300,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         unet = UNet2DConditionModel.from_pretrained(zoo / recipe.start / "unet", torch_dtype=torch.float32)
         modules = {"unet": unet}
     count = max(64, int(recipe.pairs * min(1.0, scale)))
-    pool = pair_pool("train", name, recipe.weights, recipe.style, count)
+    pool = pair_pool("train", name, recipe.weights, recipe.style, count, recipe.usual)
     condition, _ = _encode_pool(vae, pool.source, device)
     target_mean, target_std = _encode_pool(vae, pool.target, device)
     ids = tokenise(tokenizer, pool.instructions).to(device)
@@ -348,6 +354,9 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
                 prediction_type="v_prediction",
             )
             sampler.save_pretrained(folder / "scheduler")
+        first = zoo / f"{name}-first" / "training.json"
+        if first.exists():
+            shutil.copyfile(first, folder / "training-first.json")
         if name == "ip2p":
             for part in ("text_encoder", "tokenizer", "scheduler"):
                 shutil.copytree(base / part, folder / part, dirs_exist_ok=True)
@@ -358,6 +367,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
             "style": recipe.style,
             "dropout": recipe.drop,
             "emphasis": recipe.emphasis,
+            "added_things": "of their usual look" if recipe.usual else "of any look",
         }
 
     steps = step_count(recipe.steps, scale)

@@ -113,12 +113,15 @@ def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
     return lines
 
 
-def roomiest(rng: random.Random, category: str, scene: Scene, attempts: int = 12) -> Item | None:
+def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
     """A new object where there is most room, which is where people put things: of some random places, the one
-    farthest from what is there. None when the scene is full."""
+    farthest from what is there. None when the scene is full.
+
+    usual  It has its category's usual look and size, and more places are tried: less is left to chance.
+    """
     if len(scene.items) >= MAX_OBJECTS:
         return None
-    offers = [place(rng, category, scene.items) for _ in range(attempts)]
+    offers = [place(rng, category, scene.items, usual=usual) for _ in range(30 if usual else 12)]
     found = [item for item in offers if item is not None]
 
     def clearance(item: Item) -> float:
@@ -135,10 +138,13 @@ def _random_source(rng: random.Random, categories: tuple[str, ...]) -> Scene:
 
 
 def sample_pair(
-    rng: random.Random, weights: dict[str, float], categories: tuple[str, ...] = CATEGORIES
+    rng: random.Random,
+    weights: dict[str, float],
+    categories: tuple[str, ...] = CATEGORIES,
+    usual: bool = False,
 ) -> Pair:
     """One pair, its kind drawn by `weights` (keys: add, double, keep, remove, replace, recolour, scenery,
-    mark, restore)."""
+    mark, restore). With `usual`, what is added has its category's usual look (see `roomiest`)."""
     kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
     while True:
         source = _random_source(rng, categories)
@@ -147,7 +153,7 @@ def sample_pair(
         if kind == "add":
             absent = [c for c in categories if c not in present]
             category = rng.choice(absent)
-            item = roomiest(rng, category, source)
+            item = roomiest(rng, category, source, usual)
             if item is None:
                 continue
             form = rng.choice(ADD) if rng.random() < 0.75 else rng.choice(DESCRIBE)
@@ -156,7 +162,7 @@ def sample_pair(
             form = rng.choice(ADD) if rng.random() < 0.35 else rng.choice(DESCRIBE)
             target = source
             if kind == "double":
-                item = roomiest(rng, category, source)
+                item = roomiest(rng, category, source, usual)
                 if item is None:
                     continue
                 target = source.with_item(item)

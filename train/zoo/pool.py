@@ -125,12 +125,12 @@ def _pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarr
     return source, target
 
 
-def _pair_chunk(job: tuple[str, str, dict[str, float], str, int, int]) -> tuple[Any, ...]:
-    split, name, weights, style, start, stop = job
+def _pair_chunk(job: tuple[str, str, dict[str, float], str, bool, int, int]) -> tuple[Any, ...]:
+    split, name, weights, style, usual, start, stop = job
     sources, targets, texts, kinds, labels, named = [], [], [], [], [], []
     for index in range(start, stop):
         rng = rng_for(split, index, f"pair/{name}")
-        pair = sample_pair(rng, weights)
+        pair = sample_pair(rng, weights, usual=usual)
         source, target = _pair_images(pair, rng, style)
         sources.append(source)
         targets.append(target)
@@ -141,11 +141,14 @@ def _pair_chunk(job: tuple[str, str, dict[str, float], str, int, int]) -> tuple[
     return _to_chw(sources), _to_chw(targets), texts, kinds, np.stack(labels), np.array(named)
 
 
-def pair_pool(split: str, name: str, weights: dict[str, float], style: str, count: int) -> PairPool:
+def pair_pool(
+    split: str, name: str, weights: dict[str, float], style: str, count: int, usual: bool = False
+) -> PairPool:
     """`count` edit pairs. style: "generated" (things in the target drift by
     up to a pixel, as in pairs made by a generator), "clean" (everything
-    the instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn anew)."""
-    parts = _parallel(_pair_chunk, [(split, name, weights, style, a, b) for a, b in _chunks(count)])
+    the instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn anew).
+    usual: added things have their category's usual look."""
+    parts = _parallel(_pair_chunk, [(split, name, weights, style, usual, a, b) for a, b in _chunks(count)])
     source = torch.from_numpy(np.concatenate([p[0] for p in parts]))
     target = torch.from_numpy(np.concatenate([p[1] for p in parts]))
     patches = torch.from_numpy(np.concatenate([p[4] for p in parts])).long()
