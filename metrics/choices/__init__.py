@@ -1,0 +1,1 @@
+"""Multiple-choice questions about pictures: prompts, and models that answer with a letter."""
