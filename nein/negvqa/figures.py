@@ -72,6 +72,30 @@ def summary(scored: Rows, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def grade(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report on edited pictures cites of its judge: accuracy overall on questions and their negations,
+    the gap, and which judge it was. Protocol "fixed", the letters that were written.
+
+    found  As `summary` makes it, of a run with `--model judge`.
+    """
+    wanted = {"scoring": "generated", "protocol": "fixed", "category": AVERAGE}
+
+    def pick(what: str, **more: str) -> dict[str, Any]:
+        entries = found[what]
+        return next(dict(e) for e in entries if all(e[k] == v for k, v in {**wanted, **more}.items()))
+
+    return {
+        "kind": "negvqa",
+        "judge": found["model"]["judge"],
+        "class": found["model"].get("class", ""),
+        "preset": found["preset"],
+        "prompt": found["prompt"],
+        "data": found["data"],
+        "accuracy": {variant: pick("accuracy", variant=variant) for variant in VARIANTS},
+        "gap": pick("paired"),
+    }
+
+
 def categories_of(rows: Rows) -> list[str]:
     """The categories that occur, in the paper's order, then the average."""
     present = {row["category"] for row in rows}

@@ -64,7 +64,10 @@ def run(config: NegvqaConfig, world: World) -> str | None:
         return None
     from nein.negvqa import report
 
-    return report.write(folders, config.out_dir / "report.html", samples=config.samples, items=found.items)
+    return report.write(
+        folders, config.out_dir / "report.html", samples=config.samples, items=found.items,
+        formats=config.formats,
+    )  # fmt: skip
 
 
 def _look_at(reference: str, config: NegvqaConfig) -> None:
@@ -305,7 +308,10 @@ def _finish(folder: AnswerDir, config: NegvqaConfig, items: Sequence[Item]) -> N
     scorings = [name for name in config.scoring if name in manifest["identity"]["scoring"]]
     scored = scores.score(rows, scorings)
     journal.write_lines(folder.scores, iter(scored))
-    atomic.write_json(folder.summary, figures.summary(scored, manifest))
+    found = figures.summary(scored, manifest)
+    atomic.write_json(folder.summary, found)
+    if manifest["identity"]["role"] == JUDGE:
+        atomic.write_json(folder.grade, figures.grade(found))
     failed = sum(bool(row["error"]) for row in rows)
     folder.update(
         status=COMPLETE, protocol=config.protocol,

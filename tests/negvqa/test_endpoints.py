@@ -39,7 +39,7 @@ def question(body: dict[str, Any]) -> str:
 def ask(server: Server, questions: Path, out: Path, *more: object) -> int:
     return run(
         "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out,
-        "--concurrency", 3, "--retries", 0, *more,
+        "--concurrency", 3, "--retries", 0, "--formats", "csv", *more,
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def test_a_tiny_model_behind_the_server_answers_as_it_does_here(
     questions = write_questions(tmp_path)
     assert ask(server, questions, tmp_path / "served", "--limit", 4) == 0
     assert run("--model", vlms / "llava", "--data", questions, "--out", tmp_path / "here", "--limit", 4,
-               "--max-new-tokens", 3, "--device", "cpu") == 0  # fmt: skip
+               "--max-new-tokens", 3, "--device", "cpu", "--formats", "csv") == 0  # fmt: skip
     served, here = (lines(folder_of(tmp_path / name).answers) for name in ("served", "here"))
     for one, other in zip(served, here, strict=True):
         assert one["text"] == other["text"]

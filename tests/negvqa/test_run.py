@@ -23,10 +23,10 @@ def questions(tmp_path: Path) -> Path:
     return write_questions(tmp_path / "data")
 
 
-def ask(vlms: Path, questions: Path, out: Path, *more: object) -> int:
+def ask(vlms: Path, questions: Path, out: Path, *more: object, formats: str = "csv") -> int:
     return run(
         "--model", vlms / "llava", "--data", questions, "--out", out, "--batch-size", 4,
-        "--max-new-tokens", 3, "--device", "cpu", *more,
+        "--max-new-tokens", 3, "--device", "cpu", "--formats", formats, *more,
     )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
     vlms: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert ask(vlms, questions, out) == 0
+    assert ask(vlms, questions, out, formats="html,md,csv,tex,plots") == 0
     folder = folder_of(out)
     answers, scores = lines(folder.answers), lines(folder.scores)
     assert [(row["id"], row["variant"]) for row in answers] == [
@@ -87,7 +87,8 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     monkeypatch.setattr("metrics.choices.load", lambda *a, **k: pytest.fail("loaded again"))
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
     assert folder_of(out).answers.read_bytes() == before
-    assert run("report", out, "-o", tmp_path / "again.html", "--data", questions) == 0
+    where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
+    assert run("report", out, *where) == 0
     assert (tmp_path / "again.csv").read_text() == (out / "report.csv").read_text()
 
 
@@ -205,7 +206,8 @@ def test_pictures_that_are_nowhere_are_noticed_at_once(
 
 def test_the_judge_answers_the_same_questions(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run("--model", "judge", "--judge", "scripted:B", "--data", questions, "--out", out) == 0
+    assert run("--model", "judge", "--judge", "scripted:B", "--data", questions, "--out", out,
+               "--formats", "csv") == 0  # fmt: skip
     summary = json.loads((out / "judge" / "summary.json").read_text())
     entry = next(e for e in summary["paired"] if e["protocol"] == "fixed" and e["category"] == "Average")
     # One letter for everything: right on one question of every pair.
