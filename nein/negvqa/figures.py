@@ -153,7 +153,8 @@ def _entry(found: Estimate | None, attempted: int) -> dict[str, Any]:
 def paired(rows: Rows, category: str) -> dict[str, Any]:
     """Both questions of a pair together: outcomes, McNemar's test, and the negation gap with its interval.
 
-    The gap is the mean of (original - negated) over pairs scored in both, clustered by picture; `p` is its
+    The gap is the mean of (original - negated) over pairs scored in both, clustered by picture, and `ratio`
+    is accuracy on the original over accuracy on the negated questions (clustered bootstrap). `p` is the gap's
     cluster-robust test (`nein.statistics.paired_test`), `p_mcnemar` the exact test of McNemar, which takes
     pairs for independent.
     """
@@ -166,6 +167,7 @@ def paired(rows: Rows, category: str) -> dict[str, Any]:
     only_original, only_negated = outcomes[1.0, 0.0], outcomes[0.0, 1.0]
     test = statistics.paired_test(original, negated, source)
     gap = statistics.bounded(test.difference, -1.0, 1.0) if test else None
+    times = bootstrap.ratio(original, negated, source)
     return {
         "both": outcomes[1.0, 1.0],
         "only_original": only_original,
@@ -179,6 +181,9 @@ def paired(rows: Rows, category: str) -> dict[str, Any]:
         "high": gap.high if gap else None,
         "clusters": gap.clusters if gap else 0,
         "p": test.p if test else None,
+        "ratio": times.value if times else None,
+        "ratio_low": times.low if times else None,
+        "ratio_high": times.high if times else None,
     }
 
 

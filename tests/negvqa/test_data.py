@@ -81,6 +81,31 @@ def test_two_files_are_joined_by_index(tmp_path: Path) -> None:
         data.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
 
 
+def test_left_over_columns_of_the_source_are_no_options_unless_named(tmp_path: Path) -> None:
+    rows = [{**row, "C": "owl", "D": None} for row in records(1)]
+    file = str(write_questions(tmp_path, rows))
+    assert data.load(file).items[0].options == ("cat 0", "dog 0")
+    assert data.load(file, columns={"C": "C"}).items[0].options == ("cat 0", "dog 0", "owl")
+
+
+def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path: Path) -> None:
+    import datasets
+
+    rows = records(2)
+    pictures = [{"bytes": images.encode_png(picture(n // 2)), "path": None} for n in range(4)]
+    columns = {key: [row[key] for row in rows] for key in rows[0] if key != "image"}
+    table = datasets.Dataset.from_dict({**columns, "image": pictures})
+    table = table.cast_column("image", datasets.Image())
+    (tmp_path / "made" / "data").mkdir(parents=True)
+    table.to_parquet(str(tmp_path / "made" / "data" / "test-00000-of-00001.parquet"))
+    found = data.load(f"hub:{tmp_path / 'made'}")
+    assert [item.id for item in found.items] == ["10", "11", "12", "13"]
+    assert (found.items[2].load() == picture(1)).all()
+    assert found.items[0].source == found.items[1].source != found.items[2].source
+    with pytest.raises(UserError, match="could not be loaded from the hub"):
+        data.load(f"hub:{tmp_path / 'nowhere'}")
+
+
 @pytest.mark.parametrize(
     "change, sentence",
     [
