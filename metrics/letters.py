@@ -68,7 +68,7 @@ def vlmevalkit(answer: str, options: Sequence[str]) -> Letter:
     letters = LETTERS[: len(options)]
     if any(refusal in answer for refusal in _REFUSALS):
         return Letter(None, "the answer declines")
-    words = answer.translate(str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))).split()
+    words = re.sub(r"[.()\[\],:;!*#{}]", " ", answer).split()
     named = [letter for letter in letters if letter in words]
     if len(named) == 1 and words.index(named[0]) > len(words) - 5:
         return Letter(named[0], "")

@@ -15,7 +15,7 @@ from metrics.loading import fingerprint
 class JudgeChoices:
     """What the judge writes when it is asked in its own template. It gives no probabilities of letters."""
 
-    scorings = ("generated",)
+    scorings: tuple[str, ...] = ("generated",)
     concurrent = 0
 
     def __init__(self, judge: Any) -> None:

@@ -84,17 +84,15 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
     if reference == JUDGE:
         where, revision = models.resolve(config.judge)
-        special = metrics.special_reference(where)
-        options = {} if special else {"batch_size": config.batch_size}
-        if config.judge_quantization != "none" and not special:
-            options["quantization"] = config.judge_quantization  # type: ignore[assignment]
+        plain = config.judge_quantization == "none"
+        options: dict[str, Any] = {} if plain else {"quantization": config.judge_quantization}
         return choices.of_judge(
             metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options)
         )
     where, revision = models.resolve(reference)
     options = {"batch_size": config.batch_size, "max_new_tokens": config.max_new_tokens}
     if where.startswith("openai:"):
-        options |= {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}  # type: ignore[dict-item]
+        options |= {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
     elif metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     return choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)

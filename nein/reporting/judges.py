@@ -191,7 +191,7 @@ def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mappi
 
 def read_grades(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
     """What `nein-negvqa --model judge` wrote: files, or folders with a grade.json. Raises UserError."""
-    found = []
+    found: list[Mapping[str, Any]] = []
     for path in paths:
         file = path if path.is_file() else next(iter(sorted(path.glob("**/grade.json"))), path / "grade.json")
         grade = atomic.read_json(file)

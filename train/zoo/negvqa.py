@@ -178,7 +178,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         other = at[:, 1] >= SLOTS.index("open")
         total = each[letter].mean() + 0.5 * each[other].mean() + 0.1 * each[~letter & ~other].mean()
         shown = {kind: right[letter & (at[:, 1] == k)].mean() for k, kind in enumerate(SLOTS[:4])}
-        return total, {**shown, "other": right[other].mean()}  # type: ignore[dict-item]
+        return total, {**shown, "other": right[other].mean()}
 
     def finish() -> dict[str, Any]:
         held_out = _accuracies(packed, sized(600, scale, 16))
