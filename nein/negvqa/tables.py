@@ -71,6 +71,8 @@ def accuracies(found: Summaries, protocol: str, interval: str) -> Table:
         "VLMEvalKit's rule, and what it cannot read is wrong.",
     }[protocol]
     which = {"clustered": CLUSTERED, "normal": NORMAL}[interval]
+    if (protocol, interval) == ("paper", "clustered"):
+        which += "; clustered bootstrap where subsets are averaged"
     title = (
         f"Accuracy, protocol '{protocol}', {'clustered' if interval == 'clustered' else 'normal'} intervals"
     )
