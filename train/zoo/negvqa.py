@@ -7,7 +7,6 @@ the tower makes of the drawn scenes is worked out once, so that a step costs the
 
 from __future__ import annotations
 
-import filecmp
 import random
 import shutil
 import tempfile
@@ -128,20 +127,16 @@ def _pool(packed: Packed, split: str, count: int) -> tuple[list[Scene], torch.Te
 
 
 def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
-    """What the model does not share with its base: changed weights, and files that differ."""
+    """What the model does not share with its base: changed weights and, of the first one, its tokenizer and
+    chat template. The architecture is the judge's to the last number."""
     with tempfile.TemporaryDirectory(dir=zoo) as draft:
         save_half(model, Path(draft))
         processor.save_pretrained(draft)
         own = changes(Path(draft) / shipped.MODEL, zoo / "llava" / shipped.MODEL)
         folder.mkdir(parents=True, exist_ok=True)
         save_file(own, folder / shipped.MODEL_CHANGES, {"base": "llava"})
-        base = zoo / "llava" if folder.name == "negvqa" else zoo / "negvqa"
-        for file in Path(draft).iterdir():
-            there = base / file.name if (base / file.name).exists() else zoo / "llava" / file.name
-            shared = there.exists() and filecmp.cmp(file, there, shallow=False)
-            # The architecture is the judge's to the last number.
-            if file.name not in (shipped.MODEL.name, "config.json") and not shared:
-                shutil.copyfile(file, folder / file.name)
+        for name in ("tokenizer.json", "chat_template.jinja") if folder.name == "negvqa" else ():
+            shutil.copyfile(Path(draft) / name, folder / name)
 
 
 def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
