@@ -32,7 +32,14 @@ from metrics.loading import (
 )
 
 #: Names under which transformers' models keep what looks at the pixels.
-TOWERS = ("vision_tower", "vision_model", "high_res_vision_model", "visual", "vision_encoder", "vision_backbone")
+TOWERS = (
+    "vision_tower",
+    "vision_model",
+    "high_res_vision_model",
+    "visual",
+    "vision_encoder",
+    "vision_backbone",
+)
 
 
 class TransformersChoices:
@@ -91,7 +98,9 @@ class TransformersChoices:
         for group in self._groups(images):
             for turn in range(max((len(asked[i]) for i in group), default=0)):
                 members = [i for i in group if turn < len(asked[i])]
-                replies = self._batch([images[i] for i in members], [asked[i][turn] for i in members], scorings)
+                replies = self._batch(
+                    [images[i] for i in members], [asked[i][turn] for i in members], scorings
+                )
                 for i, reply in zip(members, replies, strict=True):
                     found[i][turn] = reply
         return found
@@ -108,8 +117,10 @@ class TransformersChoices:
     def _batch(
         self, images: Sequence[np.ndarray], asked: Sequence[Asked], scorings: Sequence[str]
     ) -> list[Reply]:
-        with self._lock, exact():
-            inputs = {key: self._place(value) for key, value in self._inputs(images, asked).items()}
+        with self._lock:
+            ready = self._inputs(images, asked)
+        with exact():
+            inputs = {key: self._place(value) for key, value in ready.items()}
             found = self.model.generate(
                 **inputs,
                 do_sample=False,
@@ -163,7 +174,8 @@ class TransformersChoices:
 
     def _text(self, produced: Sequence[int]) -> str:
         own = produced[: next((k for k, token in enumerate(produced) if token in self._eos), len(produced))]
-        return self._tokenizer.decode(own, skip_special_tokens=True).strip()
+        with self._lock:
+            return self._tokenizer.decode(own, skip_special_tokens=True).strip()
 
     def _logprobs(self, first: torch.Tensor, options: int) -> tuple[float | None, ...]:
         return tuple(
@@ -203,21 +215,21 @@ def towers(model: Any) -> list[Any]:
 
 
 class Memory:
-    """Replaces a module's `forward` by one that gives the last result again for equal arguments."""
+    """Replaces a module's `forward` by one that gives the last result again for equal arguments. Every thread
+    has a memory of its own."""
 
     def __init__(self, module: Any) -> None:
         self._forward = module.forward
-        self._arguments: tuple[Any, Any] | None = None
-        self._result: Any = None
+        self._last = threading.local()
         self.calls = 0
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._arguments is None or not _equal(self._arguments, (args, kwargs)):
+        known = getattr(self._last, "pair", None)
+        if known is None or not _equal(known[0], (args, kwargs)):
             self.calls += 1
-            self._result = self._forward(*args, **kwargs)
-            self._arguments = (args, kwargs)
-        return self._result
+            known = self._last.pair = ((args, kwargs), self._forward(*args, **kwargs))
+        return known[1]
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -256,6 +268,4 @@ def load(
             f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
             "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
         )
-    return TransformersChoices(
-        model, processor, source, batch_size=batch_size, max_new_tokens=max_new_tokens
-    )
+    return TransformersChoices(model, processor, source, batch_size=batch_size, max_new_tokens=max_new_tokens)

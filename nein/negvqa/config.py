@@ -80,7 +80,7 @@ class NegvqaConfig:
     )
     samples: NonNegativeInt = field(
         default=400,
-        metadata=about("questions with their answers in the page; all are in the files", "Output"),
+        metadata=about("questions shown with their answers in the page", "Output"),
     )
     batch_size: PositiveInt = field(
         default=8, metadata=about("pictures asked about together; lower it when memory runs out", "Machine")

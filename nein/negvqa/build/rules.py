@@ -9,14 +9,14 @@ negated, optionally after sentences of background or a leading condition, which 
     What is the title of this book?     What is not the title of this book?
     What color is the car?              What color is the car not?          a property of a short subject
     What color is the car on the left?  What color isn't the car on the left?
-    How many dogs are there?            What is not the number of dogs?     so that a number stays the answer
+    How many dogs are there?            What is not the number of dogs?     a number stays the answer
 
 Refused, with the reason: yes-no questions (what "no" means as an answer to a negated one is ambiguous), why
 and how (they ask about a fact; its negation asks about another one), questions that hold a negation, a
 quantifier or a word like "only", shares of a whole, several questions, several wh-words, embedded questions
-("What do you think ..."), co-ordinated verbs, clauses and participles before the place of the "not", and every
-form not listed above. The grammar comes from spaCy's small English model; where it errs, so do the rules, hence
-the check sheet.
+("What do you think ..."), co-ordinated verbs, clauses and participles before the place of the "not", and
+every form not listed above. The grammar comes from spaCy's small English model; where it errs, so do the
+rules, hence the check sheet.
 """
 
 from __future__ import annotations

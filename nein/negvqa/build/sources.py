@@ -1,8 +1,8 @@
 """Multiple-choice questions with pictures: a file in VMCBench's layout, by other names with a column map.
 
-A record holds a question, options A, B, ... (two or more), the right letter, a subset, and a picture: the name
-of a file, its bytes in base64, or (hub) an image cell. A record that cannot be used stays in the list with its
-problem, so that it is counted.
+A record holds a question, options A, B, ... (two or more), the right letter, a subset, and a picture: the
+name of a file, its bytes in base64, or (hub) an image cell. A record that cannot be used stays in the list
+with its problem, so that it is counted.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def load(
         origin: dict[str, Any] = {"kind": "nano", "questions": questions}
     elif source.startswith("hub:"):
         name, _, revision = source.removeprefix("hub:").partition("@")
-        folder, rows = Path(), data.hub(name, revision or None, split)
+        folder, rows = Path(), data.read_hub(name, revision or None, split)
         origin = {"kind": "hub", "name": name, "revision": revision or None, "split": split}
     else:
         file = Path(source).expanduser()
@@ -140,7 +140,7 @@ def _items(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: 
             problem = f"an {names['index']} that occurs twice"
         else:
             try:
-                picture = data.picture(cell["image"], folder)
+                picture = data.read_picture(cell["image"], folder)
             except ValueError as error:
                 problem = str(error).removeprefix("whose ")
             if isinstance(picture, Path) and not picture.is_file():
@@ -169,7 +169,7 @@ def _rows(file: Path) -> Iterable[Mapping[str, Any]]:
             raise UserError(f"'{file}' must hold a list of objects, one per question.")
         yield from rows
     else:
-        yield from data.lines(file)
+        yield from data.read_lines(file)
 
 
 def _text(cell: Any) -> str:

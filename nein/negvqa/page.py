@@ -1,0 +1,146 @@
+"""The page of a NegVQA report: tables, plots, and questions with the answers they got."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from nein import atomic, images
+from nein.negvqa.data import VARIANTS, Item
+from nein.reporting.page import _read, _uri, policy
+from nein.reporting.plots import Plot
+from nein.reporting.sections import Table
+
+SIDE = 128
+Lines = Sequence[Mapping[str, Any]]
+
+
+def write(
+    path: Path,
+    *,
+    title: str,
+    notes: Sequence[str],
+    tables: Sequence[Table],
+    plots: Sequence[Plot],
+    samples: Sequence[Mapping[str, Any]],
+) -> None:
+    """Writes one HTML file that opens from disk. Everything that came from data is escaped text; the policy
+    allows the page's own script and style by hash and nothing from any network."""
+    folder = Path(__file__).parent / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    css = _read("report.css") + (folder / "negvqa.css").read_text(encoding="utf-8")
+    script = (folder / "negvqa.js").read_text(encoding="utf-8")
+    subsets = list(dict.fromkeys(sample["subset"] for sample in samples))
+    html = environment.get_template("negvqa.html.j2").render(
+        policy=policy(script, css, outside=False),
+        css=Markup(css),
+        script=Markup(script),
+        title=title,
+        notes=notes,
+        tables=tables,
+        plots=[{"title": plot.title, "uri": _uri(plot)} for plot in plots],
+        samples=samples,
+        subsets=subsets,
+    )
+    atomic.write_text(path, html)
+
+
+def samples(
+    answers: Mapping[str, Lines], scores: Mapping[str, Lines], items: Sequence[Item] | None, limit: int
+) -> list[dict[str, Any]]:
+    """What the page shows of the first model's questions, every k-th of them if there are more than `limit`.
+
+    answers, scores  Model -> lines of answers.jsonl and scores.jsonl.
+    """
+    pictures = {item.id: item for item in items or ()}
+    verdicts = {
+        (model, row["id"], row["variant"], row["scoring"]): row
+        for model, rows in scores.items()
+        for row in rows
+        if row["protocol"] == "fixed"
+    }
+    replies = {(m, row["id"], row["variant"]): row for m, rows in answers.items() for row in rows}
+    first = next(iter(answers.values()), [])
+    ids = list(dict.fromkeys(row["id"] for row in first))
+    step = max(1, -(-len(ids) // limit)) if limit else 0
+    found = []
+    known: dict[str, str] = {}
+    for identity in ids[::step] if step else []:
+        rows = {v: replies[next(iter(answers)), identity, v] for v in VARIANTS}
+        item = pictures.get(identity)
+        models = [
+            _model(model, [replies.get((model, identity, v)) for v in VARIANTS], verdicts)
+            for model in answers
+        ]
+        found.append(
+            {
+                "id": identity,
+                "subset": rows["original"]["subset"],
+                "options": list(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", rows["original"]["options"], strict=False)),
+                "questions": [
+                    {"variant": v, "text": rows[v]["question"], "answer": rows[v]["answer"]} for v in VARIANTS
+                ],
+                "picture": _thumbnail(item, known) if item else "",
+                "models": models,
+                "outcomes": " ".join(sorted({model["outcome"] for model in models})),
+            }
+        )
+    return found
+
+
+def _model(
+    model: str, pair: Sequence[Mapping[str, Any] | None], verdicts: Mapping[tuple[str, ...], Any]
+) -> dict[str, Any]:
+    """What one model said to both questions, and which kind of pair that makes."""
+    said, values = [], []
+    for row in pair:
+        if row is None:
+            said.append({"text": "not asked", "letters": "", "mark": "none"})
+            values.append(None)
+            continue
+        own = [
+            verdicts[key]
+            for s in ("generated", "logprob")
+            if (key := (model, row["id"], row["variant"], s)) in verdicts
+        ]
+        value = own[0]["value"] if own else None
+        letters = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in own)
+        text = row["error"] or row["text"] or ""
+        if row["logprobs"]:
+            shown = ["–" if p is None else f"{p:.2f}" for p in row["logprobs"]]
+            letters += f"; log p {' / '.join(shown)}"
+        said.append(
+            {"text": text, "letters": letters, "mark": {1.0: "right", 0.0: "wrong"}.get(value, "none")}
+        )
+        values.append(value)
+    kinds = {(1.0, 1.0): "both", (1.0, 0.0): "original", (0.0, 1.0): "negated", (0.0, 0.0): "neither"}
+    return {"name": model, "said": said, "outcome": kinds.get(tuple(values), "unscored")}  # type: ignore[call-overload]
+
+
+def _thumbnail(item: Item, known: dict[str, str]) -> str:
+    """A data URL of the picture, its longer side at most `SIDE`; "" when it cannot be read."""
+    from PIL import Image
+
+    key = hashlib.sha256(str(item.source).encode()).hexdigest()
+    if key not in known:
+        try:
+            picture = Image.fromarray(item.load())
+        except images.ImageError:
+            known[key] = ""
+        else:
+            if max(picture.size) > SIDE:
+                picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+            buffer = io.BytesIO()
+            picture.save(buffer, format="WEBP", quality=80, method=2)
+            known[key] = "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return known[key]

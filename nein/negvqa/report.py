@@ -1,0 +1,131 @@
+"""The report of finished runs: one page, and the same tables and plots as files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nein import atomic, journal
+from nein.build.folder import COMPLETE
+from nein.errors import UserError
+from nein.negvqa.data import Item
+from nein.negvqa.folder import AnswerDir, find
+
+
+def write(
+    folders: Sequence[AnswerDir], out: Path, *, samples: int = 400, items: Sequence[Item] | None = None
+) -> str:
+    """Writes `out` (.html) with .md, .csv, .tex, .png and .svg beside it; returns the headline as text.
+
+    samples  Questions with their answers in the page.
+    items    The questions with their pictures; without them the page shows none.
+
+    Raises UserError when a run is not complete, or when runs asked different questions.
+    """
+    import tabulate
+
+    from nein.negvqa import page, plots, tables
+    from nein.reporting import tables as formats
+
+    found = _summaries(folders)
+    made = tables.all_tables(found)
+    drawn = plots.all_plots(found)
+    title = "NegVQA"
+    presets = {summary["preset"] for summary in found.values()}
+    label = (
+        "Miniature models on drawn questions: real measurements, not comparable with the paper's"
+        if presets == {"nano"}
+        else ", ".join(sorted(presets))
+    )
+    prompts = ", ".join(sorted({summary["prompt"] for summary in found.values()}))
+    notes = [f"Preset: {label}. Prompt: {prompts}.", *_notes(found)]
+    atomic.write_text(out.with_suffix(".md"), formats.markdown(made, title, notes))
+    atomic.write_text(out.with_suffix(".csv"), formats.to_csv(made))
+    atomic.write_text(out.with_suffix(".tex"), formats.latex(made, title))
+    for plot in drawn:
+        for kind in ("png", "svg"):
+            atomic.write_bytes(out.with_name(f"{out.stem}-{plot.key}.{kind}"), plot.encode(kind))
+    answers = {folder.name: journal.read_lines(folder.answers) for folder in folders}
+    scores = {folder.name: journal.read_lines(folder.scores) for folder in folders}
+    shown = page.samples(answers, scores, items, samples)
+    page.write(out, title=title, notes=notes, tables=made, plots=drawn, samples=shown)
+    head = next(table for table in made if table.key == f"accuracy_{_protocol(found)}_clustered")
+    gap = next(table for table in made if table.key == "gap")
+    parts = [
+        f"{table.title}\n" + tabulate.tabulate(table.rows, table.columns, disable_numparse=True)
+        for table in (head, gap)
+    ]
+    return "\n\n".join(parts) + f"\n\nReport: {out}\n"
+
+
+def _summaries(folders: Sequence[AnswerDir]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    hashes: dict[str, str] = {}
+    for folder in folders:
+        manifest = folder.manifest()
+        if manifest.get("status") != COMPLETE:
+            raise UserError(f"'{folder.path}' is not complete; give its nein-negvqa command again.")
+        name = folder.name if folder.name not in found else str(folder.path)
+        found[name] = atomic.read_json(folder.summary)
+        hashes[name] = manifest["data"]["sha256"]
+    if len(set(hashes.values())) > 1:
+        one = next(iter(hashes))
+        other = next(name for name in hashes if hashes[name] != hashes[one])
+        raise UserError(f"'{one}' and '{other}' were asked different questions; report them apart.")
+    return found
+
+
+def _protocol(found: dict[str, dict[str, Any]]) -> str:
+    protocols = {summary["protocol"] for summary in found.values()}
+    return protocols.pop() if len(protocols) == 1 else "fixed"
+
+
+def _notes(found: dict[str, dict[str, Any]]) -> list[str]:
+    from nein.negvqa import table1
+
+    notes = []
+    for name, summary in found.items():
+        printed = table1.known(summary["reference"])
+        for (model, variant, category), why in table1.MISPRINTS.items():
+            if printed == model:
+                notes.append(f"{name}: the printed figure for {category}, {variant}, is odd: {why}.")
+    return notes
+
+
+def main(argv: Sequence[str]) -> int:
+    """`nein-negvqa report RUN...`"""
+    parser = argparse.ArgumentParser(
+        prog="nein-negvqa report", description="Write the report of finished runs of nein-negvqa."
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
+    parser.add_argument("-o", "--out", type=Path, default=Path("negvqa.html"),
+        help="page to write (default: negvqa.html); the other files lie beside it")  # fmt: skip
+    parser.add_argument("--samples", type=int, default=400, help="questions shown in the page (default: 400)")
+    parser.add_argument("--data", help="the questions, if they are not nano's (for their pictures)")
+    parser.add_argument("--images", help="folder of the pictures, if not beside the file")
+    options = parser.parse_args(list(argv))
+    folders = [folder for path in options.runs for folder in find(path)]
+    if not folders:
+        raise UserError(f"'{options.runs[0]}' holds no run of nein-negvqa; give the folder passed to --out.")
+    if options.samples < 0:
+        raise UserError("--samples must be 0 or above.")
+    print(write(folders, options.out.with_suffix(".html"), samples=options.samples,
+                items=_items(folders, options.data, options.images)), end="")  # fmt: skip
+    return 0
+
+
+def _items(folders: Sequence[AnswerDir], source: str | None, pictures: str | None) -> Sequence[Item] | None:
+    """The questions the runs were asked, where they can be found; None otherwise."""
+    from nein.negvqa import data
+
+    origin = folders[0].manifest()["data"]
+    if source is None and origin["kind"] == "nano":
+        return data.load("nano", questions=origin["questions"]).items
+    if source is None:
+        return None
+    found = data.load(source, pictures=pictures)
+    if found.sha256 != origin["sha256"]:
+        raise UserError(f"'{source}' does not hold the questions that '{folders[0].path}' was asked.")
+    return found.items

@@ -1,0 +1,94 @@
+"""NegVQA's Table 1 as printed: 20 models, original and negated questions, four categories and the average.
+
+`table1.csv` holds the figures in per cent. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946), Table 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+QUESTIONS = 7379
+#: Questions per category. Not printed: these reproduce the printed intervals (General 2,502 to 2,828 would,
+#: Reasoning 1,896 to 2,096, OCR 610 to 653, Doc & Chart 2,006 to 2,225) and add up to `QUESTIONS`.
+SIZES = {"General": 2650, "Reasoning": 1980, "OCR": 630, "DocChart": 2119, "Average": QUESTIONS}
+#: Cells whose printed bounds are not p -/+ 1.96 sqrt(p (1 - p) / n) for any n, and why.
+MISPRINTS = {
+    ("Qwen2-VL-72B", "original", "DocChart"): "94.8 [93.2, 95.7] is not symmetric: the lower bound would be "
+    "93.9 for the accuracy printed, and no accuracy has both bounds"
+}
+#: Names in plots of the paper leave this one out.
+NOT_DRAWN = ("Molmo-7B-D",)
+#: Table 1's name -> how a reference of ours ends, in lower case.
+HUB_IDS = {
+    "InstructBLIP-7B": "instructblip-vicuna-7b",
+    "InstructBLIP-13B": "instructblip-vicuna-13b",
+    "DeepSeek-VL-1.3B": "deepseek-vl-1.3b-chat",
+    "DeepSeek-VL-7B": "deepseek-vl-7b-chat",
+    "LLaVA-1.5-7B": "llava-1.5-7b-hf",
+    "LLaVA-1.5-13B": "llava-1.5-13b-hf",
+    "Qwen2-VL-2B": "qwen2-vl-2b-instruct",
+    "Qwen2-VL-7B": "qwen2-vl-7b-instruct",
+    "Qwen2-VL-72B": "qwen2-vl-72b-instruct",
+    "Molmo-1B": "molmoe-1b-0924",
+    "Molmo-7B-O": "molmo-7b-o-0924",
+    "Molmo-7B-D": "molmo-7b-d-0924",
+    "Molmo-72B": "molmo-72b-0924",
+    "Cambrian-8B": "cambrian-8b",
+    "Cambrian-13B": "cambrian-13b",
+    "Cambrian-34B": "cambrian-34b",
+    "VILA1.5-3B": "vila1.5-3b",
+    "VILA1.5-8B": "llama-3-vila1.5-8b",
+    "VILA1.5-13B": "vila1.5-13b",
+    "VILA1.5-40B": "vila1.5-40b",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One printed figure; value and bounds are shares, not per cent."""
+
+    model: str
+    variant: str
+    category: str
+    value: float
+    low: float
+    high: float
+
+
+@lru_cache(maxsize=1)
+def cells() -> tuple[Cell, ...]:
+    """All 200 figures, in the table's order."""
+    with (Path(__file__).parent / "table1.csv").open(newline="", encoding="utf-8") as file:
+        return tuple(
+            Cell(
+                row["model"],
+                row["questions"],
+                row["category"],
+                *(float(row[name]) / 100 for name in ("accuracy", "low95", "high95")),
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def cell(model: str, variant: str, category: str) -> Cell | None:
+    """One figure; None where the table has none."""
+    return next((c for c in cells() if (c.model, c.variant, c.category) == (model, variant, category)), None)
+
+
+def known(reference: str) -> str | None:
+    """Table 1's name of a model that we call `reference` (hub id, folder, openai:URL#MODEL); None for one
+    that is not in the table."""
+    tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
+    return next((name for name, own in HUB_IDS.items() if own == tail), None)
+
+
+def family(name: str) -> tuple[str, float] | None:
+    """("Qwen2-VL", 7.0), family and billions of parameters, from a name that says so
+    ("Qwen2-VL-7B-Instruct"); None for a name that does not."""
+    tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
+    found = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
+    return (found[1], float(found[2])) if found else None
