@@ -165,11 +165,11 @@ def _write(
     for variant in ("original", "negated"):
         path = folder.path / f"questions-{variant}.jsonl"
         journal.write_lines(path, (_one(row, variant) for row in rows))
-    sampled = set(convert.chosen([row["index"] for row in rows], int(config.sheet), config.seed))
+    by_id = {row["index"]: row for row in rows}
     if rows:
         sheet.write(
             folder.path / "check.html",
-            [row for row in rows if row["index"] in sampled],
+            [by_id[key] for key in convert.chosen(list(by_id), int(config.sheet), config.seed)],
             population=len(rows),
             negator=" ".join(str(negator[key]) for key in ("negator", "model") if negator.get(key)),
         )

@@ -56,6 +56,9 @@ def record(item: Choice, picture: str, negated: str, wrong: str, letter: str) ->
 
 
 def chosen(ids: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` of the ids at random for the check sheet (all, if fewer), independent of their order."""
+    """`count` of the ids at random for the check sheet (all, if fewer), whatever their order.
+
+    In random order, so that whoever stops early has checked a random sample too.
+    """
     ranked = sorted(ids, key=lambda identity: sample_seed(seed, f"sheet/{identity}"))
     return ranked[:count]

@@ -150,14 +150,11 @@ def _with_do(question: Question) -> str:
 
 def _inverted(question: Question) -> str:
     """ "What does the sign say?" -> "What does the sign not say?", with do, have or a modal."""
-    main, verb = question.main, question.verb
-    if main is None:
-        raise Refusal("its verb is of no form that is covered")
-    subject = next((t for t in main.children if t.dep_ in ("nsubj", "nsubjpass") and t.i > verb.i), None)
-    if subject is None or subject.i > main.i:
-        raise Refusal("its subject is not where it is expected")
-    chain = sorted([main, *(t for t in main.children if t.dep_ in ("aux", "auxpass"))], key=lambda t: t.i)
-    place = next(token for token in chain if token.i > subject.i)
+    forms = ("VBN",) if question.verb.lemma_ == "have" else ("VB", "VBP")
+    behind_subject = question.doc[phrase_end(question.after) : question.end]
+    place = next((token for token in behind_subject if token.tag_ in forms), None)
+    if place is None or place.dep_ == "relcl":
+        raise Refusal("its verb is not where it is expected")
     _check_between(question, place)
     return _insert(question, place.idx, "not ")
 
@@ -165,7 +162,8 @@ def _inverted(question: Question) -> str:
 def _check_between(question: Question, place: Any) -> None:
     """Nothing but the subject may stand between the finite verb and the place of the negation."""
     between = question.doc[question.verb.i + 1 : place.i]
-    if any(token.tag_ in FINITE or token.dep_ == "relcl" or token.text == "," for token in between):
+    clauses = [token for token in between if token.tag_ in (*FINITE, "WDT") or token.dep_ == "relcl"]
+    if clauses or any(token.text == "," for token in between):
         raise Refusal("a clause stands before the place of the negation")
     if any(token.pos_ == "VERB" for token in between):
         raise Refusal("it cannot be told which verb is meant")
