@@ -150,7 +150,7 @@ def bounded(found: Estimate, low: float, high: float) -> Estimate:
     if found.standard_error == 0:
         z = t_quantile(found.clusters - 1)
         reach = (high - low) * z * z / (found.clusters + z * z)
-    ends = max(low, found.low - reach), min(high, found.high + reach)
+    ends = (min(high, max(low, found.low - reach)), max(low, min(high, found.high + reach)))
     return Estimate(found.value, *ends, found.standard_error, found.n, found.clusters)
 
 

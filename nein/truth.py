@@ -78,16 +78,19 @@ def sources(dataset: Dataset) -> list[Case]:
 class Annotated:
     """A picture of an instance file: its path and (category, box or None, polygons) of every object.
 
-    A box is (x, y, width, height) in pixels; polygons are COCO's `segmentation` lists, or empty.
+    A box is (x, y, width, height) in pixels; polygons are COCO's `segmentation` lists, or empty. crowds:
+    categories of which a region holds many (`iscrowd`); they are there, but no single object can be cut out.
     """
 
     id: str
     path: Path
     objects: tuple[tuple[str, tuple[float, float, float, float], tuple[Sequence[float], ...]], ...]
 
+    crowds: tuple[str, ...] = ()
+
     @property
     def categories(self) -> set[str]:
-        return {name for name, _, _ in self.objects}
+        return {name for name, _, _ in self.objects} | set(self.crowds)
 
 
 def read_instances(file: Path, folder: Path) -> tuple[list[Annotated], list[str]]:
@@ -99,7 +102,11 @@ def read_instances(file: Path, folder: Path) -> tuple[list[Annotated], list[str]
     try:
         names = {category["id"]: str(category["name"]) for category in content["categories"]}
         objects: dict[Any, list[Any]] = {}
+        crowds: dict[Any, list[str]] = {}
         for note in content["annotations"]:
+            if note.get("iscrowd"):
+                crowds.setdefault(note["image_id"], []).append(names[note["category_id"]])
+                continue
             polygons = note.get("segmentation")
             shape = tuple(polygons) if isinstance(polygons, list) else ()
             x, y, width, height = (float(value) for value in note["bbox"])
@@ -110,6 +117,7 @@ def read_instances(file: Path, folder: Path) -> tuple[list[Annotated], list[str]
                 Path(image["file_name"]).stem,
                 folder / image["file_name"],
                 tuple(objects.get(image["id"], ())),
+                tuple(crowds.get(image["id"], ())),
             )
             for image in content["images"]
         ]

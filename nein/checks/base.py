@@ -60,6 +60,14 @@ def run(checks: Sequence[tuple[str, Callable[[], str]]], needs: Callable[[], boo
             yield Outcome(name, False, f"{kind}{text}")
 
 
+def observed(name: str, look: Callable[[], str]) -> Outcome:
+    """Something only reported; a subject that fails at it has failed its checks already."""
+    try:
+        return Outcome(name, None, look())
+    except FLAWS as error:
+        return Outcome(name, None, f"not measured ({type(error).__name__})")
+
+
 def rate(work: Callable[[], Any], count: int) -> float:
     """`count` per second of one call of `work`."""
     start = time.perf_counter()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.checks.base import SIZES, Failed, Outcome, check_fingerprint, picture, rate, run
+from nein.checks.base import SIZES, Failed, Outcome, check_fingerprint, observed, picture, rate, run
 
 
 def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
@@ -120,8 +120,10 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         needs=lambda: bool(results),
     )
     if results:
-        yield Outcome("seed", None, seeds())
-        yield Outcome("speed", None, f"{rate(lambda: editor.edit(requests), number):.2f} pictures per second")
+        yield observed("seed", seeds)
+        yield observed(
+            "speed", lambda: f"{rate(lambda: editor.edit(requests), number):.2f} pictures per second"
+        )
 
 
 def _instructions(number: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from metrics.base import MetricError
-from nein.checks.base import SIZES, Failed, Outcome, check_fingerprint, picture, rate, run
+from nein.checks.base import SIZES, Failed, Outcome, check_fingerprint, observed, picture, rate, run
 
 
 def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
@@ -99,8 +99,8 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
     ]
     yield from run(checks, needs=lambda: bool(first))
     if first:
-        speed = rate(lambda: ask(images, nouns), sum(map(len, nouns)))
-        yield Outcome("speed", None, f"{speed:.2f} questions per second")
+        count = sum(map(len, nouns))
+        yield observed("speed", lambda: f"{rate(lambda: ask(images, nouns), count):.2f} questions per second")
 
 
 def _check_answer(kind: str, answer: Any) -> None:

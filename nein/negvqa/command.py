@@ -8,7 +8,11 @@ import sys
 from collections.abc import Sequence
 
 #: First word of the command line -> "module:function" that does the rest; imported when it is used.
-COMMANDS = {"report": "nein.negvqa.report:main"}
+COMMANDS = {
+    "report": "nein.negvqa.report:main",
+    "build": "nein.negvqa.build.command:main",
+    "check": "nein.negvqa.build.check:main",
+}
 
 
 def main(argv: Sequence[str]) -> int:

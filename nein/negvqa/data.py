@@ -103,20 +103,20 @@ def load(
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if source == "nano":
         folder = nano(questions, cache or data.default_cache())
-        rows: Iterable[Mapping[str, Any]] = _lines(folder / "questions.jsonl")
+        rows: Iterable[Mapping[str, Any]] = read_lines(folder / "questions.jsonl")
         origin: dict[str, Any] = {"kind": "nano", "questions": questions}
     elif source.startswith("hub:"):
         name, _, revision = source.removeprefix("hub:").partition("@")
-        folder, rows = Path(), _hub(name, revision or None, split)
+        folder, rows = Path(), read_hub(name, revision or None, split)
         origin = {"kind": "hub", "name": name, "revision": revision or None, "split": split}
     else:
         file = Path(source).expanduser()
         if file.is_dir():
             raise UserError(f"'{source}' is a folder; give the .jsonl file with the questions in it.")
-        folder, rows = file.parent, _lines(file)
+        folder, rows = file.parent, read_lines(file)
         origin = {"kind": "file", "file": file.name}
         if negated is not None:
-            rows = _joined(rows, _lines(Path(negated).expanduser()), names, source, negated)
+            rows = _joined(rows, read_lines(Path(negated).expanduser()), names, source, negated)
             origin["negated"] = Path(negated).name
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
@@ -195,7 +195,7 @@ def _items(
             problems.add(f"with an {names['index']} that occurs twice", identity)
         else:
             try:
-                picture = _picture(row[names["image"]], folder)
+                picture = read_picture(row[names["image"]], folder)
             except ValueError as error:
                 problems.add(str(error), f"record {number}")
                 continue
@@ -214,7 +214,7 @@ def _items(
     return tuple(found.values())
 
 
-def _picture(cell: Any, folder: Path) -> Path | bytes:
+def read_picture(cell: Any, folder: Path) -> Path | bytes:
     """A file below `folder`, or bytes. Raises ValueError saying what is wrong."""
     if isinstance(cell, Mapping) and isinstance(cell.get("bytes"), bytes):
         return cell["bytes"]
@@ -232,7 +232,8 @@ def _picture(cell: Any, folder: Path) -> Path | bytes:
     return folder / cell
 
 
-def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
+def read_lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a JSON-lines file. Raises UserError naming the line that is none."""
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -273,7 +274,8 @@ def _joined(
         }
 
 
-def _hub(name: str, revision: str | None, split: str) -> Iterable[Mapping[str, Any]]:
+def read_hub(name: str, revision: str | None, split: str) -> Iterable[Mapping[str, Any]]:
+    """The records of a data set on the hub, pictures as the bytes of their files. Raises UserError."""
     try:
         import datasets
     except ImportError:

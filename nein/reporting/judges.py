@@ -158,7 +158,13 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
                     raise UserError(
                         f"'{file}', line {number}: expected editor, track, id, gone (1 or 0), not {row}."
                     )
-                found.setdefault((row["editor"], row["track"]), {})[row["id"]] = gone
+                own = found.setdefault((row["editor"], row["track"]), {})
+                if own.get(row["id"], gone) != gone:
+                    raise UserError(
+                        f"'{file}', line {number}: '{row['id']}' of {row['editor']}/{row['track']} has "
+                        "another label above; keep the one that was agreed on."
+                    )
+                own[row["id"]] = gone
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{file}' cannot be read: {error}.") from None
     if not found:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,11 @@ from metrics import INFO
 from nein import data, gap, images
 from nein.errors import UserError
 from nein.reporting.collect import Run, template_of
+from nein.reporting.sections import SIZES
 from nein.samples import Sample
 
 CHUNK = 32
 PAGE = 24
-#: Side of a source image in pixels -> the class it is counted under in breakdowns.
-SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
 _HIDDEN = ("objects_of", "protocol")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from nein.reporting.collect import Run, affirmative, template_of
 from nein.statistics import Estimate
 
 REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
+#: Longest side of a source image in pixels -> the class it is counted under.
+SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
+SIZE_CLASSES = tuple(name for _, name in SIZES)
 HEADLINES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
 
 
@@ -191,6 +195,7 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str]) -> list[Table]:
         ("object", "object", lambda run, edit: edit["object"]),
         ("size", "size of the source image", lambda run, edit: sizes.get(edit["source_id"])),
     )
+    order = {name: place for place, name in enumerate(SIZE_CLASSES)}
     found = []
     for key, title, group_of in kinds:
         rows, data = [], []
@@ -201,7 +206,7 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str]) -> list[Table]:
                 group = group_of(run, edit)
                 if group is not None:
                     groups.setdefault(group, []).append(name)
-            for group in sorted(groups, key=lambda g: (isinstance(g, str), g)):
+            for group in sorted(groups, key=lambda g: (isinstance(g, str), order.get(g, 0), g)):
                 shown = gap.template_name(group) if key == "template" else str(group)
                 cells = []
                 for metric in metrics:

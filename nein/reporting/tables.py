@@ -73,7 +73,7 @@ def latex_text(text: str) -> str:
 
 def _markdown_cell(text: str) -> str:
     return (
-        _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\\\(")
+        _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
     )
 
 

@@ -41,7 +41,7 @@ def make_chain(folder: Path, text: str) -> Path:
     words.add_tokens(['{"x":'])
     size = len(words)
     with seeded(0):
-        model = LlamaForCausalLM(_config(LlamaConfig, words, hidden_size=size + size % 2))
+        model = LlamaForCausalLM(_config(LlamaConfig, words, hidden_size=size + -size % 4))
     state = model.state_dict()
     for name, value in state.items():
         if "proj" in name:

@@ -53,7 +53,7 @@ def test_greedy_answers_are_those_of_generate(random_model: Path) -> None:
 
     words = AutoTokenizer.from_pretrained(random_model)
     model = AutoModelForCausalLM.from_pretrained(random_model)
-    prompt = f"<s>[user] One\n\n{instructions(Number)}\nAnswer:"
+    prompt = f"[user] One\n\n{instructions(Number)}Answer:"  # templates lose a newline behind a block
     ids = words(prompt, add_special_tokens=False, return_tensors="pt")
     expected = model.generate(**ids, do_sample=False, max_new_tokens=12)[0, ids["input_ids"].shape[1] :]
     found = load(random_model).complete([llm.Request("One")], Number)[0]

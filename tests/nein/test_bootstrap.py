@@ -150,6 +150,40 @@ def test_fid_intervals_cover_the_truth() -> None:
     assert hits / 400 >= 0.93
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("once", [False, True], ids=["a target per sample", "every target once"])
+def test_fid_intervals_cover_the_truth_with_several_pictures_per_source(once: bool) -> None:
+    # Truth: a source image is N(0, I) (its effect), a target adds N(0, 0.25 I) of its own (none where targets
+    # are the source's one), an edit shifts it by 0.3 and adds N(0, 0.25 I). Three edits per source image.
+    rng = np.random.default_rng(8)
+    width, sources, each, hits, naive = 3, 150, 3, 0, 0
+    own = 0.0 if once else 0.25
+    a, b = 1 + own + 0.25, 1 + own
+    truth = width * 0.09 + width * (a + b - 2 * np.sqrt(a * b))
+    source = np.repeat(np.arange(sources), each)
+    first = np.arange(0, sources * each, each)
+    for _ in range(400):
+        target = rng.normal(size=(sources, width))[source]
+        target = target + np.sqrt(own) * rng.normal(size=target.shape)
+        edited = target + 0.3 + 0.5 * rng.normal(size=target.shape)
+        kept = first if once else np.arange(len(target))
+        seed = int(rng.integers(1 << 30))
+        value = frechet_distance(edited, target[kept])
+        for names, count in ((source, "clustered"), (np.arange(len(source)), "alone")):
+            sampler = Resampler.of(names.tolist(), draws=300, seed=seed)
+            columns = sampler.columns(names.tolist())
+            draws = fid_replicates(edited, target[kept], columns, columns[kept], sampler.counts)
+            clusters = len(sampler.index)
+            found = bootstrap.interval(value, draws, n=len(edited), clusters=clusters, method="normal")
+            assert found.low is not None
+            assert found.high is not None
+            hit = found.low <= truth <= found.high
+            hits += hit and count == "clustered"
+            naive += hit and count == "alone"
+    assert hits / 400 >= 0.93
+    assert naive < hits  # pictures of one source image taken for independent ones
+
+
 def test_thousands_of_resamples_take_seconds() -> None:
     rng = np.random.default_rng(6)
     source = np.repeat(np.arange(5000), 5)

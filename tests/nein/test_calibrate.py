@@ -138,6 +138,10 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         "editor,track,id,gone\n"
         + "".join(f"known,negative,{s.nein},{int(truth_of[s.nein])}\n" for s in picked)
     )
+    twice = tmp_path / "twice.csv"
+    twice.write_text("editor,track,id,gone\ne,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
+    with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
+        judges.read_labels(twice)
     assert main_report([str(out), "-o", str(tmp_path / "r.html"), "--labels", str(labels)]) == 0
     html = (tmp_path / "r.html").read_text()
     assert "Corrected for the judge" in html

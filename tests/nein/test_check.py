@@ -56,6 +56,13 @@ class Floating(Identity):
         return request.image / 255
 
 
+class Forgetful(Identity):
+    """Leaves the last request without an answer."""
+
+    def edit(self, requests: Any) -> list[EditResult]:
+        return super().edit(requests)[:-1]
+
+
 class Unsorted(Identity):
     def edit(self, requests: Any) -> list[EditResult]:
         return super().edit(requests)[::-1]
@@ -81,6 +88,10 @@ def test_editors_that_keep_the_contract_pass_everything(editor: Any) -> None:
         (Careless(), {"leaves its input alone"}),
         (Floating(), {"gives uint8 RGB pictures"}),
         (Unsorted(), {"answers every request, in order"}),
+        (
+            Forgetful(),
+            {"answers every request, in order", "gives the same pictures one at a time (within 1/255)"},
+        ),
     ],
 )
 def test_every_way_to_break_the_contract_is_named(editor: Any, broken: set[str]) -> None:

@@ -122,6 +122,7 @@ def test_tables_escape_what_their_format_would_obey() -> None:
     markdown = tables.markdown([NASTY], "t", [])
     assert "x\\|y&lt;b>" in markdown
     assert "\x1b" not in markdown
+    assert tables._markdown_cell("[a](b)") == "[a]\\(b)"  # no link, and one backslash only
     assert tables.latex_text("50% _{}^~\\$#&") == (
         r"50\% \_\{\}\textasciicircum{}\textasciitilde{}\textbackslash{}\$\#\&"
     )

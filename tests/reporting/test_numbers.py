@@ -1,6 +1,5 @@
-"""Every figure of the report worked out again from the JSONL files, by other code: plain loops, statsmodels'
-and
-scipy's formulas written out, no function of the project."""
+"""Every figure of the report worked out again from the JSONL files, by other code: plain loops, formulas
+written out, no function of the project."""
 
 from __future__ import annotations
 
@@ -260,6 +259,98 @@ def test_agreement_of_the_judges(table: list[dict[str, str]], raw: dict[tuple[st
             p, q = (sum(column) / len(both) for column in zip(*both, strict=True))
             chance = p * q + (1 - p) * (1 - q)
             close(row["value"], (same - chance) / (1 - chance))
+
+
+DRAWS = 2000
+
+
+def picks(sources: set[str]) -> tuple[list[str], np.ndarray]:
+    """(source images in order, (draws, G) which of them are drawn): what the bootstrap's seed 0 gives."""
+    names = sorted(sources)
+    return names, np.random.default_rng(0).integers(0, len(names), (DRAWS, len(names)))
+
+
+def cohen(pairs: list[tuple[float, float]]) -> float:
+    n = len(pairs)
+    agree = sum(x == y for x, y in pairs) / n
+    p, q = sum(x for x, _ in pairs) / n, sum(y for _, y in pairs) / n
+    chance = p * q + (1 - p) * (1 - q)
+    return (agree - chance) / (1 - chance) if chance < 1 else math.nan
+
+
+def krippendorff(pairs: list[tuple[float, float]]) -> float:
+    """Nominal alpha from the coincidence matrix of two judges: every pair counts in both orders."""
+    matrix = np.zeros((2, 2))
+    for x, y in pairs:
+        matrix[int(x), int(y)] += 1
+        matrix[int(y), int(x)] += 1
+    total, margin = matrix.sum(), matrix.sum(1)
+    apart = total - np.trace(matrix)
+    expected = (total**2 - (margin**2).sum()) / (total - 1)
+    return 1 - apart / expected if expected else math.nan
+
+
+@pytest.mark.parametrize(("statistic", "rule"), [("kappa", cohen), ("alpha", krippendorff)])
+def test_the_intervals_of_agreement_are_those_of_redrawn_source_images(
+    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw], statistic: str, rule: Any
+) -> None:
+    rows = [row for row in pick(table, "agreement") if row["statistic"] == statistic]
+    assert len(rows) == 3
+    for row in rows:
+        run = raw[row["editor"], row["track"]]
+        a, b = run.values["removal_vqa"], run.values["removal_ovd"]
+        of: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for name in a:
+            if name in b:
+                of[run.source(name)].append((a[name], b[name]))
+        names, drawn = picks(set(of))
+        close(row["value"], rule([pair for own in of.values() for pair in own]))
+        found = np.array([rule([pair for k in draw for pair in of[names[k]]]) for draw in drawn])
+        assert np.isfinite(found).mean() > 0.9
+        low, high = np.quantile(found[np.isfinite(found)], [0.025, 0.975])
+        close(row["low"], low)
+        close(row["high"], high)
+        assert int(row["clusters"]) == len(names)
+
+
+def redrawn(raw: Raw, names: list[str], drawn: np.ndarray) -> np.ndarray:
+    """FID of the pictures of every draw, put together and measured again."""
+    ids = [name for name, edit in raw.edits.items() if edit["image"] is not None]
+    of: dict[str, list[int]] = defaultdict(list)
+    for position, name in enumerate(ids):
+        of[raw.source(name)].append(position)
+    found = []
+    for draw in drawn:
+        kept = [position for k in draw for position in of[names[k]]]
+        a, b = raw.edited[kept], raw.target[kept]
+        s_a, s_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+        root = np.sqrt(np.clip(np.linalg.eigvals(s_a @ s_b).real, 0, None)).sum()
+        found.append(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(s_a) + np.trace(s_b) - 2 * root)
+    return np.array(found)
+
+
+def test_the_intervals_of_fid_are_those_of_redrawn_pictures(
+    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
+) -> None:
+    names, drawn = picks({edit["source_id"] for run in raw.values() for edit in run.edits.values()})
+    reach = scipy.stats.t.ppf(0.975, len(names) - 1)
+    draws = {key: redrawn(run, names, drawn) for key, run in raw.items()}
+    rows = [row for row in pick(table, "results_quality") if row["metric"] == "fid"]
+    assert len(rows) == 3
+    for row in rows:
+        moved, value = draws[row["editor"], row["track"]], fid(raw[row["editor"], row["track"]])
+        centre, error = 2 * value - moved.mean(), moved.std(ddof=1)
+        assert float(row["standard_error"]) == pytest.approx(error, rel=1e-5)
+        assert float(row["low"]) == pytest.approx(max(0.0, centre - reach * error), rel=1e-5)
+        assert float(row["high"]) == pytest.approx(centre + reach * error, rel=1e-5)
+    [row] = [row for row in pick(table, "comparisons") if row["metric"] == "fid"]
+    first, second = ("ip2p", "negative"), ("magicbrush", "negative")
+    moved, value = draws[first] - draws[second], fid(raw[first]) - fid(raw[second])
+    centre, error = 2 * value - moved.mean(), moved.std(ddof=1)
+    assert float(row["low"]) == pytest.approx(centre - reach * error, rel=1e-5)
+    assert float(row["high"]) == pytest.approx(centre + reach * error, rel=1e-5)
+    beyond = (np.abs(moved - moved.mean()) >= abs(value)).sum()
+    assert float(row["p"]) == pytest.approx((1 + beyond) / (1 + DRAWS))
 
 
 def test_protocols_and_costs(table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]) -> None:

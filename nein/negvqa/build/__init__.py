@@ -1,0 +1,1 @@
+"""Making NegVQA's questions out of any multiple-choice VQA file."""

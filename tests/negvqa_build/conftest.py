@@ -1,0 +1,50 @@
+"""A small multiple-choice file in VMCBench's layout, with pictures, good and bad records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nein import images
+
+WORDS = ("cat", "dog", "car", "bench")
+
+
+def rows() -> list[dict[str, Any]]:
+    found = []
+    for number in range(24):
+        found.append(
+            {
+                "index": number,
+                "image": f"pictures/{number % 6}.png",
+                "question": f"What is on table {number}?",
+                "answer": "ABCD"[number % 4],
+                "category": ("VQAv2", "GQA", "TextVQA")[number % 3],
+                **dict(zip("ABCD", WORDS, strict=True)),
+            }
+        )
+    return found
+
+
+def write(folder: Path, records: list[dict[str, Any]]) -> Path:
+    path = folder / "choices.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(6):
+        images.write_png(
+            folder / "pictures" / f"{number}.png", np.full((9, 12, 3), 40 * number, dtype=np.uint8)
+        )
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def choices(tmp_path: Path) -> Path:
+    return write(tmp_path / "source", rows())
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

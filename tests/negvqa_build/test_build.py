@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.cli import main_negvqa
+from nein.negvqa import data
+from tests.loopback import HANG_UP, Reply, Server, say
+from tests.negvqa_build.conftest import lines, rows
+
+
+def run(*arguments: Any, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as end:
+        main_negvqa([str(argument) for argument in arguments])
+    assert end.value.code == code
+
+
+def facts(body: dict[str, Any]) -> tuple[str, str, str]:
+    """The question, the right and the wrong answer of a request: what stands last in the instruction."""
+    text = body["messages"][0]["content"]
+    found = re.findall(r"^Question: (.*)\nRight answer: (.*)\nWrong answer: (.*)$", text, re.MULTILINE)
+    return found[-1]
+
+
+def negation(question: str) -> str:
+    return question.replace(" is ", " is not ", 1)
+
+
+def good(body: dict[str, Any], _: int = 0) -> Reply:
+    answer = {"negatable": True, "negated_question": negation(facts(body)[0])}
+    return 200, say(json.dumps(answer)), {}
+
+
+@pytest.fixture
+def arguments(server: Server, choices: Path, tmp_path: Path) -> list[str]:
+    server.rule = good
+    model = f"openai:{server.url}#eye-7b"
+    return ["build", "--source", str(choices), "--out", str(tmp_path / "out"), "--negator", "llm",
+            "--llm.model", model, "--llm.retries", "0", "--llm.timeout", "5"]  # fmt: skip
+
+
+def test_a_file_becomes_questions_that_the_evaluation_reads(
+    arguments: list[str], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(*arguments)
+    assert "24 of 24 questions negated, 12 with A right." in capsys.readouterr().out
+    out = tmp_path / "out"
+    found = data.load(str(out / "questions.jsonl")).items
+    for item, row in zip(found, rows(), strict=True):
+        right = row[row["answer"]]
+        assert item.questions == {"original": row["question"], "negated": negation(row["question"])}
+        texts = dict(zip("AB", item.options, strict=True))
+        assert texts[item.answers["original"]] == right != texts[item.answers["negated"]]
+        assert item.load().mean() == 40 * (row["index"] % 6)
+    asked = {facts(body) for body in server.requests}
+    records = lines(out / "records.jsonl")
+    assert asked == {(r["question"], r["right"], r["wrong"]) for r in records}
+    split = data.load(str(out / "questions-original.jsonl"), negated=str(out / "questions-negated.jsonl"))
+    assert split.items == found
+    assert json.loads((out / "build.json").read_text())["status"] == "complete"
+
+
+def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
+    arguments: list[str], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yes = {"negatable": True}
+    special: dict[str, Reply] = {
+        "What is on table 0?": (500, {}, {}),
+        "What is on table 1?": (HANG_UP, None, {}),
+        "What is on table 2?": (403, {}, {}),
+        "What is on table 3?": (200, say("I would rather not."), {}),
+        "What is on table 4?": (200, say('{"negatable": false, "negated_question": ""}'), {}),
+        "What is on table 5?": (200, say('{"negatable": false, "negated_question": "What?"}'), {}),
+        "What is on table 6?": (200, say(json.dumps({**yes, "negated_question": "what is on table 6?"})), {}),
+    }
+    server.rule = lambda body, count: special.get(facts(body)[0]) or good(body)
+    run(*arguments)
+    said = capsys.readouterr().out
+    assert "3 got no answer; run the same command again" in said
+    records = {r["index"]: r for r in lines(tmp_path / "out" / "records.jsonl")}
+    states = [(records[str(k)]["state"], records[str(k)]["kind"]) for k in range(8)]
+    assert states == [
+        ("failed", "server error"), ("failed", "connection"), ("failed", "refused"), ("failed", "nonsense"),
+        ("not negatable", None), ("failed", "wrong schema"), ("failed", "unchanged question"),
+        ("negated", None),
+    ]  # fmt: skip
+    manifest = json.loads((tmp_path / "out" / "build.json").read_text())
+    assert manifest["status"] == "incomplete"
+    assert manifest["counts"] == {"failed": 6, "not negatable": 1, "negated": 17}
+    server.rule = good
+    server.requests.clear()
+    run(*arguments)
+    assert sorted(facts(body)[0] for body in server.requests) == [f"What is on table {k}?" for k in range(3)]
+    manifest = json.loads((tmp_path / "out" / "build.json").read_text())
+    assert (manifest["status"], manifest["counts"]["negated"]) == ("complete", 20)
+
+
+@pytest.mark.parametrize("mark", ["answers", "image", "questions", "manifest"])
+def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(
+    arguments: list[str], server: Server, tmp_path: Path, mark: str
+) -> None:
+    run(*arguments)
+    expected = contents(tmp_path / "out")
+    asked = len(server.requests)
+    server.requests.clear()
+    killed = [*arguments, "--out", str(tmp_path / "killed"), "--llm.concurrency", "1"]
+    process = multiprocessing.get_context("fork").Process(target=_die, args=(killed, mark))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    before = len(server.requests)
+    run(*killed)
+    assert contents(tmp_path / "killed") == expected
+    again = len(server.requests) - before
+    assert again == (asked - 8 if mark == "answers" else 0)
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    kept = [*out.glob("*.jsonl"), *out.glob("images/*"), out / "check.html"]
+    return {str(path.relative_to(out)): path.read_bytes() for path in kept}
+
+
+def _die(arguments: list[str], mark: str) -> None:
+    """Runs the command and kills the process in the ninth answer, at the third picture, or at one of two
+    writes."""
+    from nein import atomic, journal
+
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+    seen = 0
+    append, write = journal.Journal._write, atomic.write_bytes
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(10)
+
+    def journaled(self: journal.Journal, content: bytes) -> None:
+        nonlocal seen
+        seen += 1
+        if mark == "answers" and seen == 9:
+            append(self, content[: len(content) // 2])
+            die()
+        append(self, content)
+
+    def written(path: Path, content: bytes) -> None:
+        nonlocal seen
+        seen += path.parent.name == "images" and mark == "image"
+        if mark == "image" and path.parent.name == "images" and seen >= 3 + 24:
+            die()
+        if path.name == "questions.jsonl" and mark == "questions":
+            die()
+        if path.name == "build.json" and mark == "manifest" and b'"complete"' in content:
+            die()
+        write(path, content)
+
+    journal.Journal._write = journaled  # type: ignore[method-assign]
+    atomic.write_bytes = written
+    main_negvqa(arguments)
+
+
+def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
+    choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = rows()
+    records[3]["question"] = "Is there a cat?"
+    records[4]["question"] = "Why is there a cat?"
+    records[5]["answer"] = "Z"
+    choices.write_text("".join(json.dumps(record) + "\n" for record in records))
+    run("build", "--source", choices, "--out", tmp_path / "out")
+    assert "21 of 24 questions negated" in capsys.readouterr().out
+    found = {r["index"]: r for r in lines(tmp_path / "out" / "records.jsonl")}
+    assert [found[k]["state"] for k in ("2", "3", "4", "5")] == ["negated", "refused", "refused", "unusable"]
+    assert found["2"]["negated_question"] == "What is not on table 2?"
+    assert "no wh-question" in found["3"]["reason"]
+    manifest = json.loads((tmp_path / "out" / "build.json").read_text())
+    assert manifest["counts"] == {"negated": 21, "refused": 2, "unusable": 1}
+
+
+def test_another_configuration_does_not_mix_with_what_is_there(
+    choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["build", "--source", choices, "--out", tmp_path / "out"]
+    run(*base)
+    before = contents(tmp_path / "out")
+    run(*base, "--seed", 7, code=2)
+    assert "made with seed 1234, not 7" in capsys.readouterr().err
+    assert contents(tmp_path / "out") == before
+    run(*base, "--seed", 7, "--overwrite")
+    assert contents(tmp_path / "out") != before
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--source", "nowhere.jsonl"], "neither nano"),
+        (["--negator", "llm"], "needs --llm.model"),
+        (["--llm.model", "openai:http://127.0.0.1:9/v1#x"], "add --negator llm"),
+        (["--negator", "llm", "--llm.model", "openai:http://127.0.0.1:9/v1#x"], "Nobody answers"),
+        (["--negator", "llm", "--llm.model", "nowhere"], "no language model 'nowhere'"),
+        (["--negator", "rule"], "rules"),
+        (["--columns.question", "prompt"], "--columns.question"),
+        (["--limt", "3"], "--limit"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], sentence: str
+) -> None:
+    run("build", "--source", choices, "--out", tmp_path / "out", *more, code=2)
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+    assert said.count("\n") == 1

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import html
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import binom
+
+from nein.cli import main_negvqa
+from nein.errors import UserError
+from nein.negvqa.build import check, sheet
+
+
+def ticks(right: int, wrong: int, open_: int = 0, sheet_name: str = "abc") -> dict[str, Any]:
+    marks = [{"verdict": "right", "error": None, "note": ""}] * right
+    marks += [{"verdict": "wrong", "error": "unnatural", "note": "odd"}] * wrong
+    marks += [{"verdict": None, "error": None, "note": ""}] * open_
+    items = {str(number): mark for number, mark in enumerate(marks)}
+    facts = {"format": sheet.FORMAT, "sheet": sheet_name, "population": 7379, "checker": "", "items": items}
+    return facts
+
+
+def test_the_paper_s_ninety_seven_of_a_hundred_have_their_exact_interval() -> None:
+    found = check.evaluate(ticks(97, 3))
+    assert found.accuracy == 0.97
+    assert found.low is not None
+    assert found.high is not None
+    # Clopper-Pearson by its definition: at either end, a tail of 2.5 %.
+    assert binom.sf(96, 100, found.low) == pytest.approx(0.025, abs=1e-9)
+    assert binom.cdf(97, 100, found.high) == pytest.approx(0.025, abs=1e-9)
+    assert (round(found.low, 3), round(found.high, 3)) == (0.915, 0.994)
+    assert found.errors == {"unnatural": 3}
+
+
+def test_items_without_a_tick_are_in_no_figure_and_are_counted() -> None:
+    found = check.evaluate(ticks(8, 2, 90))
+    assert (found.accuracy, found.open) == (0.8, 90)
+    nothing = check.evaluate(ticks(0, 0, 100))
+    assert (nothing.accuracy, nothing.low) == (None, None)
+    assert "none of 100 items is ticked" in check.describe(nothing)
+
+
+def test_the_command_prints_the_accuracy_and_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "check.json"
+    path.write_text(json.dumps(ticks(97, 3)))
+    out = tmp_path / "figures.json"
+    with pytest.raises(SystemExit) as end:
+        main_negvqa(["check", str(path), "--out", str(out)])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert "97 of 100 checked conversions are right: 97.0 % (95 % interval 91.5 to 99.4" in said
+    assert "3 wrong: the negated question is unnatural" in said
+    assert json.loads(out.read_text())[0]["right"] == 97
+
+
+def test_two_people_are_compared_and_two_sheets_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, other = (tmp_path / f"{name}.json" for name in "abc")
+    one, two = ticks(80, 20), ticks(80, 20)
+    two["items"] = dict(zip(reversed(two["items"]), two["items"].values(), strict=True))
+    first.write_text(json.dumps(one))
+    second.write_text(json.dumps(two))
+    other.write_text(json.dumps(ticks(5, 5, sheet_name="other")))
+    with pytest.raises(SystemExit):
+        main_negvqa(["check", str(first), str(second)])
+    # Agreement 60 of 100, by chance 0.8^2 + 0.2^2 = 0.68: kappa = (0.6 - 0.68) / 0.32.
+    assert "agree on 60; Cohen's kappa -0.25" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main_negvqa(["check", str(first), str(other)])
+    assert end.value.code == 2
+    assert "different sheets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("[]", "no check exported"),
+        ('{"format": "else"}', "no check exported"),
+        ("{", "not valid JSON"),
+        (json.dumps({**ticks(1, 0), "items": None}), "lost its items"),
+        (json.dumps({**ticks(1, 0), "items": {"7": {"verdict": "maybe"}}}), "item '7'"),
+        (json.dumps({**ticks(1, 0), "items": {"7": {"verdict": "wrong", "error": None}}}), "item '7'"),
+        (json.dumps({**ticks(1, 0), "items": {"7": None}}), "item '7'"),
+    ],
+)
+def test_a_file_that_is_no_check_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "check.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=sentence):
+        check.read(path)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import numpy as np
+
+    from nein import images
+
+    folder = tmp_path_factory.mktemp("sheet")
+    images.write_png(folder / "images" / "1.png", np.full((30, 40, 3), 99, np.uint8))
+    row = {
+        "index": "1", "image": "images/1.png", "category": "GQA",
+        "original_question": "What is <b>on</b> it?", "negated_question": "What is not </script> on it?",
+        "A": "a cat & a dog", "B": "<img src=x>",
+        "original_answer": "A", "negated_answer": "B",
+    }  # fmt: skip
+    rows = [row, {**row, "index": "2"}, {**row, "index": "</script>", "image": "images/none.png"}]
+    sheet.write(folder / "check.html", rows, population=50, negator="rules")
+    return folder / "check.html"
+
+
+def test_the_sheet_is_one_file_without_network_or_markup_from_data(page: Path) -> None:
+    text = page.read_text()
+    assert "<b>on</b>" not in text
+    assert "<img src=x>" not in text
+    assert text.count("</script>") == 2  # its own two
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in html.unescape(text)
+    assert text.count("data:image/png;base64,") == 2
+    assert "The picture cannot be read" in text
+
+
+def test_ticks_survive_a_reload_and_leave_the_page_as_a_file_that_is_read(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("selenium")
+    from selenium.webdriver.common.by import By
+
+    driver = _browser(tmp_path)
+    try:
+        driver.get(page.as_uri())
+        radios = driver.find_elements(By.CSS_SELECTOR, ".item input[type=radio]")
+        radios[0].click()
+        second = driver.find_elements(By.CSS_SELECTOR, ".item")[1]
+        second.find_element(By.CSS_SELECTOR, "input[value=twice]").click()
+        second.find_element(By.CSS_SELECTOR, ".text").send_keys("told twice")
+        driver.find_element(By.ID, "who").send_keys("Ada")
+        for _ in range(20):  # the browser takes a moment to store them
+            driver.refresh()
+            progress = driver.find_element(By.ID, "progress").text
+            if not progress.startswith("0"):
+                break
+            time.sleep(0.2)
+        assert progress == "2 of 3 ticked, 1 right"
+        driver.find_element(By.ID, "open-only").click()
+        shown = [item.is_displayed() for item in driver.find_elements(By.CSS_SELECTOR, ".item")]
+        assert shown == [False, False, True]
+        driver.find_element(By.ID, "export").click()
+        exported = _wait_for(tmp_path)
+        assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    finally:
+        driver.quit()
+    found = check.read(exported)
+    assert found["checker"] == "Ada"
+    assert found["items"]["2"] == {"verdict": "wrong", "error": "twice", "note": "told twice"}
+    figures = check.evaluate(found)
+    assert (figures.right, figures.wrong, figures.open, figures.population) == (1, 1, 1, 50)
+
+
+def _browser(downloads: Path) -> Any:
+    from selenium import webdriver
+
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("there is no chromium with chromedriver on this machine")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"):
+        options.add_argument(argument)
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+
+
+def _wait_for(folder: Path) -> Path:
+    for _ in range(200):
+        found = list(folder.glob("check-*.json"))
+        if found:
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError("nothing was downloaded")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from nein.negvqa.build.convert import chosen, letters, record, wrong_option
+from nein.negvqa.build.sources import Choice
+
+
+def item(number: int, subset: str = "GQA") -> Choice:
+    return Choice(str(number), subset, b"x", "What is on it?", ("cat", "dog", "car", "bench"), number % 4)
+
+
+ITEMS = [item(number, ("GQA", "VQAv2")[number % 2]) for number in range(401)]
+
+
+def test_balanced_letters_are_even_in_every_subset() -> None:
+    found = letters(ITEMS, 1234, "balanced")
+    for subset in ("GQA", "VQAv2"):
+        counts = Counter(letter for letter, it in zip(found, ITEMS, strict=True) if it.subset == subset)
+        assert abs(counts["A"] - counts["B"]) <= 1
+
+
+def test_drawn_letters_are_random_and_not_balanced_by_force() -> None:
+    shares = [letters(ITEMS, seed, "drawn").count("A") for seed in range(40)]
+    assert 401 * 0.45 < sum(shares) / 40 < 401 * 0.55
+    assert max(shares) - min(shares) > 10
+
+
+def test_letters_and_options_depend_on_seed_and_item_not_on_order() -> None:
+    for rule in ("balanced", "drawn"):
+        found = dict(zip([i.id for i in ITEMS], letters(ITEMS, 1234, rule), strict=True))
+        turned = dict(zip([i.id for i in ITEMS[::-1]], letters(ITEMS[::-1], 1234, rule), strict=True))
+        assert found == turned
+        assert letters(ITEMS, 5, rule) != letters(ITEMS, 1234, rule)
+    assert wrong_option(ITEMS[3], 1) == wrong_option(ITEMS[3], 1)
+
+
+def test_every_wrong_option_has_its_chance_and_the_right_one_none() -> None:
+    counts = Counter(wrong_option(item(4 * number), 1234) for number in range(600))
+    assert set(counts) == {"dog", "car", "bench"}
+    assert min(counts.values()) > 150
+
+
+def test_the_answers_of_the_two_questions_are_each_other_s_opposite() -> None:
+    for letter in "AB":
+        found = record(item(1), "images/1.png", "What is not on it?", "cat", letter)
+        assert found[found["original_answer"]] == "dog"
+        assert found[found["negated_answer"]] == "cat"
+        assert found["original_answer"] == letter
+
+
+def test_the_sheet_s_sample_is_random_but_fixed_and_of_the_size_asked_for() -> None:
+    ids = [str(number) for number in range(500)]
+    found = chosen(ids, 100, 1234)
+    assert len(set(found)) == 100
+    assert found == chosen(ids[::-1], 100, 1234)
+    assert found != chosen(ids, 100, 1)
+    assert 200 < sum(map(int, found)) / 100 < 300  # not the first hundred
+    assert sorted(chosen(ids[:7], 100, 1234)) == ids[:7]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import base64
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from nein.errors import UserError
+from nein.negvqa.build.sources import load
+from tests.negvqa_build.conftest import rows, write
+
+
+def test_a_vmcbench_file_is_read_with_every_option(choices: Path) -> None:
+    found = load(str(choices)).items
+    assert len(found) == 24
+    assert (found[5].answer, found[5].subset, found[5].options) == (
+        "dog",
+        "TextVQA",
+        ("cat", "dog", "car", "bench"),
+    )
+    assert found[5].wrong == ["cat", "car", "bench"]
+    assert found[5].picture == choices.parent / "pictures" / "5.png"
+    assert not any(item.problem for item in found)
+
+
+def test_other_column_names_are_mapped(tmp_path: Path) -> None:
+    renamed = [
+        {
+            "id": r["index"],
+            "file": r["image"],
+            "prompt": r["question"],
+            "gold": r["answer"],
+            "opt1": "x",
+            "opt2": "y",
+        }
+        for r in rows()[:2]
+    ]
+    path = write(tmp_path, renamed)
+    names = {"index": "id", "image": "file", "question": "prompt", "answer": "gold", "A": "opt1", "B": "opt2"}
+    found = load(str(path), columns=names).items
+    assert [(item.answer, item.subset) for item in found] == [("x", "all"), ("y", "all")]
+    with pytest.raises(UserError, match=r"no question in the first record.*--columns\.question"):
+        load(str(path))
+    with pytest.raises(UserError, match="did you mean 'question'"):
+        load(str(path), columns={"questoin": "prompt"})
+
+
+def test_tables_and_lists_read_like_lines(choices: Path) -> None:
+    records = rows()
+    expected = load(str(choices))
+    as_list = choices.with_name("list.json")
+    as_list.write_text(json.dumps(records))
+    for suffix, delimiter in ((".csv", ","), (".tsv", "\t")):
+        with choices.with_suffix(suffix).open("w", newline="") as file:
+            writer = csv.DictWriter(file, records[0], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(records)
+        assert load(str(choices.with_suffix(suffix))).items == expected.items
+    assert load(str(as_list)).items == expected.items
+    assert load(str(as_list)).sha256 == expected.sha256
+
+
+def test_a_picture_may_be_in_the_record_itself(choices: Path) -> None:
+    data = (choices.parent / "pictures" / "0.png").read_bytes() * 4  # longer than any name
+    record = {**rows()[0], "image": base64.b64encode(data).decode()}
+    choices.write_text(json.dumps(record) + "\n")
+    assert load(str(choices)).items[0].picture == data
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"question": " "}, "no question"),
+        ({"answer": "E"}, "no letter of an option"),
+        ({"answer": "cat"}, "no letter of an option"),
+        ({"answer": None}, "no letter of an option"),
+        ({"B": None}, "fewer than two options"),
+        ({"index": 0}, "occurs twice"),
+        ({"image": "pictures/nowhere.png"}, "not there"),
+        ({"image": None}, "neither a file nor bytes"),
+        ({"A": "Cat", "B": "cat", "C": "CAT.", "D": " cat"}, "differs from the right one"),
+    ],
+)
+def test_a_record_that_cannot_be_used_stays_and_says_why(choices: Path, change: dict, problem: str) -> None:
+    records = rows()
+    records[1] = {**records[1], **change}
+    choices.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = load(str(choices)).items
+    assert len(found) == 24
+    assert problem in found[1].problem
+    assert [item.problem for item in found if item != found[1]] == [""] * 23
+
+
+def test_a_file_that_is_none_ends_in_one_sentence(choices: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="neither nano"):
+        load(str(tmp_path / "nowhere.jsonl"))
+    with pytest.raises(UserError, match="is not a folder"):
+        load(str(choices), pictures=str(tmp_path / "nowhere"))
+    choices.write_text('{"index": 1}\n{broken\n')
+    with pytest.raises(UserError, match="line 2, is not JSON"):
+        load(str(choices))
+    choices.write_text("")
+    with pytest.raises(UserError, match="no usable question"):
+        load(str(choices))
+
+
+def test_drawn_questions_have_options_that_are_really_wrong(tmp_path: Path) -> None:
+    from nein.nano.questions import iter_questions
+    from nein.negvqa.build.drawn import SPLIT
+
+    found = load("nano", questions=16, cache=tmp_path).items
+    for item, (_, scene, question) in zip(found, iter_questions(SPLIT, 16), strict=True):
+        assert item.answer == question.right
+        assert len(item.wrong) == len(item.options) - 1 >= 1
+        if item.subset == "presence":
+            assert not set(item.wrong) & set(scene.categories)
+        assert isinstance(item.picture, Path)
+        assert item.picture.is_file()
+    assert len({item.right for item in found}) > 1
