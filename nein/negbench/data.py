@@ -142,7 +142,7 @@ Task = RetrievalTask | ChoiceTask
 
 
 def check_items(items: Sequence[RetrievalItem], where: str) -> None:
-    """Raises UserError for items that no figure can be computed from: no caption, an id twice, a wrong kind."""
+    """Raises UserError for items without a caption, of a wrong kind, or with an id that occurs twice."""
     _unique([item.id for item in items], where)
     for item in items:
         if not item.captions or any(not text.strip() for text in item.captions):
