@@ -32,7 +32,14 @@ from metrics.loading import (
 )
 
 #: Names under which transformers' models keep what looks at the pixels.
-TOWERS = ("vision_tower", "vision_model", "high_res_vision_model", "visual", "vision_encoder", "vision_backbone")
+TOWERS = (
+    "vision_tower",
+    "vision_model",
+    "high_res_vision_model",
+    "visual",
+    "vision_encoder",
+    "vision_backbone",
+)
 
 
 class TransformersChoices:
@@ -91,7 +98,9 @@ class TransformersChoices:
         for group in self._groups(images):
             for turn in range(max((len(asked[i]) for i in group), default=0)):
                 members = [i for i in group if turn < len(asked[i])]
-                replies = self._batch([images[i] for i in members], [asked[i][turn] for i in members], scorings)
+                replies = self._batch(
+                    [images[i] for i in members], [asked[i][turn] for i in members], scorings
+                )
                 for i, reply in zip(members, replies, strict=True):
                     found[i][turn] = reply
         return found
@@ -256,6 +265,4 @@ def load(
             f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
             "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
         )
-    return TransformersChoices(
-        model, processor, source, batch_size=batch_size, max_new_tokens=max_new_tokens
-    )
+    return TransformersChoices(model, processor, source, batch_size=batch_size, max_new_tokens=max_new_tokens)

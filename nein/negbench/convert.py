@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nein-negbench convert",
-        description="Write a state dict of open_clip as a folder of safetensors, without running anything in it.",
+        description="Write a state dict of open_clip as a folder of safetensors; nothing in it is run.",
         epilog="Then: nein-negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name.",
     )
     parser.add_argument(

@@ -79,7 +79,8 @@ class NegvqaConfig:
         default=False, metadata=about("discard what another configuration left in OUT", "Output")
     )
     samples: NonNegativeInt = field(
-        default=400, metadata=about("questions with their answers in the page; all are in the files", "Output")
+        default=400,
+        metadata=about("questions with their answers in the page; all are in the files", "Output"),
     )
     batch_size: PositiveInt = field(
         default=8, metadata=about("pictures asked about together; lower it when memory runs out", "Machine")

@@ -3,7 +3,7 @@
     nein-negbench analyse --model nano:clip,random --out runs/templates
     nein-negbench analyse --model clip,negclip=negclip,sentence:sentence-transformers/all-MiniLM-L6-v2
 
-OUT/table.md, measures.csv    every measure of `nein.negbench.analysis.measures`, with intervals over the pairs
+OUT/table.md, measures.csv    every measure of `analysis.measures`, with intervals over the pairs of objects
 OUT/sentences.csv             every sentence, its group, and whether the paper prints its template
 OUT/coordinates.csv           the principal components that the plots show
 OUT/pca.png, pca_all.png      like figures 6 and 9 of the paper; measures.png
@@ -88,7 +88,7 @@ def analyse(
         encoded = encoder.read_texts(texts, texts)
         if encoded.reasons:
             text, reason = next(iter(encoded.reasons.items()))
-            raise UserError(f"'{name}' cannot encode {len(encoded.reasons)} of the sentences ({text!r}: {reason}).")
+            raise UserError(f"'{name}' cannot encode some of the sentences ({text!r}: {reason}).")
         rows = [encoded.features[[encoded.rows[s.text] for s in own]] for own in sets]
         values = [measure(part, own) for part, own in zip(rows, sets, strict=True)]
         clusters = ["/".join(sorted(pair)) for pair in pairs]
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         metavar="NAME,...",
         help="names, folders, hub ids, open_clip:ARCH/TAG, nano:clip, random, or sentence:FOLDER_OR_ID "
-        "f"(default: {','.join(MODELS)})",
+        f"(default: {','.join(MODELS)})",
     )
     parser.add_argument(
         "--objects", metavar="A/B,...", help=f"pairs of objects (default: {len(PAIRS)} pairs, dog/cat first)"
@@ -151,7 +151,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     for item in text.split(","):
         a, slash, b = (part.strip() for part in item.partition("/"))
         if not slash or not a or not b or a == b:
-            raise UserError(f"--objects has '{item}'; it must be pairs of two different objects: dog/cat,car/bus.")
+            raise UserError(f"--objects has '{item}'; it must be pairs of two objects: dog/cat,car/bus.")
         found.append((a, b))
     return found
 
@@ -167,14 +167,13 @@ def _markdown(found: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str,
     for name, (title, chance) in MEASURES.items():
         cells = [_figure(entries[name]) for entries in found.values()]
         rows.append([title, *cells, "" if chance is None else f"{chance:.2f}"])
-    table = tabulate.tabulate(
-        rows, ["", *found, "without structure"], tablefmt="pipe", disable_numparse=True
-    )
+    table = tabulate.tabulate(rows, ["", *found, "without structure"], tablefmt="pipe", disable_numparse=True)
     return (
         f"## Templates: what text encoders separate\n\n{table}\n\n"
-        f"Means over {len(pairs)} pairs of objects ({', '.join('/'.join(pair) for pair in pairs)}), ± the 95 % "
-        "interval over pairs. A small share between polarities together with a high cosine to the own negation "
-        f"means that negation hardly moves a sentence. {PUBLISHED} templates of each group are the paper's.\n"
+        f"Means over {len(pairs)} pairs of objects ({', '.join('/'.join(pair) for pair in pairs)}), ± the "
+        "95 % interval over pairs. A small share between polarities together with a high cosine to the own "
+        "negation means that negation hardly moves a sentence. "
+        f"{PUBLISHED} templates of each group are the paper's.\n"
     )
 
 

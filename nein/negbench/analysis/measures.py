@@ -3,17 +3,17 @@
 All figures are over unit features of the sentences of one pair of objects X and Y. The one-object sentences
 form a full design: object (X, Y) x polarity (affirmed, denied) x 24 templates.
 
-object, negation           Share of the variance that lies between the two objects, or the two polarities (eta
-                           squared): 1 would mean that nothing else moves a sentence. Unstructured features give
-                           1 / 95.
+object, negation           Share of the variance that lies between the two objects, or the two polarities
+                           (eta squared): 1 would mean that nothing else moves a sentence. Unstructured
+                           features give 1 / 95.
 object_held_out,           Accuracy of telling the object (the polarity) of a template that took no part in
 negation_held_out          forming the two centroids. Chance is 1/2.
-collapse_affirmed,         Mean cosine over all pairs of the group's 48 sentences: near 1 when an encoder puts them
-collapse_denied            all in one place.
+collapse_affirmed,         Mean cosine over all pairs of the group's 48 sentences: near 1 when an encoder puts
+collapse_denied            them all in one place.
 twin_negation              Mean cosine of a sentence and its denial, the object the same.
 twin_object                Mean cosine of the same template about X and about Y, affirmed.
-denied_object_held_out     As object_held_out, over denied sentences alone: what is left of the object once it is
-                           denied.
+denied_object_held_out     As object_held_out, over denied sentences alone: what is left of the object once it
+                           is denied.
 hybrid_held_out            Telling "X but not Y" from "Y but not X", by centroids of other templates.
 neither_held_out           Telling "X and Y" from "neither X nor Y", likewise.
 """

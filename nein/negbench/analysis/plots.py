@@ -31,7 +31,7 @@ def scatter(
 ) -> Plot:
     """One panel per model: the two principal components of the sentences of `groups`.
 
-    Colour is the group, the marker which object stands first; the components are those of the shown sentences.
+    Colour is the group, the marker which object stands first; components are those of the sentences shown.
     """
     chosen = [i for i, s in enumerate(sentences) if s.group in groups]
     columns = min(3, len(features))
