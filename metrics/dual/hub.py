@@ -62,6 +62,8 @@ class HubDual:
         self.source = source
         self.batch_size = batch_size
         self._names = set(tokenizer.model_input_names)
+        if model.config.model_type in FULL_LENGTH:
+            self._names.discard("attention_mask")
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)

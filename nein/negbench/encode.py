@@ -11,6 +11,7 @@ import functools
 import hashlib
 import logging
 import queue
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from nein.negbench.data import Media
 from nein.world import World
 
 log = logging.getLogger(__name__)
+UNUSABLE = "the picture is unusable: "
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Encoder:
         done = {
             number: rows
             for number, rows in self._journal(journals).items()
-            if self._cached(cache, "images", rows)
+            if self._cached(cache, "images", rows) and not _mended(media, rows)
         }
         todo = [b for b, names in enumerate(blocks) if b not in done and wanted.intersection(names)]
         self.world.barrier()  # all have read the journal before one of them writes
@@ -96,7 +98,8 @@ class Encoder:
             for number, rows in self._each(
                 mine, lambda b, own: self._block(media, blocks[b], own), f"pictures of {label}", len(todo)
             ):
-                lines.append({"block": number, "model": self.identity, "rows": rows})
+                record = {"block": number, "model": self.identity, "rows": rows, "at": time.time()}
+                lines.append(record)
         self.world.barrier()
 
     def read_pictures(
@@ -138,7 +141,7 @@ class Encoder:
                 rows.append({"reference": name, "key": key, "reason": ""})
                 frames.append(shown)
             except images.ImageError as error:
-                rows.append({"reference": name, "key": "", "reason": f"the picture is unusable: {error}"})
+                rows.append({"reference": name, "key": "", "reason": f"{UNUSABLE}{error}"})
                 frames.append([])
         cache.open(_scope(rows))
         space = self._space("images")
@@ -226,11 +229,9 @@ class Encoder:
         return f"negbench/{what}/{self.identity}"
 
     def _journal(self, journals: Path) -> dict[int, list[dict[str, str]]]:
-        return {
-            record["block"]: record["rows"]
-            for record in journal.read(journals, "pictures")
-            if record["model"] == self.identity
-        }
+        """Block -> its rows, the latest where a block was done again."""
+        found = [record for record in journal.read(journals, "pictures") if record["model"] == self.identity]
+        return {record["block"]: record["rows"] for record in sorted(found, key=lambda record: record["at"])}
 
     def _cached(self, cache: FeatureCache, what: str, rows: Sequence[dict[str, str]]) -> bool:
         cache.open(_scope(rows))
@@ -263,6 +264,18 @@ class Encoder:
             for number, result in found:
                 yield number, result
                 bar.update(1)
+
+
+def _mended(media: Media, rows: Sequence[dict[str, str]]) -> bool:
+    """Whether a picture that could not be read is there now: its block is then encoded again, as a whole."""
+    for row in rows:
+        if row["reason"].startswith(UNUSABLE):
+            try:
+                media.frames(row["reference"])
+            except images.ImageError:
+                continue
+            return True
+    return False
 
 
 def _scope(rows: Sequence[dict[str, str]]) -> str:

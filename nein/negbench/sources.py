@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from nein.errors import UserError, unknown
 from nein.negbench import official
@@ -221,7 +222,34 @@ def _dataset(
             questions = official.read_questions(files[0], row.layout)
             kind = BINARY if part.task.removesuffix(AFFIRMED) == BINARY else "mcq"
             tasks.append(ChoiceTask(name, questions, media, part.variant, kind, origin))
-    return DataSet(row.name, row.title, tuple(tasks), media)
+    return DataSet(row.name, row.title, tuple(_same_names(tasks)), media)
+
+
+def _same_names(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks with one reference per picture: files of one data set name the same picture by different
+    folders.
+
+    References with the same file name become the first of them, unless a file uses a name for two pictures.
+    """
+    for task in tasks:
+        names = [official.file_name(reference) for reference in task.references]
+        if len(set(names)) < len(names):
+            return list(tasks)
+    first: dict[str, str] = {}
+    for task in tasks:
+        for reference in task.references:
+            first.setdefault(official.file_name(reference), reference)
+
+    def renamed(records: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(replace(r, image=first[official.file_name(r.image)]) for r in records)
+
+    found: list[Task] = []
+    for task in tasks:
+        if isinstance(task, RetrievalTask):
+            found.append(replace(task, original=renamed(task.original), negated=renamed(task.negated)))
+        else:
+            found.append(replace(task, questions=renamed(task.questions)))
+    return found
 
 
 def _beside(parts: Sequence[tuple[Part, list[Path | None]]]) -> Path | None:

@@ -22,6 +22,7 @@ from nein import images, journal
 from nein.blocks import prefetch, share
 from nein.negbench import mcq
 from nein.negbench.data import ChoiceTask, Question
+from nein.negbench.encode import UNUSABLE
 from nein.world import World
 
 QUESTION = "Which caption describes the image?"
@@ -121,7 +122,7 @@ def _block(
     rows = []
     for i, (question, order) in enumerate(zip(questions, orders, strict=True)):
         if i not in found:
-            answer, letter, reason = None, None, f"the picture is unusable: {pictures[i]}"
+            answer, letter, reason = None, None, f"{UNUSABLE}{pictures[i]}"
         else:
             answer, (letter, reason) = found[i].text, _letter(found[i], question, order, manner)
         chosen = None if letter is None else order[LETTERS.index(letter)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,14 @@ from tests.metrics import tiny
 
 
 def write_video(path: Path, length: int, rate: int = 10) -> Path:
-    """A video whose n-th frame is grey of level 5 n."""
+    """A video whose n-th frame is grey of level 5 n (modulo 255)."""
     import av
 
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=rate)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         for number in range(length):
-            grey = np.full((48, 64, 3), 5 * number, dtype=np.uint8)
+            grey = np.full((48, 64, 3), 5 * number % 255, dtype=np.uint8)
             for packet in stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")):
                 container.mux(packet)
         for packet in stream.encode():
@@ -45,7 +46,7 @@ def test_a_longer_tail_of_the_path_decides_between_equal_names(tmp_path: Path) -
         Image.fromarray(tiny.picture(k)).save(tmp_path / name / "x.png")
     files = Files(tmp_path)
     assert (files.frames("/data/b/x.png")[0] == tiny.picture(1)).all()
-    with pytest.raises(ImageError, match="2 files below .* have this name"):
+    with pytest.raises(ImageError, match=r"2 files below .* have this name"):
         files.frames("/data/x.png")
 
 
@@ -72,7 +73,7 @@ def test_drawn_pictures_come_from_the_function() -> None:
 def test_four_frames_are_the_middles_of_four_equal_parts(length: int) -> None:
     found = video.frame_numbers(length)
     edges = [int((length - 1) * k / 4) for k in range(5)]
-    assert found == [int(np.round((a + b) / 2)) for a, b in zip(edges, edges[1:], strict=False)]
+    assert found == [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
     assert len(found) == 4
     assert min(found) >= 0
     assert max(found) < length
@@ -102,9 +103,9 @@ def test_a_truncated_video_is_an_error_of_that_video(tmp_path: Path, kept: float
             found = video.frames(cut)
         except ImageError as error:
             assert str(cut) in str(error)  # noqa: PT017 - either is right, by container
-        else:  # a container that does not say how long it should be: what is there is the video
-            assert suffix == "mkv"
-            assert len(found) == 4
+        else:  # a container that can be read without its end: what is there is the video
+            assert suffix != "mp4"
+            assert [frame.shape for frame in found] == [(48, 64, 3)] * 4
 
 
 def test_a_file_that_is_no_video_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The official CSV files: read as they are, written so that they can be read, wrong ones refused in a sentence."""
+"""The official CSV files: read as they are, written back the same, wrong ones refused in a sentence."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ MCQ = """correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_t
 0.0,This image does not feature a car.,h,p,n,negative,/data/coco/000000000139.jpg
 0,"This image features a dog, but not a car.",h,p,n,hybrid,C:\\coco\\000000000285.jpg
 """
+#: As pandas writes a column of lists: their text, quotes doubled.
 RETRIEVAL = """image_id,filepath,captions,positive_objects
-139,/data/coco/000000000139.jpg,"['A man\\'s dog.', ""It's a \\"dog\\"."", 'A, b']",['dog']
+139,/data/coco/000000000139.jpg,"[""A man's dog."", 'It\\'s a ""dog"".', 'A, b']",['dog']
 285,/data/coco/000000000285.jpg,['A bear.'],[]
 """
 
@@ -70,7 +71,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     asked = conftest.questions()
     official.write_questions(tmp_path / "q.csv", asked)
     assert official.read_questions(tmp_path / "q.csv") == asked
-    original, negated = conftest.items()
+    _, negated = conftest.items()
     official.write_retrieval(tmp_path / "r.csv", negated)
     assert official.read_retrieval(tmp_path / "r.csv", "negated") == negated
 

@@ -1,4 +1,4 @@
-"""Recall without the matrix: equal to sorting the whole matrix, fair to ties, blind to scale, small in memory."""
+"""Recall without the matrix: equal to sorting the whole of it, fair to ties, blind to scale, small."""
 
 from __future__ import annotations
 
