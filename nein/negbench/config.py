@@ -77,7 +77,7 @@ class NegbenchConfig:
     )
     features: Literal["normalised", "unnormalised"] = field(
         default="normalised",
-        metadata=about("unnormalised: as in the first publication of the benchmark", "How"),
+        metadata=about("unnormalised: multiple choice as first published", "How"),
     )
     pooling: Literal["normalise-first", "average-first"] = field(
         default="normalise-first", metadata=about("how frames of a video become one feature", "How")

@@ -52,6 +52,13 @@ class Files:
             "give the folder of the right one as --image-root"
         )
 
+    def exists(self, reference: str) -> bool:
+        """Whether there is such a file."""
+        try:
+            return self.path(reference).is_file()
+        except ImageError:
+            return False
+
     def frames(self, reference: str) -> list[np.ndarray]:
         """One picture, or four frames of a video. Raises ImageError."""
         path = self.path(reference)

@@ -209,7 +209,7 @@ def _notes(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
             notes.append(f"the rows differ in {what}; they are not comparable with each other.")
     for value, text in (
         ("paper", "protocol 'paper': the right option comes first and ties go to the first, as released."),
-        ("unnormalised", "features are not normalised, as in the first publication of the benchmark."),
+        ("unnormalised", "multiple choice compares features that are not normalised, as first published."),
     ):
         if any(value in (s["protocol"], s["features"]) for s in summaries):
             notes.append(text)

@@ -24,7 +24,6 @@ def retrieval_rows(
     pictures: Encoded,
     texts: Encoded,
     *,
-    features: str = "normalised",
     scale: float = 1.0,
     bias: float = 0.0,
 ) -> list[dict[str, Any]]:
@@ -35,7 +34,7 @@ def retrieval_rows(
     """
     rows = []
     for items in (task.original, task.negated):
-        rows += _one_kind(items, pictures, texts, features, scale, bias)
+        rows += _one_kind(items, pictures, texts, scale, bias)
     return rows
 
 
@@ -43,26 +42,25 @@ def _one_kind(
     items: Sequence[RetrievalItem],
     pictures: Encoded,
     texts: Encoded,
-    features: str,
     scale: float,
     bias: float,
 ) -> list[dict[str, Any]]:
     shown = [item for item in items if item.image in pictures.rows]
-    gallery = prepare(pictures.features[[pictures.rows[item.image] for item in shown]], features)
+    gallery = prepare(pictures.features[[pictures.rows[item.image] for item in shown]])
     place = {item.id: index for index, item in enumerate(shown)}
     captions = [(item, k) for item in shown for k, text in enumerate(item.captions) if text in texts.rows]
-    queries = prepare(texts.features[[texts.rows[item.captions[k]] for item, k in captions]], features)
+    queries = prepare(texts.features[[texts.rows[item.captions[k]] for item, k in captions]])
     own: list[list[int]] = [[] for _ in shown]
     for index, (item, _) in enumerate(captions):
         own[place[item.id]].append(index)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     if captions:
         ranks = retrieval.ranks(queries, gallery, [[place[item.id]] for item, _ in captions])
-        for row, (item, k) in zip(_ranked(ranks, features, scale, bias), captions, strict=True):
+        for row, (item, k) in zip(_ranked(ranks, scale, bias), captions, strict=True):
             found[TEXT_TO_IMAGE, f"{item.id}#{k}"] = row
         with_caption = [index for index, entries in enumerate(own) if entries]
         ranks = retrieval.ranks(gallery[with_caption], queries, [own[index] for index in with_caption])
-        for row, index in zip(_ranked(ranks, features, scale, bias), with_caption, strict=True):
+        for row, index in zip(_ranked(ranks, scale, bias), with_caption, strict=True):
             found[IMAGE_TO_TEXT, shown[index].id] = row
     rows = []
     for item in items:
@@ -77,10 +75,8 @@ def _one_kind(
     return rows
 
 
-def _ranked(ranks: retrieval.Ranks, features: str, scale: float, bias: float) -> list[dict[str, Any]]:
+def _ranked(ranks: retrieval.Ranks, scale: float, bias: float) -> list[dict[str, Any]]:
     recalls = {f"recall@{k}": ranks.recall(k) for k in retrieval.KS}
-    if features != "normalised":
-        scale, bias = 1.0, 0.0
     return [
         {
             "rank": int(ranks.rank[i]),
@@ -118,7 +114,11 @@ def choice_rows(
     protocol: str = "fixed",
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """One row per question, answered by the score of every option with the picture."""
+    """One row per question, answered by the score of every option with the picture.
+
+    features  "unnormalised" compares options by the products of features as they are, which the released code
+              did at first, in multiple choice only.
+    """
     shown = prepare(pictures.features, features)
     said = prepare(texts.features, features)
     if features != "normalised":

@@ -54,6 +54,9 @@ def evaluate(config: NegbenchConfig, world: World) -> str | None:
     if not any(selected.values()):
         there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
         raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")
+    for data in sets:
+        if selected[data.name]:
+            sources.check_pictures(data)
     atomic.check_writable(config.out_dir)
     device = world.device(config.device)
     with _lock(config.out_dir) if world.is_main else contextlib.nullcontext():
@@ -161,10 +164,12 @@ def _rows(
     if "scale" not in about:
         _note(run, choice, encoder.model)
         about = run.manifest()["models"]["model"]
-    own: dict[str, Any] = {"features": config.features, "scale": about["scale"], "bias": about["bias"]}
+    own = {"scale": about["scale"], "bias": about["bias"]}
     if isinstance(task, RetrievalTask):
         return results.retrieval_rows(task, pictures, texts, **own)
-    return results.choice_rows(task, pictures, texts, **own, protocol=config.protocol, seed=config.seed)
+    return results.choice_rows(
+        task, pictures, texts, **own, features=config.features, protocol=config.protocol, seed=config.seed
+    )
 
 
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -112,6 +112,23 @@ def select(tasks: Iterable[Task], wanted: Sequence[str], variants: Sequence[str]
     return kept
 
 
+def check_pictures(data: DataSet) -> None:
+    """Raises UserError when not one picture of a data set is there: the folder is then the wrong one.
+
+    Single ones that are missing become unscored rows.
+    """
+    if not isinstance(data.media, Files):
+        return
+    references = data.references
+    if not any(data.media.exists(reference) for reference in references):
+        row = ROWS[data.name]
+        raise UserError(
+            f"None of the {len(references)} pictures of {data.title} is there (the first is "
+            f"'{references[0]}'); give their folder as --image-root {data.name}=FOLDER. They come from: "
+            f"{row.pictures}."
+        )
+
+
 def limited(task: Task, limit: int | None) -> Task:
     """The first `limit` pictures (retrieval) or questions of a task. A smaller gallery is easier."""
     if limit is None:

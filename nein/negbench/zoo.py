@@ -40,9 +40,7 @@ class Model:
         return f"{where}; {_CONVERT.format(file=Path(self.file).name, name=self.name)}"
 
 
-def _row(
-    name: str, paper: str | None, repository: str | None, data: str = "none"
-) -> dict[str, tuple[str, str]]:
+def _row(paper: str | None, repository: str | None, data: str = "none") -> dict[str, tuple[str, str]]:
     known = {"paper_table1": paper, "repo_corrected": repository, "repo_corrected_type": repository}
     return {source: (model, data) for source, model in known.items() if model}
 
@@ -50,26 +48,24 @@ def _row(
 MODELS: dict[str, Model] = {
     row.name: row
     for row in (
-        Model("clip", "open_clip:ViT-B-32/openai", "", _row("clip", "CLIP", "CLIP-OpenAI")),
-        Model("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _row("", None, "CLIP-Laion400M")),
-        Model(
-            "clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "", _row("", None, "CLIP-datacomp")
-        ),
-        Model("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", _row("", None, "CLIP-Laion2B-Large")),
-        Model("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", _row("", None, "CLIP-Laion2B-Huge")),
-        Model("negclip", None, "negclip.pth", _row("", "NegCLIP", "NegCLIP")),
-        Model("conclip", None, "conclip_b32_openclip_version.pt", _row("", None, "ConCLIP")),
+        Model("clip", "open_clip:ViT-B-32/openai", "", _row("CLIP", "CLIP-OpenAI")),
+        Model("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _row(None, "CLIP-Laion400M")),
+        Model("clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "", _row(None, "CLIP-datacomp")),
+        Model("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", _row(None, "CLIP-Laion2B-Large")),
+        Model("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", _row(None, "CLIP-Laion2B-Huge")),
+        Model("negclip", None, "negclip.pth", _row("NegCLIP", "NegCLIP")),
+        Model("conclip", None, "conclip_b32_openclip_version.pt", _row(None, "ConCLIP")),
         Model(
             "clip-negfull",
             None,
             "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
-            _row("", "CLIP", "CLIP-OpenAI", "CC12M-NegFull"),
+            _row("CLIP", "CLIP-OpenAI", "CC12M-NegFull"),
         ),
         Model(
             "negclip-negfull",
             None,
             "NegCLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
-            _row("", "NegCLIP", "NegCLIP", "CC12M-NegFull"),
+            _row("NegCLIP", "NegCLIP", "CC12M-NegFull"),
         ),
         Model("biomedclip", "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"),
         Model("conch"),

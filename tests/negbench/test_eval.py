@@ -283,10 +283,12 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, 
         (["--scenes", "0"], "0"),
         (["--device", "gpu"], "--device is 'gpu'"),
         (["--split", "dev", "--data", "."], "--data nano"),
+        (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
         (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -> None:
+def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
+    line = [str(data) if word == "DATA" else word for word in line]
     with pytest.raises(UserError) as caught:
         run.evaluate(config.parse([*line, "--out", str(tmp_path / "out")])[0], World())
     assert said in str(caught.value)
