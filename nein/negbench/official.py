@@ -40,6 +40,7 @@ THEIRS = {ours: theirs for theirs, ours in WORDS.items()}
 POSITIONS: Mapping[str, tuple[str | None, ...]] = {
     "real": (None, HYBRID, AFFIRMATION, NEGATION),
     "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),
+    "control": (None, None, None, None),  # nothing but affirmations, of which nothing is known
 }
 _LIMIT = 10_000_000  # characters a cell may hold
 
@@ -69,8 +70,8 @@ def read_retrieval(path: Path, kind: str = ORIGINAL) -> tuple[RetrievalItem, ...
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """The questions of a multiple-choice or binary file, options in the file's order.
 
-    layout  "real" or "synthetic": which of `POSITIONS` says how the wrong options were made, where the file
-            has no columns `template_0` .. of its own. Binary files say nothing about templates.
+    layout  Which of `POSITIONS` ("real", "synthetic", "control") says how the wrong options were made, where
+            the file has no columns `template_0` .. of its own. Binary files say nothing about templates.
     """
     rows = _rows(path, ("correct_answer", "caption_0", "caption_1", "image_path"))
     seen: Counter[str] = Counter()

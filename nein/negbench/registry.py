@@ -103,17 +103,10 @@ ROWS: dict[str, Row] = {
             (
                 Part(
                     RETRIEVAL,
-                    TEMPLATED,
-                    ("msr_vtt_retrieval.csv",),
-                    ("msr_vtt_negated_retrieval.csv", "msr_vtt_retrieval_negated.csv"),
-                ),
-                Part(
-                    RETRIEVAL,
                     REPHRASED,
                     ("msr_vtt_retrieval.csv",),
                     ("msr_vtt_retrieval_rephrased_llama.csv",),
                 ),
-                Part(MCQ, TEMPLATED, ("msr_vtt_mcq.csv",)),
                 Part(MCQ, REPHRASED, ("msr_vtt_mcq_rephrased_llama.csv",)),
             ),
         ),
@@ -123,7 +116,7 @@ ROWS: dict[str, Row] = {
             _XRAY,
             (
                 Part(MCQ, TEMPLATED, ("chexpert_mcq.csv",)),
-                Part(MCQ + AFFIRMED, TEMPLATED, ("chexpert_mcq_no_negation.csv", "chexpert_mcq_control.csv")),
+                Part(MCQ + AFFIRMED, TEMPLATED, ("chexpert_mcq_no_negation.csv",)),
                 Part(BINARY, TEMPLATED, ("chexpert_binary_mcq.csv", "chexpert_binary_mcq_random.csv")),
                 Part(
                     BINARY + AFFIRMED,

@@ -236,7 +236,8 @@ def _dataset(
             tasks.append(RetrievalTask(name, original, negated, media, part.variant, origin))
         else:
             assert files[0] is not None
-            questions = official.read_questions(files[0], row.layout)
+            control = part.task.endswith(AFFIRMED)
+            questions = official.read_questions(files[0], "control" if control else row.layout)
             kind = BINARY if part.task.removesuffix(AFFIRMED) == BINARY else "mcq"
             tasks.append(ChoiceTask(name, questions, media, part.variant, kind, origin))
     return DataSet(row.name, row.title, tuple(_same_names(tasks)), media)
