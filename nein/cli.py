@@ -84,6 +84,11 @@ def main_negvqa(argv: Sequence[str] | None = None) -> NoReturn:
     _run("nein.negvqa.command:main", argv)
 
 
+def main_negbench(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-negbench`."""
+    _run("nein.negbench.command:main", argv)
+
+
 def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
     """Runs the command at `place` ("module:function"), imported only now."""
 

@@ -1,0 +1,1 @@
+"""Building NegBench data: concepts per image, negated captions, multiple-choice questions, hard pairs."""

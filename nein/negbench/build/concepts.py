@@ -1,0 +1,86 @@
+"""Which objects an image shows and which of the others a question may ask about: co-occurrence over a set.
+
+Source: Alhamoud et al., "Vision-Language Models Do Not Understand Negation" (NegBench), section 3 and
+appendix on data construction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NEGATIVES = 3  # absent objects kept per image, as published
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """One image on its way to the data set.
+
+    id         Unique in the set; the seed of everything drawn for the image.
+    path       The image file as the CSV files will name it.
+    captions   Affirmative captions; empty for sets without any (VOC).
+    positives  Objects it shows, distinct, in order of first mention.
+    negatives  Absent objects, the most plausible first.
+    problem    Why it yields nothing; empty if it does.
+    source_id  The picture it stems from: what intervals are clustered by. Empty: `id`.
+    notes      What happened to it on the way, for the card: counted, never silent.
+    """
+
+    id: str
+    path: str
+    captions: tuple[str, ...] = ()
+    positives: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
+    problem: str = ""
+    source_id: str = ""
+    notes: tuple[str, ...] = ()
+    evidence: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+class CoOccurrence:
+    """How often two objects are in one image, counted over images and not over instances."""
+
+    def __init__(self, images: Iterable[Sequence[str]] = ()) -> None:
+        self.images: Counter[str] = Counter()
+        self._pairs: dict[str, Counter[str]] = {}
+        for objects in images:
+            self.add(objects)
+
+    def add(self, objects: Sequence[str]) -> None:
+        """Counts one image; an object named twice counts once."""
+        distinct = list(dict.fromkeys(objects))
+        self.images.update(distinct)
+        for name in distinct:
+            self._pairs.setdefault(name, Counter()).update(other for other in distinct if other != name)
+
+    def together(self, first: str, second: str) -> int:
+        """Images that show both."""
+        return self._pairs.get(first, Counter())[second]
+
+    def negatives(self, positives: Sequence[str], count: int = NEGATIVES) -> tuple[str, ...]:
+        """The `count` objects that are most often seen with `positives` and are not among them.
+
+        Counts are summed over the positives. Ties go to the object seen in more images, then to the alphabet,
+        so that the choice depends on the set alone. An object never seen with any of them is not chosen:
+        fewer than `count` may come back.
+        """
+        present = set(positives)
+        total: Counter[str] = Counter()
+        for name in dict.fromkeys(positives):
+            total.update(self._pairs.get(name, Counter()))
+        ranked = sorted(
+            (name for name in total if name not in present),
+            key=lambda name: (-total[name], -self.images[name], name),
+        )
+        return tuple(ranked[:count])
+
+
+def with_negatives(images: Sequence[Concepts], count: int = NEGATIVES) -> Iterator[Concepts]:
+    """The images of an annotated set with their absent objects filled in, by the statistics of this set."""
+    from dataclasses import replace
+
+    seen = CoOccurrence(image.positives for image in images if not image.problem)
+    for image in images:
+        yield image if image.problem else replace(image, negatives=seen.negatives(image.positives, count))

@@ -1,0 +1,260 @@
+"""The CSV files NegBench is released as: read as they are, and written so that its own code reads them.
+
+    retrieval        filepath, captions (the text of a Python list of strings)
+    multiple choice  correct_answer, caption_0 .. caption_3, correct_answer_template, image_path
+    binary           correct_answer, caption_0, caption_1, image_path
+
+Names and values: https://github.com/m1k2zoo/negbench. Files written here carry further columns, which the
+released code ignores: `id`, `source`, `template_0` .. (each option's own template), `positive_objects`,
+`negative_objects`. List cells go through `ast.literal_eval`, which evaluates literals only.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from nein import atomic
+from nein.errors import UserError, near_match
+from nein.negbench.data import (
+    AFFIRMATION,
+    HYBRID,
+    NEGATION,
+    ORIGINAL,
+    TEMPLATES,
+    Option,
+    Question,
+    RetrievalItem,
+    check_items,
+    check_questions,
+)
+
+#: The file's word for a template -> ours.
+WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID}
+THEIRS = {ours: theirs for theirs, ours in WORDS.items()}
+#: Templates of the wrong options by position in the released files, whose right option is always at 0.
+POSITIONS: Mapping[str, tuple[str | None, ...]] = {
+    "real": (None, HYBRID, AFFIRMATION, NEGATION),
+    "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),
+    "control": (None, None, None, None),  # nothing but affirmations, of which nothing is known
+}
+_LIMIT = 10_000_000  # characters a cell may hold
+
+
+def read_retrieval(path: Path, kind: str = ORIGINAL) -> tuple[RetrievalItem, ...]:
+    """The items of a retrieval file. Raises UserError naming file, line and column for what is wrong."""
+    rows = _rows(path, ("filepath", "captions"))
+    seen: Counter[str] = Counter()
+    items = []
+    for line, row in rows:
+        image = _cell(row, "filepath", path, line)
+        items.append(
+            RetrievalItem(
+                id=row.get("id") or _name(image, seen),
+                image=image,
+                captions=_strings(row["captions"], f"{path}, line {line}, captions"),
+                kind=kind,
+                positives=_optional(row, "positive_objects", path, line),
+                negatives=_optional(row, "negative_objects", path, line),
+                source=row.get("source") or "",
+            )
+        )
+    check_items(items, str(path))
+    return tuple(items)
+
+
+def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
+    """The questions of a multiple-choice or binary file, options in the file's order.
+
+    layout  Which of `POSITIONS` ("real", "synthetic", "control") says how the wrong options were made, where
+            the file has no columns `template_0` .. of its own. Binary files say nothing about templates.
+    """
+    rows = _rows(path, ("correct_answer", "caption_0", "caption_1", "image_path"))
+    seen: Counter[str] = Counter()
+    questions = []
+    for line, row in rows:
+        image = _cell(row, "image_path", path, line)
+        texts = [row[name] for name in sorted(_captions(row), key=_number)]
+        while texts and not texts[-1]:  # files that mix questions of different length leave cells empty
+            texts.pop()
+        correct = _index(row["correct_answer"], len(texts), f"{path}, line {line}, correct_answer")
+        type_ = _template(row.get("correct_answer_template", ""), f"{path}, line {line}")
+        templates = _templates(row, len(texts), correct, type_, layout, f"{path}, line {line}")
+        questions.append(
+            Question(
+                id=row.get("id") or _name(image, seen),
+                image=image,
+                options=tuple(Option(text, kind) for text, kind in zip(texts, templates, strict=True)),
+                correct=correct,
+                type=type_,
+                positives=_optional(row, "positive_objects", path, line),
+                negatives=_optional(row, "negative_objects", path, line),
+                source=row.get("source") or file_name(image),
+            )
+        )
+    check_questions(questions, str(path))
+    return tuple(questions)
+
+
+def write_retrieval(path: Path, items: Sequence[RetrievalItem]) -> None:
+    """Writes items of one kind, atomically; `read_retrieval` gives them back."""
+    check_items(items, str(path))
+    columns = ["filepath", "captions", "id", "source", "positive_objects", "negative_objects"]
+    _write(path, columns, ([i.image, repr(list(i.captions)), i.id, i.source, *_objects(i)] for i in items))
+
+
+def write_questions(path: Path, questions: Sequence[Question]) -> None:
+    """Writes questions, options in the order they have, atomically; `read_questions` gives them back."""
+    check_questions(questions, str(path))
+    count = max((len(question.options) for question in questions), default=2)
+    numbers = range(count)
+    columns = [
+        "correct_answer", *(f"caption_{k}" for k in numbers), "correct_answer_template", "image_path",
+        "id", "source", *(f"template_{k}" for k in numbers), "positive_objects", "negative_objects",
+    ]  # fmt: skip
+
+    def cells(question: Question) -> list[object]:
+        blank = [""] * (count - len(question.options))
+        return [
+            question.correct,
+            *(option.text for option in question.options),
+            *blank,
+            THEIRS.get(question.type or "", ""),
+            question.image,
+            question.id,
+            question.source,
+            *(THEIRS.get(option.template or "", "") for option in question.options),
+            *blank,
+            *_objects(question),
+        ]
+
+    _write(path, columns, map(cells, questions))
+
+
+def file_name(reference: str) -> str:
+    """The last part of a path of any system: what a picture is recognised by."""
+    tail = PureWindowsPath(reference).name if "\\" in reference else PurePosixPath(reference).name
+    return tail or reference
+
+
+def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """(line, row) of every record; the columns `needed` are there."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}'.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"'{path}' is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    csv.field_size_limit(_LIMIT)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    found: list[tuple[int, dict[str, str]]] = []
+    try:
+        columns = list(reader.fieldnames or [])
+        missing = [name for name in needed if name not in columns]
+        if missing:
+            near = near_match(missing[0], columns)
+            guess = f" (is '{near}' meant?)" if near else ""
+            raise UserError(
+                f"'{path}' has no column '{missing[0]}'{guess}; it needs {', '.join(needed)} "
+                f"and has {', '.join(columns) or 'none'}."
+            )
+        for row in reader:
+            if None in row or None in row.values():
+                raise UserError(
+                    f"'{path}', line {reader.line_num}: the row has "
+                    f"{'more' if None in row else 'fewer'} cells than the header's {len(columns)}."
+                )
+            found.append((reader.line_num, row))
+    except csv.Error as error:
+        raise UserError(f"'{path}' is not valid CSV: {error} at line {reader.line_num}.") from None
+    if not found:
+        raise UserError(f"'{path}' has a header and no rows.")
+    return found
+
+
+def _cell(row: Mapping[str, str], column: str, path: Path, line: int) -> str:
+    if not row[column].strip():
+        raise UserError(f"'{path}', line {line}: the column '{column}' is empty.")
+    return row[column].strip()
+
+
+def _name(image: str, seen: Counter[str]) -> str:
+    """An id from the file name: "000000000139.jpg", from the second row with it on "000000000139.jpg#2"."""
+    name = file_name(image)
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}#{seen[name]}"
+
+
+def _captions(row: Mapping[str, str]) -> list[str]:
+    return [name for name in row if name.startswith("caption_") and name[8:].isdigit()]
+
+
+def _number(column: str) -> int:
+    return int(column.rpartition("_")[2])
+
+
+def _index(cell: str, count: int, where: str) -> int:
+    try:
+        value = float(cell)  # a file that went through pandas may say "0.0"
+    except ValueError:
+        value = -1.0
+    if not (value.is_integer() and 0 <= value < count):
+        raise UserError(f"{where}: '{cell}' is not the number of an option, 0 to {count - 1}.")
+    return int(value)
+
+
+def _template(word: str, where: str) -> str | None:
+    """Our name for a template, from the file's or our own."""
+    word = word.strip().lower()
+    if not word:
+        return None
+    found = WORDS.get(word, word)
+    if found not in TEMPLATES:
+        raise UserError(f"{where}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
+    return found
+
+
+def _templates(
+    row: Mapping[str, str], count: int, correct: int, type_: str | None, layout: str, where: str
+) -> list[str | None]:
+    if "template_0" in row:
+        return [_template(row.get(f"template_{k}", ""), where) for k in range(count)]
+    known: Sequence[str | None] = [None] * count
+    if type_ is not None and count == len(POSITIONS[layout]) and correct == 0:
+        known = POSITIONS[layout]
+    return [type_ if k == correct else known[k] for k in range(count)]
+
+
+def _optional(row: Mapping[str, str], column: str, path: Path, line: int) -> tuple[str, ...] | None:
+    cell = row.get(column, "")
+    return _strings(cell, f"{path}, line {line}, {column}") if cell.strip() else None
+
+
+def _strings(cell: str, where: str) -> tuple[str, ...]:
+    """The strings of a list cell: "['a', 'b']". Nothing in it is run."""
+    try:
+        value = ast.literal_eval(cell.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = None
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    shown = cell if len(cell) <= 60 else f"{cell[:57]}..."
+    raise UserError(f"{where}: {shown!r} is not a list of strings, such as ['a dog', 'a cat'].")
+
+
+def _objects(record: RetrievalItem | Question) -> tuple[str, str]:
+    return tuple("" if names is None else repr(list(names)) for names in (record.positives, record.negatives))  # type: ignore[return-value]
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    atomic.write_text(path, buffer.getvalue())

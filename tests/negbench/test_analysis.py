@@ -1,0 +1,196 @@
+"""The templates, and what is measured on them: made-up encoders of known structure, and end to end."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nein.errors import UserError
+from nein.negbench.analysis import command
+from nein.negbench.analysis.measures import MEASURES, components, measure
+from nein.negbench.analysis.templates import (
+    AFFIRMED,
+    DENIED,
+    GROUPS,
+    HYBRID,
+    NEITHER,
+    PAIRS,
+    TEMPLATES,
+    TWO,
+    Sentence,
+    fill,
+    sentences,
+)
+
+OWN = sentences(("dog", "cat"))
+WIDTH = 40
+
+
+def encoder(**weights: float) -> np.ndarray:
+    """Features with a known share of everything that a sentence is about."""
+    rng = np.random.default_rng(0)
+    axes = dict(zip(("base", "object", "negation", "second"), np.eye(WIDTH)[:4], strict=True))
+    form = rng.standard_normal((24, WIDTH)) * np.r_[np.zeros(4), np.ones(WIDTH - 4)] / np.sqrt(WIDTH - 4)
+
+    def of(s: Sentence) -> np.ndarray:
+        side = 1.0 if s.first else -1.0
+        denied = {AFFIRMED: -1.0, TWO: -1.0, DENIED: 1.0, NEITHER: 1.0, HYBRID: 0.0}[s.group]
+        x = weights.get("base", 1.0) * axes["base"] + weights.get("form", 1.0) * form[s.template]
+        x = x + weights.get("negation", 0.0) * denied * axes["negation"]
+        keep = 0.0 if weights.get("forget") and s.group == DENIED else 1.0
+        if s.group in (AFFIRMED, DENIED, HYBRID):
+            x = x + keep * weights.get("object", 0.0) * side * axes["object"]
+        return x
+
+    return np.stack([of(s) for s in OWN])
+
+
+def test_the_groups_have_the_published_sizes_and_say_what_they_should() -> None:
+    assert {group: len(TEMPLATES[group]) for group in GROUPS} == {
+        AFFIRMED: 24, DENIED: 24, TWO: 23, HYBRID: 24, NEITHER: 24,
+    }  # fmt: skip
+    assert sum(len(t) for t in TEMPLATES.values()) == 119
+    for group, texts in TEMPLATES.items():
+        assert len(set(texts)) == len(texts)
+        assert all(("{B}" in t or "{b}" in t) == (group in (TWO, HYBRID, NEITHER)) for t in texts)
+    words = ("not", "no", "neither", "without", "lacks", "missing", "excludes", "nowhere", "cannot")
+    for group in (AFFIRMED, TWO):
+        assert not any(w in t.lower().split() for t in TEMPLATES[group] for w in words)
+    for group in (DENIED, HYBRID, NEITHER):
+        assert all(any(w in t.lower().split() for w in words) for t in TEMPLATES[group]), group
+    assert TEMPLATES[DENIED][2] == "This image lacks {A}"
+    assert sum(s.published for s in OWN) == 2 * 5 * 5
+
+
+def test_sentences_are_filled_in_both_orders_and_are_english() -> None:
+    assert len(OWN) == len({s.text for s in OWN}) + 0 == 238
+    assert fill("{A} appears in this image", "apple", "dog") == "An apple appears in this image"
+    assert fill("There is no {a} in this image", "apple", "dog") == "There is no apple in this image"
+    assert fill("{A} is in the picture", "apple", "dog", "none") == "Apple is in the picture"
+    assert len(PAIRS) == 8
+
+
+def test_what_an_encoder_knows_is_what_is_measured() -> None:
+    both = measure(encoder(object=2.0, negation=2.0), OWN)
+    assert both["object_held_out"] == both["negation_held_out"] == both["hybrid_held_out"] == 1.0
+    assert both["object"] == pytest.approx(both["negation"], rel=0.1)
+    assert both["object"] > 0.3
+    nouns = measure(encoder(object=2.0), OWN)  # as the paper describes CLIP
+    assert nouns["object_held_out"] == 1.0
+    assert nouns["negation_held_out"] == pytest.approx(0.5, abs=0.05)
+    assert nouns["negation"] < 0.02
+    assert nouns["twin_negation"] == pytest.approx(1.0)
+    assert nouns["twin_object"] < 0.5
+    assert nouns["neither_held_out"] == pytest.approx(0.5, abs=0.05)
+    only = measure(encoder(negation=2.0), OWN)
+    assert only["negation_held_out"] == only["neither_held_out"] == 1.0
+    assert only["object_held_out"] == pytest.approx(0.5, abs=0.05)
+    assert only["object"] < 0.02
+
+
+def test_a_collapse_of_negated_captions_shows(  # as the paper describes ConCLIP
+) -> None:
+    plain = measure(encoder(object=2.0, negation=3.0, form=0.3), OWN)
+    collapsed = measure(encoder(object=2.0, negation=3.0, form=0.3, forget=1.0), OWN)
+    assert collapsed["collapse_denied"] > 0.95
+    assert plain["collapse_denied"] < 0.8
+    assert collapsed["denied_object_held_out"] == pytest.approx(0.5, abs=0.05)
+    assert plain["denied_object_held_out"] == 1.0
+    assert collapsed["negation_held_out"] == 1.0  # a scatter plot would look fine
+
+
+def test_structureless_features_give_the_stated_values() -> None:
+    found = [measure(np.random.default_rng(seed).standard_normal((len(OWN), 64)), OWN) for seed in range(80)]
+    for name, (_, expected) in MEASURES.items():
+        values = [f[name] for f in found]
+        if expected is not None:
+            assert np.mean(values) == pytest.approx(expected, abs=0.05 if expected > 0.1 else 0.004), name
+    same = measure(np.ones((len(OWN), 8)), OWN)
+    assert same["object"] == same["negation"] == 0.0
+    assert same["object_held_out"] == same["hybrid_held_out"] == 0.5
+    assert same["collapse_denied"] == pytest.approx(1.0)
+
+
+def test_scale_changes_no_measure() -> None:
+    features = encoder(object=1.0, negation=0.5)
+    scaled = features * np.random.default_rng(1).uniform(0.1, 10, (len(features), 1))
+    for name, value in measure(features, OWN).items():
+        assert measure(scaled, OWN)[name] == pytest.approx(value, abs=1e-9)
+
+
+def test_components_are_those_of_the_covariance() -> None:
+    x = np.random.default_rng(0).standard_normal((60, 5))
+    points, shares = components(x)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    values = np.linalg.eigvalsh(np.cov(unit.T))[::-1]
+    assert shares == pytest.approx(values[:2] / values.sum())
+    assert points.var(0, ddof=1) == pytest.approx(values[:2])
+    assert (points[np.abs(points).argmax(0), [0, 1]] > 0).all()
+
+
+def test_the_command_writes_numbers_and_pictures(
+    tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["--model", f"{clip_folder},random", "--objects", "dog/cat,car/bicycle,cup/chair"]
+    command.main([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
+    text = capsys.readouterr().out
+    assert "variance between polarities" in text
+    assert "3 pairs of objects" in text
+    rows = list(csv.DictReader((tmp_path / "out" / "measures.csv").open()))
+    assert len(rows) == 2 * len(MEASURES)
+    random = {row["measure"]: row for row in rows if row["model"] == "random"}
+    assert float(random["object"]["low"]) <= 1 / 95 + 0.003
+    assert random["object"]["pairs"] == "3"
+    written = list(csv.DictReader((tmp_path / "out" / "sentences.csv").open()))
+    assert len(written) == 3 * 238
+    assert sum(row["published"] == "True" for row in written) == 3 * 50
+    for name in ("pca.png", "pca_all.png", "measures.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    first = (tmp_path / "out" / "measures.csv").read_bytes()
+    command.main([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
+    assert (tmp_path / "out" / "measures.csv").read_bytes() == first
+
+
+def test_a_sentence_transformer_is_read_through_its_library(
+    tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+    from transformers import BertConfig, BertModel
+
+    from tests.metrics import tiny
+
+    words = tiny.tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=64)
+    with tiny.seeded(0):
+        config = BertConfig(vocab_size=len(words), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                            intermediate_size=32, max_position_embeddings=64)  # fmt: skip
+        BertModel(config).save_pretrained(tmp_path / "bert")
+    words.save_pretrained(tmp_path / "bert")
+    SentenceTransformer(str(tmp_path / "bert"), device="cpu").save(str(tmp_path / "st"))
+    line = ["--model", f"sentence:{tmp_path / 'st'}", "--objects", "dog/cat,car/cup"]
+    command.main([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
+    assert "| st " in capsys.readouterr().out.replace("|:", "| ")
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (["--objects", "dog"], "pairs of two objects"),
+        (["--objects", "dog/dog"], "pairs of two objects"),
+        (["--model", ","], "No model was named"),
+        (["--model", "clop"], "did you mean 'clip'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        command.main([*line, "--out", str(tmp_path / "out")])
+    assert said in str(caught.value)
+
+
+def test_an_unknown_sentence_transformer_is_one_sentence(tmp_path: Path) -> None:
+    import metrics
+
+    with pytest.raises(metrics.MetricError, match="There is no model folder 'nowhere'"):
+        command.main(["--model", "sentence:nowhere", "--out", str(tmp_path / "out")])

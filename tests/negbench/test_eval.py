@@ -1,0 +1,394 @@
+"""`nein-negbench eval`, as a user runs it: official files, resuming, refusing, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import metrics
+from nein.errors import UserError
+from nein.negbench import command, config, encode, official, published, registry, report, run, sources, zoo
+from nein.world import World
+from tests.negbench.conftest import items, questions
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The released files of COCO, CheXpert's binary sets, and a set of one's own, by hand."""
+    folder = tmp_path / "data"
+    (folder / "images").mkdir(parents=True)
+    original, negated = items()
+    official.write_retrieval(folder / "images" / "COCO_val_retrieval.csv", original)
+    name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
+    official.write_retrieval(folder / "images" / name, negated)
+    rows = ["correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path"]
+    words = {"affirmation": "positive", "negation": "negative", "hybrid": "hybrid"}
+    for q in questions():
+        texts = ",".join(f'"{o.text}"' for o in q.options)
+        rows.append(f"0,{texts},{words[q.type or '']},/cluster/val2017/{q.image}")
+    (folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv").write_text("\n".join(rows) + "\n")
+    for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):
+        lines = [f'0,"There is no {n}","There is a {n}",/x/{i:03d}.png' for i, n in enumerate("abcdefgh")]
+        if k:
+            lines = [line.replace("There is no", "We see a") for line in lines]
+        text = "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(lines) + "\n"
+        (folder / name).write_text(text)
+    return folder
+
+
+def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.NegbenchConfig:
+    line = ["--data", str(data), "--image-root", str(pictures), "--out", str(tmp_path / "out")]
+    line += ["--batch-size", "3", "--device", "cpu", *extra]
+    return config.parse(line)[0]
+
+
+def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:
+    """Runs the command; (model/data set) -> summary."""
+    options = settings(tmp_path, data, pictures, *extra)
+    run.evaluate(options, World())
+    return {f"{s['row'] or s['model']}/{s['dataset']}": s for s in report.read(options.out_dir)}
+
+
+def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:
+    folder = tmp_path / "out" / model / dataset / "samples"
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_released_files_are_evaluated_as_they_are(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
+) -> None:
+    found = evaluate(tmp_path, data, pictures, "--model", f"{clip_folder},random")
+    assert set(found) == {f"{m}/{d}" for m in ("clip", "random") for d in ("coco", "chexpert")}
+    about = {"task": "retrieval", "variant": "rephrased", "direction": "text_to_image"}
+    for summary in (found["clip/coco"], found["random/coco"]):
+        for kind in ("original", "negated"):
+            entry = report.pick(summary, **about, metric="recall@5", kind=kind)
+            assert entry is not None
+            assert entry["n"] == 16
+            assert 0 <= entry["low"] <= entry["value"] <= entry["high"] <= 1
+        assert report.pick(summary, **about, metric="gap@5") is not None
+    binary = found["clip/chexpert"]
+    assert {(f["task"], f["metric"]) for f in binary["figures"]} == {
+        (task, metric) for task in ("binary", "binary-control") for metric in ("accuracy", "chance")
+    }
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "negation gap@5" in text
+    assert "text-to-image recall with the original captions and with the rephrased negated ones is" in text
+    assert "(gap " in text
+    assert "CheXpert binary-control" in text
+    for name in ("recall.png", "mcq.png", "choices.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    figures = (tmp_path / "out" / "figures.csv").read_text().splitlines()
+    assert len(figures) == 1 + sum(len(s["figures"]) for s in found.values())
+
+
+def test_figures_are_those_of_a_plain_loop_over_the_model(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
+) -> None:
+    found = evaluate(tmp_path, data, pictures, "--model", str(clip_folder))["clip/coco"]
+    model = metrics.load_dual(str(clip_folder))
+    from nein.images import decode
+
+    credit = []
+    for question in questions():
+        image = model.encode([decode(pictures / "deep" / question.image)])[0].astype(float)
+        options = model.encode_text([o.text for o in question.options]).astype(float)
+        cosine = options @ image / np.linalg.norm(options, axis=1) / np.linalg.norm(image)
+        credit.append(float(np.argmax(cosine) == 0))
+    entry = report.pick(found, task="mcq", variant="rephrased", metric="accuracy", type="all")
+    assert entry is not None
+    assert entry["value"] == pytest.approx(np.mean(credit))
+    shown = np.stack([model.encode([decode(pictures / "deep" / f"{i:03d}.png")])[0] for i in range(8)])
+    original, _ = items()
+    captions = [(text, i) for i, item in enumerate(original) for text in item.captions]
+    texts = model.encode_text([text for text, _ in captions])
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (shown, texts)]
+    best = np.argsort(-(unit[1] @ unit[0].T), axis=1)[:, :5]
+    hits = np.mean([i in row for row, (_, i) in zip(best, captions, strict=True)])
+    entry = report.pick(
+        found, task="retrieval", metric="recall@5", kind="original", direction="text_to_image"
+    )
+    assert entry is not None
+    assert entry["value"] == pytest.approx(hits)
+
+
+def test_a_picture_is_encoded_once_for_all_tasks_and_never_again(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    plain = metrics.encoders.clip.ClipEncoder.encode
+
+    def counting(self: Any, images: Any) -> Any:
+        seen.append(len(images))
+        return plain(self, images)
+
+    monkeypatch.setattr("metrics.encoders.clip.ClipEncoder.encode", counting)
+    evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
+    assert sum(seen) == 8  # eight pictures, in retrieval twice and in multiple choice
+    first = rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco")
+    monkeypatch.setattr(zoo, "load", lambda *a, **k: pytest.fail("a finished run loads no model"))
+    evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
+    assert sum(seen) == 8
+    assert rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco") == first
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    evaluate(whole, data, pictures, "--model", str(clip_folder))
+    calls = []
+    plain = encode.Encoder._block
+
+    def killed(self: Any, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return plain(self, *args)
+
+    monkeypatch.setattr(encode.Encoder, "_block", killed)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(cut, data, pictures, "--model", str(clip_folder))
+    evaluate(cut, data, pictures, "--model", str(clip_folder))
+    name = next(p.name for p in (whole / "out").glob("clip*"))
+    for dataset in ("coco", "chexpert"):
+        assert rows_of(cut, name, dataset) == rows_of(whole, name, dataset)
+
+
+def test_a_selection_changes_no_row(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    evaluate(whole, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
+    evaluate(
+        part,
+        data,
+        pictures,
+        "--model",
+        str(clip_folder),
+        "--datasets",
+        "coco",
+        "--tasks",
+        "mcq",
+        "--limit",
+        "5",
+    )
+    name = next(p.name for p in (whole / "out").glob("clip*"))
+    all_rows = rows_of(whole, name, "coco")["mcq.rephrased.jsonl"].splitlines()
+    own = rows_of(part, name, "coco")
+    assert list(own) == ["mcq.rephrased.jsonl"]
+    assert own["mcq.rephrased.jsonl"].splitlines() == all_rows[:5]
+
+
+def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pictures: Path) -> None:
+    evaluate(tmp_path, data, pictures, "--model", "random")
+    with pytest.raises(UserError, match="made with protocol fixed, not paper"):
+        evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper")
+    found = evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper", "--overwrite")
+    assert found["random/coco"]["protocol"] == "paper"
+
+
+def test_replaced_weights_are_noticed(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "model"
+    shutil.copytree(clip_folder, copy)
+    evaluate(tmp_path, data, pictures, "--model", str(copy))
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(copy / "model.safetensors")
+    tensors["logit_scale"] += 1
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="have changed since"):
+        evaluate(tmp_path, data, pictures, "--model", str(copy))
+
+
+def test_missing_and_broken_pictures_are_unscored_and_counted(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
+) -> None:
+    import shutil
+
+    own = tmp_path / "pictures"
+    shutil.copytree(pictures, own)
+    (own / "deep" / "002.png").unlink()
+    (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
+    found = evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")["clip/coco"]
+    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    assert entry is not None
+    assert (entry["n"], entry["n_unscored"]) == (9, 3)
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "3 unscored" in text
+    assert "there is no file of this name" in text
+    for name in ("002.png", "005.png"):  # mended, the same command reads them
+        shutil.copy(pictures / "deep" / name, own / "deep" / name)
+    evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")
+    evaluate(tmp_path / "b", data, pictures, "--model", str(clip_folder), "--datasets", "coco")
+    name = next(p.name for p in (tmp_path / "out").glob("clip*"))
+    assert rows_of(tmp_path, name, "coco") == rows_of(tmp_path / "b", name, "coco")
+
+
+def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, pictures: Path) -> None:
+    fixed = evaluate(tmp_path / "a", data, pictures, "--model", "constant")["constant/coco"]
+    paper = evaluate(tmp_path / "b", data, pictures, "--model", "constant", "--protocol", "paper")[
+        "constant/coco"
+    ]
+    about = {"task": "mcq", "metric": "accuracy", "type": "all"}
+    assert report.pick(fixed, **about)["value"] == 0.25  # type: ignore[index]
+    assert report.pick(paper, **about)["value"] == 1.0  # type: ignore[index]
+    assert "ties go to the first" in (tmp_path / "b" / "out" / "table.md").read_text()
+
+
+def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, clip_folder: Path) -> None:
+    from tests.negbench.test_media import write_video
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    asked = questions(4, 4)
+    lines = ["correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path"]
+    for i, q in enumerate(asked):
+        write_video(folder / f"video{i}.mp4", 12 + i)
+        texts = ",".join(f'"{o.text}"' for o in q.options)
+        lines.append(f"0,{texts},hybrid,/vtt/video{i}.mp4")
+    data = (folder / "video2.mp4").read_bytes()
+    (folder / "video2.mp4").write_bytes(data[: len(data) // 2])
+    (folder / "msr_vtt_mcq_rephrased_llama.csv").write_text("\n".join(lines) + "\n")
+    model = str(clip_folder)
+    found = evaluate(tmp_path, folder, folder, "--model", model)["clip/msr-vtt"]
+    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    assert entry is not None
+    assert (entry["n"], entry["n_unscored"]) == (3, 1)
+    (reason,) = entry["reasons"]
+    assert "video2.mp4" in reason
+    with pytest.raises(UserError, match="pooling normalise-first, not average-first"):
+        evaluate(tmp_path, folder, folder, "--model", model, "--pooling", "average-first")
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (["--model", "clop"], "did you mean 'clip'"),
+        (["--model", "negclip"], "nein-negbench convert --architecture ViT-B-32 negclip.pth"),
+        (["--model", "conch"], "non-commercial research"),
+        (["--model", "none"], "No model was named"),
+        (["--datasets", "cocoa"], "did you mean 'coco'"),
+        (["--tasks", "mcqs"], "did you mean 'mcq'"),
+        (["--data", "nowhere"], "--data is 'nowhere'"),
+        (["--datasets", "coco"], "--data is nano"),
+        (["--preset", "paper"], "--data FOLDER"),
+        (["--protocol", "papr"], "papr"),
+        (["--scenes", "0"], "0"),
+        (["--device", "gpu"], "--device is 'gpu'"),
+        (["--split", "dev", "--data", "."], "--data nano"),
+        (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
+        (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
+    line = [str(data) if word == "DATA" else word for word in line]
+    with pytest.raises(UserError) as caught:
+        run.evaluate(config.parse([*line, "--out", str(tmp_path / "out")])[0], World())
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_absent_set_says_where_it_is(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        sources.load(str(data), names=["voc2007"])
+    assert "VOC2007_mcq.csv" in str(caught.value)
+    assert "drive.google.com" in str(caught.value)
+    assert "VOCtest_06-Nov-2007.tar" in str(caught.value)
+    with pytest.raises(UserError, match="has none of NegBench's files"):
+        sources.load(str(_empty(tmp_path)))
+
+
+def _empty(tmp_path: Path) -> Path:
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "empty"
+
+
+def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
+    asked, (original, negated) = questions(), items()
+    expected = set()
+    for row in registry.ROWS.values():
+        folder = tmp_path / row.name
+        folder.mkdir()
+        for part in row.parts:
+            if part.task == registry.RETRIEVAL:
+                official.write_retrieval(folder / part.files[-1], original)
+                official.write_retrieval(folder / part.negated[-1], negated)
+            else:
+                official.write_questions(folder / part.files[-1], asked)
+            expected.add((f"{row.name}/{part.task}", part.variant))
+        (found,) = sources.load(str(folder), names=[row.name])
+        assert {(t.name, t.variant) for t in found.tasks} == {
+            e for e in expected if e[0].startswith(row.name + "/")
+        }
+    assert {"coco", "voc2007", "hardneg-syn", "msr-vtt", "chexpert", "ham10000", "own"} == set(registry.ROWS)
+
+
+def test_a_changed_release_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    official.write_questions(tmp_path / "VOC2007_mcq.csv", questions())
+    row = registry.ROWS["voc2007"]
+    from dataclasses import replace
+
+    monkeypatch.setitem(registry.ROWS, "voc2007", replace(row, sha256={"VOC2007_mcq.csv": "0" * 64}))
+    sources.load(str(tmp_path))
+    assert "is not the released file" in caplog.text
+
+
+def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
+    found = published.figures("clip", "coco", "retrieval", "rephrased")
+    assert found["recall@5/original"].value == 54.8
+    assert found["recall@5/negated"].value == 48.0
+    assert published.figures("clip", "coco", "mcq", "rephrased")["accuracy/all"].value == 39.30
+    assert published.figures("clip", "coco", "mcq", "rephrased")["accuracy/negation"].value == 6.84
+    assert (
+        published.figures("clip", "coco", "mcq", "rephrased", features="unnormalised")["accuracy/all"].value
+        == 16.3
+    )
+    assert published.figures("negclip-negfull", "voc2007", "mcq", "rephrased")["accuracy/all"].value == 59.65
+    assert published.figures("clip", "coco", "mcq", "templated") == {}
+    assert published.figures("siglip", "coco", "mcq", "rephrased") == {}
+    figure = {"task": "mcq", "variant": "rephrased", "metric": "accuracy", "type": "all", "value": 0.4,
+              "low": None, "n": 5, "n_unscored": 0}  # fmt: skip
+    summary = {"model": "clip", "row": "clip", "dataset": "coco", "title": "COCO", "features": "normalised",
+               "protocol": "fixed", "limit": None, "kind": "dual", "figures": [figure]}  # fmt: skip
+    assert "39.3" in report.markdown([{**summary, "preset": "paper"}])
+    assert "39.3" not in report.markdown([{**summary, "preset": "nano"}])
+
+
+def test_the_command_lists_its_subcommands_and_loads_nothing_heavy() -> None:
+    code = "import sys; from nein.negbench import command; command.main(['--help'])\n"
+    code += "try:\n    command.main(['eval', '--help'])\nexcept SystemExit: pass\n"
+    code += (
+        "print([m for m in ('torch', 'transformers', 'PIL', 'matplotlib', 'open_clip') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert all(name in done.stdout for name in command.SUBCOMMANDS)
+    with pytest.raises(UserError, match="did you mean 'eval'"):
+        command.main(["evall"])
+
+
+def test_the_resolved_configuration_reads_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main(["eval", "--dry-run", "--model", "random", "--limit", "7"])
+    (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
+    again = config.parse(["--config", str(tmp_path / "c.yaml")])[0]
+    assert (again.model, again.limit, again.data) == (["random"], 7, "nano")
+
+
+def test_the_nano_world_is_the_default(tmp_path: Path) -> None:
+    options = config.parse(["--scenes", "12", "--model", "random", "--out", str(tmp_path / "out")])[0]
+    assert config.parse([])[0].model == ["nano:clip"]
+    text = run.evaluate(options, World())
+    assert text is not None
+    assert report.NANO_LABEL in text
+    manifest = json.loads((tmp_path / "out" / "random" / "nano" / "manifest.json").read_text())
+    assert manifest["status"] == "complete"
+    assert manifest["data"]["name"] == "nano"

@@ -1,0 +1,208 @@
+"""Rows and figures from given features: equal to a computation over the full matrix, losses counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.dual import controls
+from nein.negbench import figures, results
+from nein.negbench.data import ChoiceTask, RetrievalTask
+from nein.negbench.encode import Encoded
+from nein.negbench.media import Drawn
+from tests.metrics import tiny
+from tests.negbench.conftest import brute_force, items, questions
+
+MEDIA = Drawn(lambda name: tiny.picture(int(name[:3])))
+
+
+def encoded(names: list[str], seed: int, reasons: dict[str, str] | None = None) -> Encoded:
+    """Random features of unequal length for all names but those with a reason."""
+    rng = np.random.default_rng(seed)
+    kept = [name for name in dict.fromkeys(names) if name not in (reasons or {})]
+    features = rng.standard_normal((len(kept), 6)) * rng.uniform(0.1, 10, (len(kept), 1))
+    return Encoded(features.astype(np.float32), {name: i for i, name in enumerate(kept)}, reasons or {})
+
+
+def of(figures_: list[dict[str, Any]], **about: Any) -> dict[str, Any]:
+    (found,) = [f for f in figures_ if all(f.get(key) == value for key, value in about.items())]
+    return found
+
+
+@pytest.fixture
+def retrieval() -> RetrievalTask:
+    return RetrievalTask("x/retrieval", *items(30), MEDIA)
+
+
+@pytest.fixture
+def choice() -> ChoiceTask:
+    return ChoiceTask("x/mcq", questions(60, 30), MEDIA)
+
+
+def encode_retrieval(task: RetrievalTask, **reasons: dict[str, str]) -> tuple[Encoded, Encoded]:
+    texts = [text for item in (*task.original, *task.negated) for text in item.captions]
+    return encoded(task.references, 0, reasons.get("pictures")), encoded(texts, 1, reasons.get("texts"))
+
+
+def encode_choice(task: ChoiceTask, **reasons: dict[str, str]) -> tuple[Encoded, Encoded]:
+    texts = [option.text for question in task.questions for option in question.options]
+    return encoded(task.references, 2, reasons.get("pictures")), encoded(texts, 3, reasons.get("texts"))
+
+
+def test_recall_equals_the_full_matrix_both_ways(retrieval: RetrievalTask) -> None:
+    pictures, texts = encode_retrieval(retrieval)
+    found = figures.of_retrieval(results.retrieval_rows(retrieval, pictures, texts))
+    for kind, own in (("original", retrieval.original), ("negated", retrieval.negated)):
+        captions = [(text, i) for i, item in enumerate(own) for text in item.captions]
+        matrix = brute_force(
+            pictures.features[[pictures.rows[item.image] for item in own]],
+            texts.features[[texts.rows[text] for text, _ in captions]],
+        )
+        owner = np.array([i for _, i in captions])
+        for k in (1, 5):
+            t2i = np.mean([i in np.argsort(-column)[:k] for column, i in zip(matrix.T, owner, strict=True)])
+            i2t = np.mean([i in owner[np.argsort(-row)[:k]] for i, row in enumerate(matrix)])
+            about = {"metric": f"recall@{k}", "kind": kind}
+            assert of(found, **about, direction="text_to_image")["value"] == pytest.approx(t2i)
+            assert of(found, **about, direction="image_to_text")["value"] == pytest.approx(i2t)
+            assert of(found, **about, direction="text_to_image")["n"] == 60
+            assert of(found, **about, direction="image_to_text")["n"] == 30
+
+
+def test_the_gap_is_the_paired_difference(retrieval: RetrievalTask) -> None:
+    pictures, texts = encode_retrieval(retrieval)
+    rows = results.retrieval_rows(retrieval, pictures, texts)
+    found = figures.of_retrieval(rows)
+    for k in (1, 5):
+        gap = of(found, metric=f"gap@{k}", direction="text_to_image")
+        first, second = (
+            of(found, metric=f"recall@{k}", direction="text_to_image", kind=kind)
+            for kind in ("original", "negated")
+        )
+        assert gap["value"] == pytest.approx(first["value"] - second["value"])
+        assert gap["low"] < gap["value"] < gap["high"]
+        assert gap["clusters"] == 30
+    same = replace(retrieval, negated=tuple(replace(i, kind="negated") for i in retrieval.original))
+    again = figures.of_retrieval(results.retrieval_rows(same, pictures, texts))
+    assert of(again, metric="gap@5", direction="text_to_image")["value"] == 0
+
+
+def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
+    pictures, texts = encode_choice(choice)
+    rows = results.choice_rows(choice, pictures, texts)
+    for question, row in zip(choice.questions, rows, strict=True):
+        matrix = brute_force(
+            pictures.features[[pictures.rows[question.image]]],
+            texts.features[[texts.rows[option.text] for option in question.options]],
+        )[0]
+        assert row["scores"] == pytest.approx(matrix, abs=1e-6)
+        assert row["credit"] == float(np.argmax(matrix) == question.correct)
+    found = figures.of_choices(rows)
+    for type_ in ("affirmation", "negation", "hybrid"):
+        own = [row["credit"] for row in rows if row["type"] == type_]
+        assert of(found, metric="accuracy", type=type_)["value"] == pytest.approx(np.mean(own))
+    assert of(found, metric="accuracy", type="all")["value"] == pytest.approx(
+        np.mean([row["credit"] for row in rows])
+    )
+    assert of(found, metric="chance")["value"] == 0.25
+
+
+def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -> None:
+    rows = results.choice_rows(choice, *encode_choice(choice))
+    found = figures.of_choices(rows)
+    taken = [row["templates"][int(np.argmax(row["shares"]))] for row in rows]
+    wrong = [(row["type"], t) for row, t in zip(rows, taken, strict=True) if row["credit"] == 0]
+    for template in ("affirmation", "negation", "hybrid"):
+        share = taken.count(template) / len(taken)
+        assert of(found, metric="selected", template=template)["value"] == pytest.approx(share)
+        entry = of(found, metric="wrong", type="all", template=template)
+        assert entry["value"] == pytest.approx(sum(t == template for _, t in wrong) / len(wrong))
+        for type_ in ("affirmation", "negation", "hybrid"):
+            own = [t for y, t in wrong if y == type_]
+            entry = of(found, metric="wrong", type=type_, template=template)
+            assert entry["value"] == pytest.approx(own.count(template) / len(own))
+            assert entry["n"] == len(own)
+    assert sum(of(found, metric="selected", template=t)["value"] for t in set(taken)) == pytest.approx(1)
+
+
+def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice: ChoiceTask) -> None:
+    pictures, texts = encode_choice(choice)
+    scale = np.random.default_rng(4).choice([0.25, 8.0, 64.0], (len(texts.features), 1))
+    scaled = replace(texts, features=(texts.features * scale).astype(np.float32))
+    plain = results.choice_rows(choice, pictures, texts)
+    assert results.choice_rows(choice, replace(pictures, features=pictures.features * 32), scaled) == plain
+    raw = results.choice_rows(choice, pictures, scaled, features="unnormalised")
+    assert [row["credit"] for row in raw] != [row["credit"] for row in plain]
+    again = results.choice_rows(choice, pictures, texts, features="unnormalised")
+    assert [row["credit"] for row in raw] != [row["credit"] for row in again]
+
+
+def test_a_random_scorer_is_at_chance_within_its_interval() -> None:
+    model = controls.ControlEncoder("random", "3")
+    original, negated = items(200)
+    task = RetrievalTask("x/retrieval", original, negated, MEDIA)
+    texts = [text for item in (*original, *negated) for text in item.captions]
+    rng = np.random.default_rng(0)
+    pictures = Encoded(
+        rng.standard_normal((200, 64)).astype(np.float32), {f"{i:03d}.png": i for i in range(200)}, {}
+    )
+    said = Encoded(model.encode_text(texts), {text: i for i, text in enumerate(texts)}, {})
+    found = figures.of_retrieval(results.retrieval_rows(task, pictures, said))
+    for k in (1, 5):
+        entry = of(found, metric=f"recall@{k}", direction="text_to_image", kind="negated")
+        assert entry["low"] <= k / 200 <= entry["high"]
+    asked = ChoiceTask("x/mcq", questions(600, 200), MEDIA)
+    sentences = list(dict.fromkeys(o.text for q in asked.questions for o in q.options))
+    said = Encoded(model.encode_text(sentences), {text: i for i, text in enumerate(sentences)}, {})
+    found = figures.of_choices(results.choice_rows(asked, pictures, said))
+    entry = of(found, metric="accuracy", type="all")
+    assert entry["low"] <= 0.25 <= entry["high"]
+    assert entry["high"] - entry["low"] < 0.15
+
+
+def test_a_constant_scorer_gets_chance_and_all_by_the_released_convention(choice: ChoiceTask) -> None:
+    pictures, texts = encode_choice(choice)
+    same = replace(texts, features=np.ones_like(texts.features))
+    fixed = figures.of_choices(results.choice_rows(choice, pictures, same))
+    assert of(fixed, metric="accuracy", type="all")["value"] == 0.25
+    paper = figures.of_choices(results.choice_rows(choice, pictures, same, protocol="paper"))
+    assert of(paper, metric="accuracy", type="all")["value"] == 1.0
+
+
+def test_what_cannot_be_read_is_unscored_and_counted(retrieval: RetrievalTask, choice: ChoiceTask) -> None:
+    gone = {"003.png": "the picture is unusable: it is gone"}
+    text = retrieval.negated[5].captions[0]
+    pictures, texts = encode_retrieval(retrieval, pictures=gone, texts={text: "no finite feature"})
+    rows = results.retrieval_rows(retrieval, pictures, texts)
+    lost = {row["id"]: row["reason"] for row in rows if row["recall@1"] is None}
+    assert lost == {
+        "003.png#0": gone["003.png"], "003.png#1": gone["003.png"], "003.png": gone["003.png"],
+        "005.png#0": "no finite feature",
+    }  # fmt: skip
+    found = figures.of_retrieval(rows)
+    entry = of(found, metric="recall@1", direction="text_to_image", kind="negated")
+    assert (entry["n"], entry["n_unscored"]) == (57, 3)
+    assert entry["reasons"] == {gone["003.png"]: 2, "no finite feature": 1}
+    gap = of(found, metric="gap@1", direction="text_to_image")
+    assert (gap["n"], gap["n_unscored"]) == (57, 3)
+    rows = results.choice_rows(choice, *encode_choice(choice, pictures=gone))
+    assert [row["id"] for row in rows if row["credit"] is None] == ["q3", "q33"]
+    entry = of(figures.of_choices(rows), metric="accuracy", type="all")
+    assert (entry["n"], entry["n_unscored"]) == (58, 2)
+
+
+def test_one_kind_alone_has_no_gap(retrieval: RetrievalTask) -> None:
+    alone = replace(retrieval, negated=())
+    found = figures.of_retrieval(results.retrieval_rows(alone, *encode_retrieval(retrieval)))
+    assert {f["metric"] for f in found} == {"recall@1", "recall@5"}
+
+
+def test_the_models_own_score_is_what_is_kept(choice: ChoiceTask) -> None:
+    pictures, texts = encode_choice(choice)
+    plain = results.choice_rows(choice, pictures, texts)
+    own = results.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0)
+    assert own[0]["scores"] == pytest.approx([10 * x - 3 for x in plain[0]["scores"]])
+    assert [row["credit"] for row in own] == [row["credit"] for row in plain]

@@ -1,0 +1,150 @@
+"""Multiple choice put to a generative model: options in the question's order, the letter read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.choices import Asked, Reply, of_judge
+from metrics.judges.scripted import ScriptedJudge
+from nein.images import ImageError
+from nein.negbench import config, mcq, report, results, run, vlm
+from nein.negbench.data import ChoiceTask
+from nein.negbench.media import Drawn
+from nein.world import World
+from tests.metrics import tiny, tiny_judges
+from tests.negbench.conftest import questions
+
+TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int(name[:3]))))
+
+
+def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dict[str, dict[str, Any]]:
+    return vlm.ask(
+        lambda: model, task, len(task.questions), folder, manner=vlm.Manner(**manner), batch_size=3,
+        world=World(), label="test", fingerprint=None,
+    )  # fmt: skip
+
+
+def taker(wanted: str) -> Any:
+    """A judge that names the letter of the option whose text begins with `wanted`, else declines."""
+
+    def rule(image: np.ndarray, prompt: str) -> str:
+        for letter in "ABCD":
+            if f"{letter}. {wanted}" in prompt:
+                return f"({letter})"
+        return "I cannot tell."
+
+    return of_judge(ScriptedJudge(rule, f"takes {wanted}"))
+
+
+def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path: Path) -> None:
+    found = ask(taker("This image does not feature"), tmp_path)
+    letters = set()
+    for question in TASK.questions:
+        row = found[question.id]
+        order = mcq.order(question, 0)
+        assert question.options[row["chosen"]].text.startswith("This image does not feature")
+        assert order["ABCD".index(row["letter"])] == row["chosen"]
+        letters.add(row["letter"])
+    assert len(letters) > 2  # options are shuffled
+    rows = results.answer_rows(TASK, found)
+    assert all(row["templates"][row["shares"].index(1.0)] == "negation" for row in rows)
+
+
+def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path: Path) -> None:
+    task = replace(TASK, questions=questions(200, 8))
+    always = of_judge(ScriptedJudge(lambda image, text: "A", "always A"))
+    fixed = results.answer_rows(task, ask(always, tmp_path / "a", task))
+    assert np.mean([row["credit"] for row in fixed]) == pytest.approx(0.25, abs=0.1)
+    paper = results.answer_rows(task, ask(always, tmp_path / "b", task, protocol="paper"), protocol="paper")
+    assert np.mean([row["credit"] for row in paper]) == 1.0
+
+
+def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_path: Path) -> None:
+    def frames(name: str) -> np.ndarray:
+        if name == "002.png":
+            raise ImageError("002.png: gone")
+        return tiny.picture(int(name[:3]))
+
+    def rule(image: np.ndarray, prompt: str) -> str:
+        if (image == tiny.picture(3)).all():
+            raise RuntimeError("too hot")
+        return "I cannot tell." if (image == tiny.picture(4)).all() else "B"
+
+    task = replace(TASK, questions=questions(6, 8), media=Drawn(frames))
+    found = ask(of_judge(ScriptedJudge(rule, "fails")), tmp_path, task)
+    reasons = {name: row["reason"] for name, row in found.items() if row["chosen"] is None}
+    assert set(reasons) == {"q2", "q3", "q4"}
+    assert "gone" in reasons["q2"]
+    assert "too hot" in reasons["q3"]
+    assert reasons["q4"] == "the answer declines"
+    assert found["q4"]["answer"] == "I cannot tell."
+    assert [row["credit"] is None for row in results.answer_rows(task, found)] == [
+        False, False, True, True, True, False,
+    ]  # fmt: skip
+
+
+def test_answers_are_kept_and_only_missing_ones_asked_again(tmp_path: Path) -> None:
+    judge = ScriptedJudge(lambda image, text: "C", "C")
+    first = ask(of_judge(judge), tmp_path)
+    assert judge.asked == 20
+    assert ask(of_judge(judge), tmp_path) == first
+    assert judge.asked == 20
+    lines = (tmp_path / "answers-0000.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "answers-0000.jsonl").write_text("".join(lines[:-2]) + lines[-1][:40])
+    assert ask(of_judge(judge), tmp_path) == first
+    assert judge.asked == 25  # the last two blocks, of three and of two
+
+
+def test_probabilities_of_letters_choose_too(tmp_path: Path) -> None:
+    class Sure:
+        fingerprint, scorings, concurrent = "sure", ("logprob",), 0
+
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+        def answer(
+            self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        ) -> list[list[Reply]]:
+            return [[Reply(logprobs=(-3.0, -0.1, None, -5.0))] for _ in images]
+
+    found = ask(Sure(), tmp_path, scoring="logprob")
+    assert {row["letter"] for row in found.values()} == {"B"}
+
+
+def test_frames_of_a_video_become_one_picture() -> None:
+    media = Drawn(lambda name: [np.full((4, 6, 3), k, dtype=np.uint8) for k in range(4)])
+    sheet = vlm._picture(replace(TASK, media=media), TASK.questions[0])
+    assert not isinstance(sheet, str)
+    assert sheet.shape == (8, 12, 3)
+    assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]
+
+
+def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Path) -> None:
+    folder = tiny_judges.make_llava_15(tmp_path / "llava", seed=1)
+    line = [
+        "--vlm",
+        str(folder),
+        "--model",
+        "none",
+        "--scenes",
+        "6",
+        "--scoring",
+        "logprob",
+        "--tasks",
+        "mcq",
+    ]
+    options = config.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])[0]
+    run.evaluate(options, World())
+    (summary,) = report.read(tmp_path / "out")
+    entry = report.pick(summary, metric="accuracy", type="all")
+    assert entry is not None
+    assert entry["n"] + entry["n_unscored"] > 0
+    assert entry["n"] > 0
+    rows = (tmp_path / "out").glob("*/nano/samples/mcq.templated.jsonl")
+    assert sum(1 for path in rows for _ in path.open()) == entry["n"] + entry["n_unscored"]
