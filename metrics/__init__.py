@@ -3,6 +3,7 @@
     INFO                          what each metric is, by name, in the order of the paper's Table 3
     load_encoder("clip", ...)     networks behind the image metrics: clip, dino, lpips, fid
     load_judge("vqa", ...)        models that answer about a picture: vqa, ovd, itm
+    load_dual("owner/name")       models with an encoder for pictures and one for sentences
     metrics.similarity            L1, L2, CLIP-I, CLIP-T, DINO, LPIPS and the features for FID, together
     metrics.presence              Removal, Retention and AUC-Removal over any judge
     metrics.fid                   the Frechet distance and its interval
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import math
 import pkgutil
+from pathlib import Path
 from typing import Any
 
 from metrics.base import FeatureStore, Image, MetricError, MetricInfo, RecordStore, Score, choose
@@ -82,6 +84,15 @@ JUDGES: dict[str, str] = {
 GENERAL_JUDGES: dict[str, tuple[str, str]] = {
     "vqa": ("llava_next", "metrics.judges.vlm:load"),
     "ovd": ("owlv2", "metrics.judges.zero_shot:load"),
+}
+
+#: Models with an encoder for pictures and one for sentences: how a reference begins -> what loads it. Other
+#: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
+DUALS: dict[str, str] = {
+    "open_clip": "metrics.dual.openclip:load",
+    "conch": "metrics.dual.conch:load",
+    "random": "metrics.dual.controls:load",
+    "constant": "metrics.dual.controls:load",
 }
 
 #: Prefix of a reference -> what loads it. `plugin:NAME` is an entry point of the group `nein.judges`.
@@ -161,6 +172,57 @@ def load_judge(
     return _load("judge", table, kind, path_or_id, revision, device, dtype, options)
 
 
+def load_dual(
+    reference: str,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    batch_size: int = 32,
+) -> Any:
+    """Load a model with an encoder for pictures and one for sentences (`metrics.dual.base.DualEncoder`).
+
+    reference  A folder or hub id of transformers (CLIP, SigLIP, SigLIP 2, ...); "open_clip:ARCHITECTURE/TAG",
+               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; "random" and
+               "constant", controls that know nothing.
+
+    Raises MetricError, one sentence, for anything that cannot be loaded.
+    """
+    load = pkgutil.resolve_name(_dual_loader(reference))
+    return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
+
+
+def load_text_encoder(
+    reference: str,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    batch_size: int = 32,
+) -> Any:
+    """Load something with `encode_text`: any model of `load_dual`, or "sentence:FOLDER_OR_ID"."""
+    if not reference.startswith("sentence:"):
+        return load_dual(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
+    load = pkgutil.resolve_name("metrics.dual.sentences:load")
+    return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
+
+
+def dual_prefix(reference: str) -> str | None:
+    """The key of `DUALS` by which a reference is loaded, or None for a folder or hub id."""
+    prefix = reference.partition(":")[0]
+    bare = prefix in ("random", "constant") or ":" in reference
+    return prefix if prefix in DUALS and bare else None
+
+
+def _dual_loader(reference: str) -> str:
+    prefix = dual_prefix(reference)
+    if prefix is not None:
+        return DUALS[prefix]
+    if Path(reference, "open_clip_config.json").is_file():
+        return DUALS["open_clip"]
+    return "metrics.dual.hub:load"
+
+
 def _type_of(path_or_id: str, revision: str | None) -> str | None:
     from metrics.loading import check_folder, split_reference, type_of
 
@@ -185,6 +247,7 @@ def _load(
 
 
 __all__ = [
+    "DUALS",
     "ENCODERS",
     "IMAGE_METRICS",
     "INFO",
@@ -198,6 +261,9 @@ __all__ = [
     "RecordStore",
     "Score",
     "choose",
+    "dual_prefix",
+    "load_dual",
     "load_encoder",
     "load_judge",
+    "load_text_encoder",
 ]

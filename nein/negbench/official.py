@@ -167,7 +167,7 @@ def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]
             if None in row or None in row.values():
                 raise UserError(
                     f"'{path}', line {reader.line_num}: the row has "
-                    f"{'more' if None in row else 'fewer'} cells than the header has columns ({len(columns)})."
+                    f"{'more' if None in row else 'fewer'} cells than the header's {len(columns)}."
                 )
             found.append((reader.line_num, row))
     except csv.Error as error:

@@ -1,0 +1,101 @@
+"""What every two-tower model does here: features of pictures and of sentences, and a score of its own.
+
+Features leave a model unnormalised, as float32; normalising, averaging frames and comparing happen in
+float64 (`normalise`, `pool`, `similarity`), so that the number of rows compared at once cannot decide between
+two scores that are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from metrics.base import MetricError, choose
+
+NORMALISATIONS = ("normalised", "unnormalised")
+POOLINGS = ("normalise-first", "average-first")
+
+
+class DualEncoder(Protocol):
+    """Two encoders into one space of `width` dimensions.
+
+    scale, bias   The model's own score of a pair is scale * cosine + bias: for CLIP the learned temperature
+                  and 0, for SigLIP the logit before the sigmoid. Both are monotone in the cosine, so rankings
+                  are the cosine's.
+    fingerprint   20 hex digits over everything that decides a feature but the device.
+    """
+
+    fingerprint: str
+    width: int
+    scale: float
+    bias: float
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
+        ...
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
+        ...
+
+
+class TextEncoder(Protocol):
+    """The text half alone, for models that know no pictures."""
+
+    fingerprint: str
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray: ...
+
+
+def normalise(features: np.ndarray) -> np.ndarray:
+    """Rows of length 1 as float64; a row of zeros stays one. (..., D) -> (..., D)."""
+    x = np.asarray(features, dtype=np.float64)
+    # The largest entry is taken out first: with it, scaling by a power of two changes no bit.
+    largest = np.max(np.abs(x), axis=-1, keepdims=True)
+    x = x / np.where(largest == 0, 1.0, largest)
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    return x / np.where(length == 0, 1.0, length)
+
+
+def pool(frames: np.ndarray, order: str = "normalise-first") -> np.ndarray:
+    """One feature of a video from those of its frames, (F, D) -> (D,) float64; one frame is that frame.
+
+    order  "normalise-first": the mean of unit vectors, as released (NegBench, video_utils/model.py).
+           "average-first": the mean of the features as the network gives them.
+    """
+    choose("order of averaging", order, POOLINGS)
+    x = np.asarray(frames, dtype=np.float64)
+    if x.ndim != 2 or not len(x):
+        raise MetricError(f"Frames must be an array of shape (frames, features), not {x.shape}.")
+    if len(x) == 1:
+        return x[0]
+    return (normalise(x) if order == "normalise-first" else x).mean(0)
+
+
+def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
+    """(N, D) features as `similarity` compares them, float64.
+
+    kind  "normalised": unit rows, so the product is the cosine. "unnormalised": as they are; NegBench's first
+          release compared options so, and its first figures have that in them (README, 2025-03).
+    """
+    choose("kind of features", kind, NORMALISATIONS)
+    return normalise(features) if kind == "normalised" else np.asarray(features, dtype=np.float64)
+
+
+def similarity(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Products of prepared features: (I, D) and (T, D) -> (I, T) float32.
+
+    Worked out in float64 and rounded once: equal pairs get equal scores wherever they stand in the matrix.
+    """
+    return (images @ texts.T).astype(np.float32)
+
+
+def own_score(model: Any, cosine: np.ndarray | float) -> Any:
+    """The model's own score for a cosine: scale * cosine + bias."""
+    return np.asarray(cosine, dtype=np.float64) * model.scale + model.bias

@@ -1,0 +1,96 @@
+"""CONCH, a vision-language model for histopathology (Lu et al., Nature Medicine 30, 2024).
+
+Its weights (huggingface.co/MahmoodLab/conch) are given out on request, for non-commercial research; its code
+is the package `conch` of github.com/mahmoodlab/CONCH, which is on no package index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError, choose
+from metrics.dual.openclip import OpenClipDual
+from metrics.encoders.clip import stack
+from metrics.loading import DTYPES, Source, exact, file_sha256
+
+PREFIX = "conch:"
+ARCHITECTURE = "conch_ViT-B-16"
+_LIMIT = 127  # tokens; the 128th place is the summary's, filled with padding here
+
+
+class ConchDual(OpenClipDual):
+    """CONCH through its own package: pictures into the contrastive projection."""
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
+        from PIL import Image
+
+        parts = []
+        with exact():
+            for start in range(0, len(images), self.batch_size):
+                batch = [self.transform(Image.fromarray(i)) for i in images[start : start + self.batch_size]]
+                pixels = torch.stack(batch).to(self.device, self.dtype)
+                parts.append(self.model.encode_image(pixels, proj_contrast=True, normalize=False))
+        return stack(parts, self.width)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
+        parts = []
+        with exact():
+            for start in range(0, len(texts), self.batch_size):
+                tokens = self.tokenizer(list(texts[start : start + self.batch_size])).to(self.device)
+                parts.append(self.model.encode_text(tokens, normalize=False))
+        return stack(parts, parts[0].shape[1] if parts else self.width)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "library": "conch", "architecture": ARCHITECTURE}
+
+
+def load(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> ConchDual:
+    """Load "conch:FILE", FILE being the `pytorch_model.bin` the licence holder downloaded.
+
+    Raises MetricError when the package or the file is missing.
+    """
+    choose("dtype", dtype, DTYPES)
+    try:
+        from conch.open_clip_custom import create_model_from_pretrained, get_tokenizer
+    except ImportError:
+        raise MetricError(
+            "CONCH needs its own package and weights, both under a licence for non-commercial research: "
+            "install github.com/mahmoodlab/CONCH, ask for access at huggingface.co/MahmoodLab/conch, and "
+            "give the file as conch:FILE."
+        ) from None
+    path = Path(path_or_id.removeprefix(PREFIX)).expanduser()
+    if not path.is_file():
+        raise MetricError(
+            f"There is no file '{path}'; download pytorch_model.bin from huggingface.co/MahmoodLab/conch, "
+            "once access is granted, and give it as conch:FILE."
+        )
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)  # the package's own call sets nothing
+        model, transform = create_model_from_pretrained(ARCHITECTURE, str(path), device=device)
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MetricError(f"Cannot load CONCH from '{path}': {first}") from error
+    model.to(DTYPES[dtype]).eval().requires_grad_(False)
+    source = Source(path_or_id, None, file_sha256(path))
+    return ConchDual(model, transform, _tokenise(get_tokenizer()), source, dtype=dtype, batch_size=batch_size)
+
+
+def _tokenise(tokenizer: Any) -> Any:
+    """What the package's `tokenize` does, by calls that current versions of transformers still have."""
+
+    def tokenise(texts: Sequence[str]) -> torch.Tensor:
+        found = tokenizer(
+            list(texts), max_length=_LIMIT, truncation=True, padding="max_length", return_tensors="pt"
+        )
+        return torch.nn.functional.pad(found["input_ids"], (0, 1), value=tokenizer.pad_token_id)
+
+    return tokenise

@@ -1,0 +1,152 @@
+"""Two-tower models of transformers: CLIP, SigLIP, SigLIP 2 and every class with the same three parts.
+
+Needed are `get_image_features`, `get_text_features` and `logit_scale`; `logit_bias` where the model scores
+with a sigmoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError, check_image
+from metrics.encoders.clip import ClipEncoder, pooled, stack
+from metrics.encoders.clip import load as load_clip
+from metrics.loading import (
+    SharedTokenizer,
+    Source,
+    exact,
+    fingerprint,
+    from_pretrained,
+    library,
+    load_model,
+    source_fields,
+    split_reference,
+    type_of,
+)
+
+#: Sentences are padded to the full length: these models saw no other kind and mask nothing.
+FULL_LENGTH = ("siglip", "siglip2")
+
+
+class ClipDual(ClipEncoder):
+    """`ClipEncoder`, which has the published transform, with the score of its model."""
+
+    @property
+    def width(self) -> int:
+        return int(self.model.config.projection_dim)
+
+    @property
+    def scale(self) -> float:
+        return float(self.model.logit_scale.exp())
+
+    bias = 0.0
+
+
+class HubDual:
+    """Any other two-tower model of transformers, behind its own image processor (PIL) and tokenizer.
+
+    batch_size  Pictures or sentences per forward pass.
+    """
+
+    def __init__(
+        self, model: Any, processor: Any, tokenizer: Any, source: Source, batch_size: int = 32
+    ) -> None:
+        self.model = model
+        self.processor = processor
+        self.tokenizer = SharedTokenizer(tokenizer)
+        self.source = source
+        self.batch_size = batch_size
+        self._names = set(tokenizer.model_input_names)
+        self.scale = float(model.logit_scale.exp())
+        bias = getattr(model, "logit_bias", None)
+        self.bias = 0.0 if bias is None else float(bias)
+        self.width = self.encode_text(["."]).shape[1]
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a feature, JSON-serialisable."""
+        return {
+            "kind": "dual",
+            "class": type(self.model).__name__,
+            **source_fields(self.source),
+            "preprocess": f"{type(self.processor).__name__}, {library()}",
+            "text": f"padding {self._padding}, at most {self._limit} tokens",
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+        }
+
+    @property
+    def _padding(self) -> bool | str:
+        return "max_length" if self.model.config.model_type in FULL_LENGTH else True
+
+    @property
+    def _limit(self) -> int:
+        return int(self.model.config.text_config.max_position_embeddings)
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
+        for image in images:
+            check_image(image)
+        parts = []
+        with exact():
+            for start in range(0, len(images), self.batch_size):
+                batch = list(images[start : start + self.batch_size])
+                inputs = self.processor(images=batch, return_tensors="pt", input_data_format="channels_last")
+                parts.append(pooled(self.model.get_image_features(**self._place(inputs))))
+        return stack(parts, self.width)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
+        parts = []
+        with exact():
+            for start in range(0, len(texts), self.batch_size):
+                tokens = self.tokenizer(
+                    list(texts[start : start + self.batch_size]),
+                    padding=self._padding,
+                    truncation=True,
+                    max_length=self._limit,
+                    return_tensors="pt",
+                )
+                kept = {key: tokens[key] for key in tokens if key in self._names}
+                parts.append(pooled(self.model.get_text_features(**self._place(kept))))
+        return stack(parts, parts[0].shape[1] if parts else self.width)
+
+    def _place(self, inputs: Any) -> dict[str, Any]:
+        dtype = self.model.dtype
+        return {
+            key: value.to(self.model.device, dtype if value.is_floating_point() else value.dtype)
+            for key, value in inputs.items()
+            if isinstance(value, torch.Tensor)
+        }
+
+
+def load(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> ClipDual | HubDual:
+    """Load a two-tower model from a folder (safetensors) or the hub. Raises MetricError, one sentence."""
+    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+
+    name, revision = split_reference(path_or_id, revision)
+    if type_of(name, revision) == "clip":
+        clip = load_clip(name, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
+        return ClipDual(clip.model, clip.tokenizer._tokenizer, clip.preprocess, clip.source, batch_size)
+    model, source = load_model(
+        AutoModel, name, model_type=None, revision=revision, device=device, dtype=dtype
+    )
+    missing = [
+        part
+        for part in ("get_image_features", "get_text_features", "logit_scale")
+        if not hasattr(model, part)
+    ]
+    if missing:
+        raise MetricError(
+            f"'{path_or_id}' is a '{model.config.model_type}' checkpoint, which has no {missing[0]}; "
+            "choose a two-tower model such as CLIP or SigLIP."
+        )
+    processor = from_pretrained(AutoImageProcessor, source.reference, revision=source.revision, backend="pil")
+    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    return HubDual(model, processor, tokenizer, source, batch_size)

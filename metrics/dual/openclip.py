@@ -1,0 +1,310 @@
+"""Models of open_clip: by architecture and tag, from the hub, or from a folder that `convert` wrote.
+
+    open_clip:ViT-B-32/openai                     a published tag; QuickGELU where the tag's weights need it
+    open_clip:ViT-B-32/path/to/weights.safetensors
+    open_clip:hf-hub:OWNER/NAME                   BioMedCLIP, say
+    FOLDER                                        open_clip_config.json and open_clip_model.safetensors
+
+NegCLIP, ConCLIP and NegBench's fine-tuned models are published as PyTorch pickles; `convert` reads such a
+file once, with `weights_only=True`, and writes a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError, check_image, choose
+from metrics.encoders.clip import stack
+from metrics.loading import (
+    DTYPES,
+    SharedTokenizer,
+    Source,
+    exact,
+    fingerprint,
+    folder_digest,
+    source_fields,
+)
+from metrics.preprocess import map_images
+
+CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+PREFIX = "open_clip:"
+
+
+class OpenClipDual:
+    """A model of open_clip behind the library's own transform for it.
+
+    model      `open_clip.CLIP`, `CustomTextCLIP` or another class with `encode_image`, `encode_text`.
+    transform  A PIL picture -> (3, H, W) float32 tensor.
+    tokenizer  A list of sentences -> (N, L) int64 tensor.
+    """
+
+    def __init__(
+        self, model: Any, transform: Any, tokenizer: Any, source: Source, *, dtype: str, batch_size: int = 32
+    ) -> None:
+        self.model = model
+        self.transform = transform
+        self.tokenizer = SharedTokenizer(tokenizer)
+        self.source = source
+        self.batch_size = batch_size
+        self.dtype = DTYPES[choose("dtype", dtype, DTYPES)]
+        self.device = next(model.parameters()).device
+        self.scale = float(model.logit_scale.exp())
+        bias = getattr(model, "logit_bias", None)
+        self.bias = 0.0 if bias is None else float(bias)
+        self.width = self.encode_text(["."]).shape[1]
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a feature, JSON-serialisable."""
+        from importlib.metadata import version
+
+        preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}
+        return {
+            "kind": "dual",
+            "class": type(self.model).__name__,
+            **source_fields(self.source),
+            "quick_gelu": _quick_gelu(self.model),
+            "preprocess": {key: _plain(value) for key, value in sorted(preprocess.items())},
+            "library": f"open_clip {version('open_clip_torch')}",
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+        }
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
+        from PIL import Image
+
+        for image in images:
+            check_image(image)
+        inputs = map_images(lambda image: self.transform(Image.fromarray(image)), images)
+        parts = []
+        with exact():
+            for start in range(0, len(inputs), self.batch_size):
+                pixels = torch.stack(inputs[start : start + self.batch_size]).to(self.device, self.dtype)
+                parts.append(self.model.encode_image(pixels))
+        return stack(parts, self.width)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
+        parts = []
+        with exact():
+            for start in range(0, len(texts), self.batch_size):
+                tokens = self.tokenizer(list(texts[start : start + self.batch_size])).to(self.device)
+                parts.append(self.model.encode_text(tokens))
+        return stack(parts, parts[0].shape[1] if parts else self.width)
+
+
+def load(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> OpenClipDual:
+    """Load a model by one of the references above. Raises MetricError, one sentence."""
+    choose("dtype", dtype, DTYPES)
+    open_clip = _library()
+    if revision is not None:
+        raise MetricError(f"'{path_or_id}': open_clip takes no revision; leave '@{revision}' out.")
+    name, tag = _parts(open_clip, path_or_id)
+    quick = tag is not None and _needs_quick_gelu(open_clip, name, tag)
+    with _quietly(), torch.random.fork_rng(devices=[]):
+        try:
+            model, transform = open_clip.create_model_from_pretrained(
+                name, tag, precision=_precision(dtype), device=device, force_quick_gelu=quick,
+                weights_only=True,
+            )  # fmt: skip
+            tokenizer = open_clip.get_tokenizer(name)
+        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {first}") from error
+    model.eval().requires_grad_(False)
+    folder = name.removeprefix("local-dir:")
+    digest = folder_digest(Path(folder)) if folder != name else _tensor_digest(model)
+    source = Source(path_or_id, None, digest)
+    return OpenClipDual(model, transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
+
+
+def is_folder(path: str) -> bool:
+    """Whether a folder holds a model in open_clip's layout."""
+    return Path(path, CONFIG).is_file()
+
+
+def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool = False) -> dict[str, Any]:
+    """Write a state dict of open_clip as a folder of safetensors; returns what it was made from.
+
+    source        .pt, .pth, .bin or .ckpt file (read with `weights_only=True`: nothing in it runs) or
+                  .safetensors; a state dict, or a training checkpoint with one under "state_dict".
+    folder        Must not exist; appears only once it is complete.
+    architecture  Name in open_clip's table, such as "ViT-B-32", or a JSON file with such a configuration.
+    quick_gelu    Whether the model computes with QuickGELU. NegBench's released command line names
+                  "ViT-B-32", without, for all its checkpoint files.
+
+    Raises MetricError for a file that is no such state dict; every tensor has to arrive.
+    """
+    open_clip = _library()
+    if folder.exists():
+        raise MetricError(f"'{folder}' exists already; give a folder that does not.")
+    config = _architecture(open_clip, architecture)
+    if quick_gelu:
+        config["quick_gelu"] = True
+    state = _state_dict(source)
+    with _quietly(), torch.random.fork_rng(devices=[]):
+        from open_clip.factory import load_checkpoint
+
+        model = _build(open_clip, config)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
+        try:
+            from safetensors.torch import save_file
+
+            draft.chmod(0o755)
+            save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
+            try:
+                load_checkpoint(model, str(draft / WEIGHTS), weights_only=True)
+            except (RuntimeError, KeyError) as error:
+                first = " ".join(str(error).split())[:200]
+                raise MetricError(f"'{source}' does not fit '{architecture}': {first}") from None
+            save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
+            preprocess = {key: _plain(v) for key, v in asdict(open_clip.transform.PreprocessCfg()).items()}
+            preprocess["size"] = config["vision_cfg"]["image_size"]
+            about = {"model_cfg": config, "preprocess_cfg": preprocess}
+            (draft / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            os.rename(draft, folder)  # noqa: PTH104 - the atomic rename itself
+        finally:
+            if draft.exists():
+                shutil.rmtree(draft)
+    return {"architecture": architecture, "quick_gelu": quick_gelu, "tensors": len(state)}
+
+
+def _library() -> Any:
+    try:
+        import open_clip
+    except ImportError:
+        raise MetricError(
+            "Models of open_clip need the package open_clip_torch: pip install 'nein[negbench]'."
+        ) from None
+    return open_clip
+
+
+def _parts(open_clip: Any, reference: str) -> tuple[str, str | None]:
+    """(model name, tag or file) as open_clip takes them. Raises MetricError for what cannot be one."""
+    if is_folder(reference):
+        if not (Path(reference) / WEIGHTS).is_file():
+            raise MetricError(f"The model folder '{reference}' has no {WEIGHTS}.")
+        return f"local-dir:{reference}", None
+    text = reference.removeprefix(PREFIX)
+    if text.startswith("hf-hub:"):
+        return text, None
+    name, slash, tag = text.partition("/")
+    if name not in open_clip.list_models():
+        choose("open_clip architecture", name, sorted(open_clip.list_models()))
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if not slash:
+        raise MetricError(
+            f"'{reference}' names no weights; say {PREFIX}{name}/TAG, TAG one of {', '.join(tags)}."
+        )
+    if Path(tag).suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise MetricError(
+            f"'{tag}' is a PyTorch pickle; write it as a folder of safetensors first: "
+            f"nein-negbench convert --architecture {name} {tag} FOLDER."
+        )
+    if Path(tag).suffix == ".safetensors":
+        if not Path(tag).is_file():
+            raise MetricError(f"There is no file '{tag}'.")
+    else:
+        choose(f"tag of {name}", tag, tags)
+    return name, tag
+
+
+def _needs_quick_gelu(open_clip: Any, name: str, tag: str) -> bool:
+    found = open_clip.get_pretrained_cfg(name, tag) if not Path(tag).is_file() else None
+    return bool((found or {}).get("quick_gelu", False))
+
+
+def _quick_gelu(model: Any) -> bool:
+    return any(type(module).__name__ == "QuickGELU" for module in model.modules())
+
+
+def _precision(dtype: str) -> str:
+    return {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _tensor_digest(model: Any) -> str:
+    """SHA-256 over names and contents of all tensors: what a tag's weights are, however they were stored."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
+        total.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _architecture(open_clip: Any, architecture: str) -> dict[str, Any]:
+    if architecture.endswith(".json"):
+        try:
+            found = json.loads(Path(architecture).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise MetricError(f"'{architecture}' is not a readable JSON file ({error}).") from None
+        found = found.get("model_cfg", found) if isinstance(found, dict) else {}
+        if not {"embed_dim", "vision_cfg", "text_cfg"} <= set(found):
+            raise MetricError(f"'{architecture}' must have embed_dim, vision_cfg and text_cfg.")
+        return dict(found)
+    choose("open_clip architecture", architecture, sorted(open_clip.list_models()))
+    return dict(open_clip.get_model_config(architecture))
+
+
+def _build(open_clip: Any, config: Mapping[str, Any]) -> Any:
+    from open_clip.factory import CLIP, CustomTextCLIP
+
+    fields = {key: value for key, value in config.items() if key != "custom_text"}
+    return (CustomTextCLIP if config.get("custom_text") else CLIP)(**fields)
+
+
+def _state_dict(source: Path) -> dict[str, torch.Tensor]:
+    import pickle
+
+    from safetensors import SafetensorError
+
+    if not source.is_file():
+        raise MetricError(f"There is no file '{source}'; give the checkpoint to convert.")
+    try:
+        if source.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            found: Any = load_file(source)
+        else:
+            found = torch.load(source, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, SafetensorError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MetricError(
+            f"'{source}' cannot be read as tensors alone, and nothing else in it is run: {first}"
+        ) from None
+    if isinstance(found, Mapping) and "state_dict" in found:
+        found = found["state_dict"]
+    if not isinstance(found, Mapping) or not found or not all(torch.is_tensor(v) for v in found.values()):
+        raise MetricError(f"'{source}' holds no state dict of tensors.")
+    return {str(key).removeprefix("module."): value for key, value in found.items()}
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """open_clip logs its progress to the root logger as warnings."""
+    logger = logging.getLogger()
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,80 @@
+"""Frames of a video, decoded by PyAV (FFmpeg).
+
+NegBench takes 4 frames: [0, last] is cut into 4 equal intervals at `linspace(0, last, 5)`, truncated to whole
+numbers, and the middle of each, rounded, is taken (spec of the released loader, github.com/m1k2zoo/negbench).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from nein.errors import UserError
+from nein.images import ImageError
+
+
+def frame_numbers(length: int, count: int = 4) -> list[int]:
+    """Which frames of a video of `length` frames are looked at; a short one repeats frames.
+
+    >>> frame_numbers(100)
+    [12, 36, 62, 86]
+    """
+    if length < 1:
+        raise ValueError(f"a video needs at least one frame, not {length}")
+    edges = np.linspace(0, length - 1, count + 1).astype(int)
+    return [int(np.round((a + b) / 2)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+
+
+def frames(path: Path, count: int = 4) -> list[np.ndarray]:
+    """`count` frames as (H, W, 3) uint8 RGB.
+
+    Raises ImageError for a file that is missing, is no video, or ends before its last needed frame; UserError
+    when PyAV is not installed.
+    """
+    try:
+        import av
+    except ImportError:
+        raise UserError("Videos need one more package: pip install 'nein[negbench]'.") from None
+    if not path.is_file():
+        raise ImageError(f"{path}: the file is missing")
+    try:
+        length, promised = _length(path)
+        if length == 0:
+            raise ImageError(f"{path}: the video has no frame that can be decoded")
+        if promised > length:
+            raise ImageError(
+                f"{path}: the video is cut short; {length} of its {promised} frames can be decoded"
+            )
+        wanted = frame_numbers(length, count)
+        found: dict[int, np.ndarray] = {}
+        with av.open(str(path)) as container:
+            for number, frame in enumerate(container.decode(video=0)):
+                if number in wanted:
+                    found[number] = frame.to_ndarray(format="rgb24")
+                if number >= wanted[-1]:
+                    break
+    except (av.FFmpegError, IndexError, EOFError) as error:
+        detail = getattr(error, "strerror", None) or "there is no video in it"
+        raise ImageError(f"{path}: the video cannot be decoded ({detail})") from None
+    return [found[number] for number in wanted]
+
+
+def _length(path: Path) -> tuple[int, int]:
+    """(frames that can be decoded, frames the container promises, 0 where it does not say).
+
+    Counting decodes once, since containers may be wrong about their length: the promise is not relied upon.
+    """
+    import av
+
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        promised, length = stream.frames, 0
+        try:
+            for _ in container.decode(stream):
+                length += 1
+        except av.FFmpegError:
+            if promised == 0:
+                raise
+        return length, promised
