@@ -75,5 +75,7 @@ def choice_loss(
             f"options must be (batch, options, dim) for pictures (batch, dim); got {tuple(options.shape)} "
             f"for {tuple(image.shape)}"
         )
-    cosine = torch.einsum("bd,bcd->bc", F.normalize(image.float(), dim=-1), F.normalize(options.float(), dim=-1))
+    cosine = torch.einsum(
+        "bd,bcd->bc", F.normalize(image.float(), dim=-1), F.normalize(options.float(), dim=-1)
+    )
     return F.cross_entropy(scale * cosine, correct)

@@ -69,9 +69,7 @@ class ContrastConfig:
         1.0, "share of a pass after which the next begins; 0.35 is hard-coded in the release", "Optimisation"
     )
     batch_size: PositiveInt = _option(64, "captions per step, over all processes", "Optimisation")
-    questions_per_step: PositiveInt = _option(
-        64, "questions per step, over all processes", "Optimisation"
-    )
+    questions_per_step: PositiveInt = _option(64, "questions per step, over all processes", "Optimisation")
     learning_rate: PositiveFloat = _option(1e-8, "peak learning rate", "Optimisation")
     schedule: Literal["constant", "linear", "cosine"] = _option(
         "cosine", "learning rate after the warm-up", "Optimisation"
@@ -97,11 +95,12 @@ class ContrastConfig:
     )
 
     log_every: PositiveInt = _option(10, "steps between logged figures", "Watching", decides=False)
-    trackers: Names = _option(
-        ["none"], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False
-    )
+    trackers: Names = _option([], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False)
     evaluate: Names = _option(
-        [], "data sets of nein-negbench that end a sweep in a table: nano, coco, ...", "Watching", decides=False
+        [],
+        "data sets of nein-negbench that end a sweep in a table: nano, coco, ...",
+        "Watching",
+        decides=False,
     )
 
     out: str = _option("runs/finetune-clip", "folder of the run", "Files", decides=False)
