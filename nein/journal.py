@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
 from nein import atomic
 
 
@@ -42,6 +44,22 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+def take_slot(folder: Path) -> tuple[int, FileLock]:
+    """The lowest number that no living process has in `folder`, and the lock that holds it.
+
+    The number names a process's journals; the system frees it when the process ends, however it ends.
+    """
+    number = 0
+    while True:
+        lock = FileLock(folder / f"worker-{number:04d}.lock", thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            number += 1
+            continue
+        return number, lock
 
 
 def read(folder: Path, kind: str) -> Iterator[dict[str, Any]]:

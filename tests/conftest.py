@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.loopback import Server
 
 # Both are read when the libraries are first imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -11,3 +16,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from nein.environment import keep_freed_memory
 
 keep_freed_memory()  # a multiple of the speed for everything below that runs a model
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """An OpenAI-compatible endpoint on the loopback address."""
+    found = Server()
+    yield found
+    found.close()

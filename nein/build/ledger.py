@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nein import atomic
-from nein.journal import Journal
+from nein.journal import Journal, take_slot
 
 
 class Ledger:
@@ -29,7 +29,7 @@ class Ledger:
         self.journals = root / "journal"
         self.claims = atomic.make_folder(root / "claims")
         atomic.make_folder(self.journals)
-        self._slot, self._slot_lock = self._take_slot()
+        self._slot, self._slot_lock = take_slot(self.claims)
         self._open: dict[str, Journal] = {}
         self._read: dict[Path, int] = {}
         self._places: dict[str, dict[int, tuple[Path, int, int]]] = {}
@@ -86,18 +86,6 @@ class Ledger:
                 return True
             lock.release()
         return False
-
-    def _take_slot(self) -> tuple[int, FileLock]:
-        """The lowest number no living worker has: the name of this worker's journals."""
-        number = 0
-        while True:
-            lock = FileLock(self.claims / f"worker-{number:04d}.lock", thread_local=False)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                number += 1
-                continue
-            return number, lock
 
     def _refresh(self) -> None:
         """Reads what was appended to any journal since the last look; unfinished and torn lines are passed

@@ -3,11 +3,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -17,71 +13,7 @@ from PIL import Image
 import metrics
 from metrics import MetricError
 from metrics.judges.endpoint import EndpointError, EndpointJudge
-
-Reply = tuple[int, dict[str, Any], dict[str, str]]
-
-
-class Server:
-    """An OpenAI-compatible endpoint on the loopback address whose replies a test writes."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.active = self.most = 0
-        self.rule: Callable[[dict[str, Any], int], Reply] = lambda body, count: (200, say("Yes"), {})
-        self.models: Reply = (200, {"data": [{"id": "eye-7b"}, {"id": "eye-70b"}]}, {})
-        lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._reply(outer.models)
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    outer.requests.append(body)
-                    outer.headers.append(dict(self.headers))
-                    outer.active += 1
-                    outer.most = max(outer.most, outer.active)
-                    count = len(outer.requests)
-                try:
-                    self._reply(outer.rule(body, count))
-                finally:
-                    with lock:
-                        outer.active -= 1
-
-            def _reply(self, reply: Reply) -> None:
-                status, content, headers = reply
-                data = json.dumps(content).encode()
-                try:
-                    self.send_response(status)
-                    for name, value in headers.items():
-                        self.send_header(name, value)
-                    self.send_header("Content-Length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
-                except (BrokenPipeError, ConnectionResetError):
-                    pass
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def say(text: str, top: dict[str, float] | None = None) -> dict[str, Any]:
-    choice: dict[str, Any] = {"message": {"content": text}, "finish_reason": "stop"}
-    if top is not None:
-        alternatives = [{"token": token, "logprob": math.log(p)} for token, p in top.items()]
-        choice["logprobs"] = {"content": [{"token": text, "top_logprobs": alternatives}]}
-    return {"choices": [choice], "usage": {"completion_tokens": 1}}
+from tests.loopback import Reply, Server, say
 
 
 def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
@@ -89,13 +21,6 @@ def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
     image, text = body["messages"][0]["content"]
     data = base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))
     return np.array(Image.open(io.BytesIO(data))), text["text"]
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    found = Server()
-    yield found
-    found.close()
 
 
 def judge(server: Server, **options: Any) -> EndpointJudge:

@@ -1,0 +1,89 @@
+"""From the text of an answer to an object of a schema, strictly: what is not plainly there is a failure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+#: Failures of an answer that did arrive.
+NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+class AnswerError(ValueError):
+    """An answer that cannot be used. `kind` is NONSENSE, WRONG_SCHEMA or CUT_OFF."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
+    """The one JSON object of an answer, checked against `schema` without any conversion of types.
+
+    finished  Whether the model ended the answer itself; an unusable one is otherwise CUT_OFF.
+
+    Text around the object, a code fence and a leading <think> block are allowed, a second object is not: it
+    would be unclear which one is meant. So is a key that occurs twice. Raises AnswerError.
+    """
+    try:
+        found = _only_object(text)
+        return schema.model_validate_json(json.dumps(found), strict=True)
+    except AnswerError as error:
+        if not finished:
+            raise AnswerError(CUT_OFF, f"the answer was cut off before its end ({error})") from None
+        raise
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise AnswerError(WRONG_SCHEMA, f"{place + ': ' if place else ''}{first['msg']}") from None
+
+
+def instructions(schema: type[BaseModel]) -> str:
+    """The sentence at the end of a prompt that asks for the form, for models with and without a JSON mode."""
+    shape = json.dumps(wire_schema(schema), ensure_ascii=False, sort_keys=True)
+    return f"Answer with exactly one JSON object and no other text. It must match this JSON schema:\n{shape}"
+
+
+def wire_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema as servers with structured output take it: every key required, no further keys."""
+    shape = schema.model_json_schema()
+    for part in (shape, *shape.get("$defs", {}).values()):
+        if part.get("type") == "object":
+            part["additionalProperties"] = False
+            part["required"] = sorted(part.get("properties", {}))
+    return shape
+
+
+def _only_object(text: str) -> dict[str, Any]:
+    body = re.sub(r"\A\s*<think>.*?</think>", "", text, flags=re.DOTALL)
+    decoder = json.JSONDecoder(object_pairs_hook=_no_repetition, parse_constant=_no_constant)
+    found: list[dict[str, Any]] = []
+    place = body.find("{")
+    while place >= 0:
+        try:
+            value, end = decoder.raw_decode(body, place)
+        except json.JSONDecodeError:
+            break
+        found.append(value)
+        place = body.find("{", end)
+    if place >= 0 or not found:
+        raise AnswerError(NONSENSE, f"no JSON object in the answer {text.strip()[:80]!r}")
+    if len(found) > 1:
+        raise AnswerError(NONSENSE, f"{len(found)} JSON objects in one answer")
+    return found[0]
+
+
+def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise AnswerError(NONSENSE, "a key occurs twice in the answer")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> Any:
+    raise AnswerError(NONSENSE, f"{name} is no JSON value")

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from metrics import MetricError
+from nein import llm
+from nein.errors import UserError
+from nein.llm.client import HOPELESS, summary
+from nein.llm.remote import EndpointModel
+from tests.loopback import HANG_UP, Reply, Server, say
+
+
+class Length(BaseModel):
+    length: int
+
+
+def asked(body: dict[str, Any]) -> str:
+    """The word a prompt is about: what stands before the instructions on the form."""
+    return body["messages"][0]["content"].partition("\n")[0]
+
+
+def measure(body: dict[str, Any], _: int) -> Reply:
+    return 200, say(json.dumps({"length": len(asked(body))})), {}
+
+
+def client(server: Server, cache: Path | None = None, **options: Any) -> llm.Client:
+    sending = {key: options.pop(key) for key in ("concurrency", "timeout", "retries") if key in options}
+    return llm.Client(
+        EndpointModel(server.url, "mind-7b", pause=0.01, **{"retries": 1, **sending}), cache=cache, **options
+    )
+
+
+WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff"]
+REQUESTS = [llm.Request(word) for word in WORDS]
+
+
+def test_results_come_in_order_from_several_connections(server: Server) -> None:
+    def rule(body: dict[str, Any], count: int) -> Reply:
+        time.sleep(0.05 / len(asked(body)))  # the first question is answered last
+        return measure(body, count)
+
+    server.rule = rule
+    found = client(server, concurrency=3).complete(REQUESTS, Length)
+    assert [outcome.value.length for outcome in found if outcome.value] == [1, 2, 3, 4, 5, 6]
+    assert 2 <= server.most <= 3
+
+
+def test_the_server_is_told_the_form_the_seed_and_the_temperature(server: Server) -> None:
+    server.rule = measure
+    client(server, temperature=0.8, max_tokens=77).complete([llm.Request("word", seed=2**40 + 5)], Length)
+    body = server.requests[0]
+    assert body["response_format"]["json_schema"]["schema"]["required"] == ["length"]
+    assert (body["seed"], body["temperature"], body["max_tokens"]) == (5, 0.8, 77)
+    assert "JSON schema" in body["messages"][0]["content"]
+
+
+def test_a_server_without_structured_output_is_asked_in_words_from_then_on(server: Server) -> None:
+    server.rule = lambda body, count: (400, {}, {}) if "response_format" in body else measure(body, count)
+    found = client(server, concurrency=1).complete(REQUESTS[:3], Length)
+    assert [outcome.value.length for outcome in found if outcome.value] == [1, 2, 3]
+    assert len(server.requests) == 4
+    assert "seed" in server.requests[-1]
+
+
+def test_one_refused_prompt_does_not_take_the_form_from_the_others(server: Server) -> None:
+    server.rule = lambda body, count: (400, {}, {}) if asked(body) == "a" else measure(body, count)
+    found = client(server, concurrency=1).complete(REQUESTS[:2], Length)
+    assert [outcome.failure for outcome in found] == ["refused", ""]
+    assert "response_format" in server.requests[-1]
+
+
+def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server: Server) -> None:
+    replies: dict[str, Reply] = {
+        "a": (200, say('{"length": 1}'), {}),
+        "bb": (200, say("I cannot count."), {}),
+        "ccc": (200, say('{"length": "three"}'), {}),
+        "dddd": (403, {}, {}),
+        "eeeee": (HANG_UP, None, {}),
+        "ffffff": (503, {}, {}),
+        "ggggggg": (200, {"hello": 1}, {}),
+        "hhhhhhhh": (200, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}, {}),
+        "i": (200, {"choices": [{"message": {"content": '{"len'}, "finish_reason": "length"}]}, {}),
+    }
+
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        if asked(body) == "slow":
+            time.sleep(0.8)
+        return replies.get(asked(body), (200, say('{"length": 4}'), {}))
+
+    server.rule = rule
+    patient = client(server, timeout=0.3)
+    found = patient.complete([llm.Request(word) for word in (*replies, "slow")], Length)
+    kinds = ["", "nonsense", "wrong schema", "refused", "connection", "server error", "no chat completion"]
+    assert [outcome.failure for outcome in found] == [*kinds, "withheld", "cut off", "timeout"]
+    assert [outcome.value is None for outcome in found] == [False] + [True] * 9
+    assert all(outcome.reason for outcome in found[1:])
+    assert patient.counts == Counter(outcome.failure or "ok" for outcome in found)
+    assert summary(patient.counts).startswith("1 answered, 1 nonsense, 1 wrong schema")
+
+
+def test_a_busy_server_is_asked_again_when_it_says_so(server: Server) -> None:
+    server.rule = lambda body, count: (
+        (429, {}, {"Retry-After": "0.2"}) if count == 1 else measure(body, count)
+    )
+    start = time.perf_counter()
+    found = client(server).complete(REQUESTS[:1], Length)
+    assert found[0].value == Length(length=1)
+    assert time.perf_counter() - start >= 0.2
+
+
+def test_nothing_is_asked_twice_neither_now_nor_by_a_later_command(server: Server, tmp_path: Path) -> None:
+    server.rule = measure
+    with client(server, tmp_path) as first:
+        first.complete([*REQUESTS, *REQUESTS], Length)
+    assert len(server.requests) == 6
+    with client(server, tmp_path) as second:
+        found = second.complete([*REQUESTS, llm.Request("new")], Length)
+    assert len(server.requests) == 7
+    assert [outcome.value.length for outcome in found if outcome.value] == [1, 2, 3, 4, 5, 6, 3]
+
+
+@pytest.mark.parametrize("change", ["prompt", "seed", "temperature", "schema", "model", "max_tokens"])
+def test_an_answer_serves_only_the_question_it_answers(server: Server, tmp_path: Path, change: str) -> None:
+    class Size(BaseModel):
+        length: int
+
+    server.rule = measure
+    with client(server, tmp_path, temperature=0.5) as first:
+        first.complete([llm.Request("word")], Length)
+    options = {"temperature": 0.7 if change == "temperature" else 0.5}
+    options |= {"max_tokens": 9} if change == "max_tokens" else {}
+    with client(server, tmp_path, **options) as second:
+        if change == "model":
+            second.backend.identity = {**second.backend.identity, "model": "other"}
+        request = llm.Request("w" if change == "prompt" else "word", seed=1 if change == "seed" else 0)
+        second.complete([request], Size if change == "schema" else Length)
+    assert len(server.requests) == 2
+
+
+def test_unusable_answers_are_kept_and_missing_ones_asked_again(server: Server, tmp_path: Path) -> None:
+    server.rule = lambda body, count: (500, {}, {}) if asked(body) == "a" else (200, say("hm"), {})
+    with client(server, tmp_path, retries=0) as first:
+        assert [o.failure for o in first.complete(REQUESTS[:2], Length)] == ["server error", "nonsense"]
+    server.rule = measure
+    server.requests.clear()
+    with client(server, tmp_path) as second:
+        assert [o.failure for o in second.complete(REQUESTS[:2], Length)] == ["", "nonsense"]
+    assert [asked(body) for body in server.requests] == ["a"]
+
+
+def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server: Server, tmp_path: Path) -> None:
+    server.rule = lambda body, count: (200, say("hm"), {}) if body["seed"] == 3 else measure(body, count)
+    with client(server, tmp_path, temperature=0.8, attempts=3) as drawing:
+        found = drawing.complete([llm.Request("word", seed=3)], Length)
+        assert found[0].value == Length(length=4)
+        assert len({body["seed"] for body in server.requests}) == len(server.requests) == 2
+        assert drawing.complete([llm.Request("word", seed=3)], Length) == found
+    assert len(server.requests) == 2
+    with pytest.raises(UserError, match="attempts at temperature 0"):
+        client(server, attempts=2)
+
+
+def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(
+    server: Server, tmp_path: Path
+) -> None:
+    server.rule = lambda body, count: measure(body, count) if count <= 5 else (HANG_UP, None, {})
+    many = [llm.Request(f"word {number}") for number in range(500)]
+    with client(server, tmp_path, retries=0, concurrency=4) as first:
+        with pytest.raises(UserError, match=r"no answer to 20 requests in a row.*kept"):
+            first.complete(many, Length)
+    assert len(server.requests) <= 5 + HOPELESS + 4
+    server.rule = measure
+    answered = [asked(body) for body in server.requests[:5]]
+    before = len(server.requests) + 4  # requests that were still under way
+    with client(server, tmp_path) as second:
+        assert all(o.value for o in second.complete(many[:20], Length))
+    assert len(server.requests) > before
+    assert not set(answered) & {asked(body) for body in server.requests[before:]}
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_kill_loses_no_answer_that_arrived(server: Server, tmp_path: Path, torn: bool) -> None:
+    server.rule = measure
+
+    def child() -> None:
+        from nein import journal
+
+        write, seen = journal.Journal._write, 0
+
+        def dying(self: journal.Journal, data: bytes) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == 4:
+                if torn:
+                    write(self, data[: len(data) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(self, data)
+
+        journal.Journal._write = dying  # type: ignore[method-assign]
+        client(server, tmp_path, concurrency=1).complete(REQUESTS, Length)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    before = len(server.requests)
+    assert before == 4
+    with client(server, tmp_path) as second:
+        found = second.complete(REQUESTS, Length)
+    assert [outcome.value.length for outcome in found if outcome.value] == [1, 2, 3, 4, 5, 6]
+    assert len(server.requests) - before == 3  # the fourth answer never reached the disk
+
+
+def test_two_processes_at_once_keep_files_of_their_own(server: Server, tmp_path: Path) -> None:
+    server.rule = measure
+    with client(server, tmp_path) as first, client(server, tmp_path) as second:
+        first.complete(REQUESTS[:3], Length)
+        second.complete(REQUESTS[3:], Length)
+    assert len(list(tmp_path.glob("answers-*.jsonl"))) == 2
+    with client(server, tmp_path) as third:
+        assert all(o.value for o in third.complete(REQUESTS, Length))
+    assert len(server.requests) == 6
+
+
+def test_a_mistake_in_a_thread_reaches_the_caller(server: Server) -> None:
+    class Broken(EndpointModel):
+        def answer(self, prompt: str, **_: Any) -> Any:
+            raise AssertionError(f"defect in {threading.current_thread().name}")
+
+    with pytest.raises(AssertionError, match="defect in llm"):
+        llm.Client(Broken(server.url, "m")).complete(REQUESTS, Length)
+
+
+def test_loading_checks_the_name_the_address_and_the_model(server: Server, tmp_path: Path) -> None:
+    server.rule = measure
+    with llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b"), cache=tmp_path) as loaded:
+        assert loaded.complete(REQUESTS[:1], Length)[0].value == Length(length=1)
+        assert "http" not in json.dumps(loaded.describe())
+    for name, sentence in {
+        None: "No language model is named",
+        f"openai:{server.url}#eye-7c": "Did you mean 'eye-7b'",
+        "openai:eye-7b": "expected openai:URL#MODEL",
+        "openai:http://127.0.0.1:9/v1#x": "Nobody answers",
+        "./nowhere": "There is no language model './nowhere'",
+    }.items():
+        with pytest.raises((UserError, MetricError), match=sentence):
+            llm.load(llm.LlmOptions(name), cache=None)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import BaseModel
+
+from metrics import MetricError
+from nein import llm
+
+
+class Number(BaseModel):
+    x: int
+
+
+def load(folder: Path, cache: Path | None = None, **options: Any) -> llm.Client:
+    return llm.load(llm.LlmOptions(str(folder), max_tokens=12, **options), cache=cache)
+
+
+def test_a_model_that_says_an_object_is_understood(chain_model: Path) -> None:
+    found = load(chain_model).complete([llm.Request("Any prompt")], Number)
+    assert found[0].value == Number(x=14)
+    assert found[0].text == '{"x":14}'
+
+
+def test_a_model_that_says_something_else_fails_and_is_counted(random_model: Path) -> None:
+    client = load(random_model)
+    found = client.complete([llm.Request("One"), llm.Request("Two")], Number)
+    assert [outcome.value for outcome in found] == [None, None]
+    assert client.counts["ok"] == 0
+    assert sum(client.counts.values()) == 2
+    assert {outcome.failure for outcome in found} <= {"nonsense", "cut off"}
+
+
+def test_an_answer_depends_on_prompt_and_seed_and_on_nothing_else(random_model: Path) -> None:
+    client = load(random_model, temperature=1.0)
+    requests = [llm.Request("One", 1), llm.Request("One", 2), llm.Request("Two", 1)]
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    texts = [outcome.text for outcome in client.complete(requests, Number)]
+    assert len(set(texts)) == 3
+    assert torch.equal(torch.get_rng_state(), state)
+    again = [outcome.text for outcome in load(random_model, temperature=1.0).complete(requests[::-1], Number)]
+    assert again[::-1] == texts
+
+
+def test_greedy_answers_are_those_of_generate(random_model: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from nein.llm.parsing import instructions
+
+    words = AutoTokenizer.from_pretrained(random_model)
+    model = AutoModelForCausalLM.from_pretrained(random_model)
+    prompt = f"<s>[user] One\n\n{instructions(Number)}\nAnswer:"
+    ids = words(prompt, add_special_tokens=False, return_tensors="pt")
+    expected = model.generate(**ids, do_sample=False, max_new_tokens=12)[0, ids["input_ids"].shape[1] :]
+    found = load(random_model).complete([llm.Request("One")], Number)[0]
+    assert found.text == words.decode(expected, skip_special_tokens=True).strip()
+
+
+def test_answers_are_kept_for_these_weights_only(
+    random_model: Path, chain_model: Path, tmp_path: Path
+) -> None:
+    with load(chain_model, tmp_path) as client:
+        client.complete([llm.Request("One")], Number)
+    with load(random_model, tmp_path) as other:
+        assert other.complete([llm.Request("One")], Number)[0].value is None
+
+
+def test_a_prompt_that_is_too_long_is_a_counted_failure(chain_model: Path) -> None:
+    client = load(chain_model)
+    found = client.complete([llm.Request("word " * 4000), llm.Request("One")], Number)
+    assert found[0].failure == "model failed"
+    assert "exceed its 4096" in found[0].reason
+    assert found[1].value == Number(x=14)
+
+
+def test_a_model_without_a_chat_template_is_refused(random_model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "plain"
+    shutil.copytree(random_model, folder)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(MetricError, match="no chat template"):
+        load(folder)

@@ -1,0 +1,80 @@
+"""An OpenAI-compatible endpoint on the loopback address, for tests."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = tuple[int, Any, dict[str, str]]
+HANG_UP = 0  # in place of an HTTP status: the connection is closed without a reply
+
+
+class Server:
+    """An OpenAI-compatible endpoint on the loopback address whose replies a test writes."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.active = self.most = 0
+        self.rule: Callable[[dict[str, Any], int], Reply] = lambda body, count: (200, say("Yes"), {})
+        self.models: Reply = (200, {"data": [{"id": "eye-7b"}, {"id": "eye-70b"}]}, {})
+        lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._reply(outer.models)
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with lock:
+                    outer.requests.append(body)
+                    outer.headers.append(dict(self.headers))
+                    outer.active += 1
+                    outer.most = max(outer.most, outer.active)
+                    count = len(outer.requests)
+                try:
+                    self._reply(outer.rule(body, count))
+                finally:
+                    with lock:
+                        outer.active -= 1
+
+            def _reply(self, reply: Reply) -> None:
+                status, content, headers = reply
+                if status == HANG_UP:
+                    self.connection.close()
+                    self.close_connection = True
+                    return
+                data = json.dumps(content).encode()
+                try:
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def say(text: str, top: dict[str, float] | None = None) -> dict[str, Any]:
+    choice: dict[str, Any] = {"message": {"content": text}, "finish_reason": "stop"}
+    if top is not None:
+        alternatives = [{"token": token, "logprob": math.log(p)} for token, p in top.items()]
+        choice["logprobs"] = {"content": [{"token": text, "top_logprobs": alternatives}]}
+    return {"choices": [choice], "usage": {"completion_tokens": 1}}
