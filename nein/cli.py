@@ -79,6 +79,11 @@ def main_stats(argv: Sequence[str] | None = None) -> NoReturn:
     _run("nein.build.stats:main", argv)
 
 
+def main_negbench(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `nein-negbench`."""
+    _run("nein.negbench.command:main", argv)
+
+
 def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
     """Runs the command at `place` ("module:function"), imported only now."""
 

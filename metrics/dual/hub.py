@@ -18,6 +18,7 @@ from metrics.encoders.clip import load as load_clip
 from metrics.loading import (
     SharedTokenizer,
     Source,
+    check_folder,
     exact,
     fingerprint,
     from_pretrained,
@@ -131,6 +132,7 @@ def load(
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     name, revision = split_reference(path_or_id, revision)
+    check_folder(name)
     if type_of(name, revision) == "clip":
         clip = load_clip(name, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
         return ClipDual(clip.model, clip.tokenizer._tokenizer, clip.preprocess, clip.source, batch_size)

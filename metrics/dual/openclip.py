@@ -300,10 +300,10 @@ def _state_dict(source: Path) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """open_clip logs its progress to the root logger as warnings."""
+    """open_clip logs to the root logger, errors too that it raises besides."""
     logger = logging.getLogger()
     before = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:

@@ -42,6 +42,16 @@ class BuildDir:
         return self.path / "work"
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """What `open` removes with --overwrite."""
+        return ("work", "dataset", "hub")
+
+    @property
+    def what(self) -> str:
+        """What the folder holds, in messages."""
+        return "a build"
+
+    @property
     def manifest_path(self) -> Path:
         return self.path / "build.json"
 
@@ -80,11 +90,13 @@ class BuildDir:
                 raise UserError(f"'{self.path}' was written by another version; choose another --out.")
             if difference and not overwrite:
                 raise UserError(
-                    f"'{self.path}' holds a build made with {difference}; "
-                    "choose another --out, or --overwrite to discard it."
+                    f"'{self.path}' holds {self.what} made with {difference}; "
+                    "choose another --out, or --overwrite to discard what is there."
                 )
             if difference:
-                for part in ("work", "dataset", "hub"):
+                for part in self.parts:
+                    if (self.path / part).is_file():
+                        (self.path / part).unlink()
                     shutil.rmtree(self.path / part, ignore_errors=True)
                 found = {}
             history = [*found.get("invocations", []), *entries.get("invocations", [])]

@@ -6,6 +6,7 @@ numbers, and the middle of each, rounded, is taken (spec of the released loader,
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def frame_numbers(length: int, count: int = 4) -> list[int]:
     if length < 1:
         raise ValueError(f"a video needs at least one frame, not {length}")
     edges = np.linspace(0, length - 1, count + 1).astype(int)
-    return [int(np.round((a + b) / 2)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
 
 
 def frames(path: Path, count: int = 4) -> list[np.ndarray]:

@@ -1,0 +1,67 @@
+"""The command `nein-negbench`: a table of subcommands, each imported only when it is called."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Sequence
+
+from nein.errors import unknown
+
+PROG = "nein-negbench"
+
+#: Name -> (where its function of the remaining arguments is, what `--help` says).
+SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "eval": ("nein.negbench.command:evaluate", "retrieval and multiple choice, with negated captions"),
+    "analyse": ("nein.negbench.analysis.command:main", "how text encoders place negated templates"),
+    "convert": ("nein.negbench.convert:main", "a checkpoint file of open_clip as a folder of safetensors"),
+}
+
+
+def main(argv: Sequence[str]) -> int | None:
+    """Runs `nein-negbench argv`. Raises UserError for an unknown subcommand."""
+    arguments = list(argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name not in SUBCOMMANDS:
+        raise unknown(f"subcommand of {PROG}", name, SUBCOMMANDS)
+    return pkgutil.resolve_name(SUBCOMMANDS[name][0])(arguments[1:])
+
+
+def evaluate(argv: Sequence[str]) -> None:
+    """`nein-negbench eval`."""
+    import logging
+    import sys
+
+    from nein import options
+    from nein.negbench import config as configuration
+
+    config, dry_run = configuration.parse(argv)
+    if dry_run:
+        print(options.dump(config), end="")
+        return
+    from nein import environment, world
+    from nein.negbench import run
+
+    environment.keep_freed_memory()
+    place = world.from_environment()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        text = run.evaluate(config, place)
+        if text is not None:
+            print(text, end="", flush=True)
+            print(f"Results: {config.out_dir}", file=sys.stderr)
+    finally:
+        place.close()
+
+
+def _help() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in SUBCOMMANDS.items()]
+    return (
+        f"usage: {PROG} SUBCOMMAND [OPTIONS]\n\n"
+        "NegBench: how well vision-language models understand negation.\n\n"
+        + "\n".join(lines)
+        + f"\n\n{PROG} SUBCOMMAND --help says more. Documentation: README.md."
+    )

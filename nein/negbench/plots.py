@@ -1,0 +1,159 @@
+"""Pictures of an evaluation: recall, accuracy by type of question, what is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from nein.negbench import report
+from nein.negbench.data import NEGATED, ORIGINAL, TEMPLATES
+from nein.negbench.registry import RETRIEVAL
+from nein.negbench.results import TEXT_TO_IMAGE
+from nein.negbench.retrieval import KS
+from nein.reporting.plots import _STYLE, Plot
+
+COLORS = {
+    ORIGINAL: "#1d4ed8", NEGATED: "#c2410c", "all": "#374151",
+    "affirmation": "#1d4ed8", "negation": "#c2410c", "hybrid": "#7c3aed",
+}  # fmt: skip
+Summaries = Sequence[Mapping[str, Any]]
+
+
+def all_plots(summaries: Summaries) -> list[Plot]:
+    """Those for which there are figures."""
+    found = (recall(summaries), accuracy(summaries), chosen(summaries))
+    return [plot for plot in found if plot is not None]
+
+
+def recall(summaries: Summaries) -> Plot | None:
+    """Text-to-image recall with original and with negated captions, one group of bars per run."""
+    groups = [
+        (f"{s['model']}\n{s['title']}, {variant}", s, variant)
+        for s in summaries
+        for variant in report._variants(s, RETRIEVAL)
+    ]
+    if not groups:
+        return None
+    with matplotlib.rc_context(_STYLE):
+        canvas = Canvas(figsize=(2.2 + 1.5 * len(groups), 6.4), layout="constrained")
+        for panel, k in zip(canvas.subplots(len(KS), 1, squeeze=False)[:, 0], KS, strict=True):
+            for kind, offset in ((ORIGINAL, -0.18), (NEGATED, 0.18)):
+                about = {"task": RETRIEVAL, "direction": TEXT_TO_IMAGE, "metric": f"recall@{k}", "kind": kind}
+                found = [report.pick(s, variant=v, **about) for _, s, v in groups]
+                _bars(panel, found, offset, 0.34, COLORS[kind], f"{kind} captions")
+            _finish(panel, [name for name, _, _ in groups], f"recall@{k}, per cent")
+            panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return Plot("recall", "Text-to-image recall with original and negated captions, 95 % intervals", canvas)
+
+
+def accuracy(summaries: Summaries) -> Plot | None:
+    """Multiple-choice accuracy in total and by type of question, with chance."""
+    groups = _groups(summaries)
+    if not groups:
+        return None
+    types = ("all", *TEMPLATES)
+    with matplotlib.rc_context(_STYLE):
+        canvas = Canvas(figsize=(2.4 + 1.7 * len(groups), 3.6), layout="constrained")
+        panel = canvas.subplots()
+        for number, type_ in enumerate(types):
+            found = [
+                report.pick(s, task=t, variant=v, metric="accuracy", type=type_) for _, s, t, v in groups
+            ]
+            _bars(panel, found, (number - 1.5) * 0.2, 0.19, COLORS[type_], type_)
+        for place, (_, s, t, v) in enumerate(groups):
+            chance = report.pick(s, task=t, variant=v, metric="chance")
+            if chance is not None:
+                panel.hlines(
+                    100 * chance["value"], place - 0.45, place + 0.45, color="#111827", linewidth=1.2,
+                    linestyle=":", label="chance" if place == 0 else None,
+                )  # fmt: skip
+        _finish(panel, [name for name, *_ in groups], "accuracy, per cent")
+        panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return Plot("mcq", "Multiple-choice accuracy by type of question, 95 % intervals", canvas)
+
+
+def chosen(summaries: Summaries) -> Plot | None:
+    """Which templates are chosen (left), and how wrong answers fall by type of question (right)."""
+    groups = [
+        g for g in _groups(summaries) if report.select(g[1], task=g[2], variant=g[3], metric="selected")
+    ]
+    if not groups:
+        return None
+    types = ("all", *TEMPLATES)
+    with matplotlib.rc_context(_STYLE):
+        canvas = Canvas(figsize=(8.2, 0.9 + 1.9 * len(groups)), layout="constrained")
+        panels = canvas.subplots(len(groups), 2, squeeze=False, width_ratios=(1, 1.25))
+        for (left, right), (name, s, t, v) in zip(panels, groups, strict=True):
+            about = {"task": t, "variant": v}
+            for metric, offset, shade in (("selected", -0.18, 1.0), ("offered", 0.18, 0.35)):
+                for place, template in enumerate(TEMPLATES):
+                    figure = report.pick(s, **about, metric=metric, template=template)
+                    _bars(left, [figure], offset + place, 0.34, COLORS[template], None, shade)
+            left.set_xticks(range(len(TEMPLATES)), TEMPLATES)
+            left.set_ylabel("per cent")
+            left.set_title(f"{name.replace(chr(10), ', ')}: chosen (pale: offered)", loc="left", fontsize=9)
+            left.set_ylim(0, 100)
+            matrix = np.array(
+                [
+                    [_value(report.pick(s, **about, metric="wrong", type=y, template=x)) for x in TEMPLATES]
+                    for y in types
+                ]
+            )
+            right.imshow(matrix, cmap="Oranges", vmin=0, vmax=100, aspect="auto")
+            for y, x in np.ndindex(matrix.shape):
+                text = "–" if np.isnan(matrix[y, x]) else f"{matrix[y, x]:.0f}"
+                shade = "white" if matrix[y, x] > 60 else "#111827"
+                right.text(x, y, text, ha="center", va="center", color=shade)
+            right.set_xticks(range(len(TEMPLATES)), TEMPLATES)
+            right.set_yticks(range(len(types)), [f"{y} questions" for y in types])
+            right.set_title("wrong answers: what was chosen, per cent", loc="left", fontsize=9)
+            right.spines[:].set_visible(False)
+    return Plot("choices", "What is chosen, and how wrong answers fall", canvas)
+
+
+def _groups(summaries: Summaries) -> list[tuple[str, Mapping[str, Any], str, str]]:
+    found = []
+    for s in summaries:
+        for task, variant in report._choice_tasks(s):
+            model, data, wording = report._label(s, variant, task)
+            found.append((f"{model}\n{data}, {wording}", s, task, variant))
+    return found
+
+
+def _value(figure: Mapping[str, Any] | None) -> float:
+    return float("nan") if figure is None or figure["value"] is None else 100 * figure["value"]
+
+
+def _bars(
+    panel: Any,
+    figures: Sequence[Mapping[str, Any] | None],
+    offset: float,
+    width: float,
+    color: str,
+    label: str | None,
+    shade: float = 1.0,
+) -> None:
+    for place, figure in enumerate(figures):
+        if figure is None or figure["value"] is None:
+            continue
+        value = 100 * figure["value"]
+        error = None
+        if figure.get("low") is not None:
+            error = [[max(0.0, value - 100 * figure["low"])], [max(0.0, 100 * figure["high"] - value)]]
+        panel.bar(
+            place + offset, value, width, yerr=error, color=color, alpha=shade, label=label,
+            error_kw={"linewidth": 1, "ecolor": "#111827"},
+        )  # fmt: skip
+        label = None
+
+
+def _finish(panel: Any, names: Sequence[str], title: str) -> None:
+    panel.set_xticks(range(len(names)), names)
+    panel.set_xlim(-0.6, len(names) - 0.4)
+    panel.set_ylim(0, 100)
+    panel.set_ylabel(title)
+    panel.grid(axis="y", color="#e5e7eb")
