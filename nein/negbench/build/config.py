@@ -1,4 +1,4 @@
-"""Everything that decides a built NegBench; the published values are in `configs/negbench/build-paper.yaml`."""
+"""Everything that decides a built NegBench; published values are in `configs/negbench/build-paper.yaml`."""
 
 from __future__ import annotations
 

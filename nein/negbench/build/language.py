@@ -60,9 +60,9 @@ def extract(client: Client, images: Sequence[Concepts], seed: int, count: int) -
         Request(
             "These captions describe one photograph:\n"
             + "\n".join(f"- {text}" for text in image.captions)
-            + "\n\nList the concrete, visible objects that the captions mention, as singular nouns in lower case "
-            f"(no places, actions or adjectives). Then list {count} other objects that often occur together "
-            "with these but are mentioned in no caption.",
+            + "\n\nList the concrete, visible objects that the captions mention, as singular nouns in lower "
+            f"case (no places, actions or adjectives). Then list {count} other objects that often occur "
+            "together with these but are mentioned in no caption.",
             sample_seed(seed, f"objects/{image.id}"),
         )
         for image in usable
@@ -105,10 +105,10 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Scene | s
     """A scene per id, or why there is none."""
     requests = [
         Request(
-            "Imagine an everyday photograph. Describe the scene in one sentence that names two or three concrete "
-            "objects. Choose one further concrete object that could plausibly be there but is not mentioned, and "
-            "write the sentence again with that object added. Do not use any negation. Be original: this is "
-            f"scene number {number}.",
+            "Imagine an everyday photograph. Describe the scene in one sentence that names two or three "
+            "concrete objects. Choose one further concrete object that could plausibly be there but is not "
+            "mentioned, and write the sentence again with that object added. Do not use any negation. Be "
+            f"original: this is scene number {number}.",
             sample_seed(seed, f"scene/{number}"),
         )
         for number in numbers

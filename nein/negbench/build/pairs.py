@@ -116,7 +116,7 @@ class TextMaker:
 
 
 def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> Plan | str:
-    """What is added to a captioned picture: an object drawn from the vocabulary that it is not said to show."""
+    """What is added to a captioned picture: an object of the vocabulary that it is not said to show."""
     if image.problem or not image.captions or not image.positives:
         return image.problem or "no caption or no object"
     rng = stream(seed, image.id, "pair")

@@ -1,7 +1,7 @@
 """Whether a sentence affirms or denies an object, by rule: the check that a paraphrase means what it should.
 
-Rules, not a model: a paraphrase that they cannot follow is refused and counted, which costs a sample and never
-puts a wrong one into the data.
+Rules, not a model: a paraphrase that they cannot follow is refused and counted, which costs a sample and
+never puts a wrong one into the data.
 """
 
 from __future__ import annotations
@@ -14,20 +14,28 @@ from nein.nouns import plural
 
 Polarity = Literal["affirmed", "denied", "missing", "both"]
 
-#: A new clause: what is denied before one is not denied behind it. Commas that list things do not end a clause.
+#: A new clause: a denial does not reach across it. Commas that list things do not end a clause.
 _BREAK = re.compile(
-    r"[.;:!?]+|,?\s*\b(?:but|however|although|though|whereas|while|yet|instead|except|and there (?:is|are)|and it)\b"
+    r"[.;:!?]+"
+    r"|,?\s*\b(?:but|however|although|though|whereas|while|yet|instead|except|and there (?:is|are)|and it)\b"
+    r"|\band\s+(?=(?:does|do|is|are|has|have|contains?|shows?|features?|includes?|lacks?|without|no|not)\b)"
     r"|,\s*(?=(?:with|without|there|it|this|which|featuring|showing|although|no|not|nor|neither|lacking)\b)"
 )
 #: Words that deny what follows them within the clause.
 _BEFORE = re.compile(
-    r"\b(?:no|not|never|without|neither|nor|none|lacks?|lacking|excludes?|excluding|omits?|omitting|absence of|absent of"
-    r"|devoid of|free of|free from|rather than|missing(?: an?| the| any)|cannot|nowhere|n't)\b|n't\b"
+    r"\b(?:no|not|never|without|neither|nor|none|lacks?|lacking|excludes?|excluding|omits?|omitting"
+    r"|absence of|absent of|devoid of|free of|free from|rather than|missing(?: an?| the| any)|cannot|nowhere"
+    r")\b|n't\b"
 )
 #: Words that deny what stands before them within the clause.
 _BEHIND = re.compile(
     r"\b(?:is|are|was|were|remains?|appears?)\s+(?:\w+\s+)?(?:absent|missing|excluded|omitted|nowhere)\b"
-    r"|\b(?:is|are|was|were|does|do|can|could)(?:\s+not|n't|not)\b|\bnowhere\b|\bnot (?:present|visible|in|part|seen)\b"
+    r"|\b(?:is|are|was|were|does|do|can|could)(?:\s+not|n't|not)\b|\bnowhere\b"
+    r"|\bnot (?:present|visible|in|part|seen)\b"
+)
+#: "Without a dog in sight, a cat ...": the comma ends the denial.
+_OPENING = re.compile(
+    r"((?:^|[.;:!?])\s*(?:without|lacking|with no|devoid of|free of|in the absence of)\b[^,.;]*),"
 )
 #: "not only a dog": no denial.
 _HARMLESS = re.compile(r"\bnot only\b|\bno doubt\b|\bnothing but\b")
@@ -48,13 +56,6 @@ def polarity(sentence: str, noun: str) -> Polarity:
     """
     found = {_at(sentence, place) for place in mentions(sentence, noun)}
     return "missing" if not found else "both" if len(found) > 1 else found.pop()
-
-
-def negation_at(sentence: str) -> int | None:
-    """Where the first denying word stands, or None."""
-    text = _HARMLESS.sub(lambda m: " " * len(m.group()), sentence.casefold())
-    places = [match.start() for match in (_BEFORE.search(text), _BEHIND.search(text)) if match]
-    return min(places) if places else None
 
 
 def changed(
@@ -86,7 +87,7 @@ def _denial_first(sentence: str, affirmed: Sequence[str], denied: Sequence[str])
 
 def _at(sentence: str, place: tuple[int, int]) -> Literal["affirmed", "denied"]:
     text = sentence.casefold().replace("\u2019", "'")
-    text = _HARMLESS.sub(lambda match: " " * len(match.group()), text)
+    text = _OPENING.sub(r"\1;", _HARMLESS.sub(lambda match: " " * len(match.group()), text))
     start, end = 0, len(text)
     for match in _BREAK.finditer(text):
         if match.end() <= place[0]:
@@ -94,6 +95,5 @@ def _at(sentence: str, place: tuple[int, int]) -> Literal["affirmed", "denied"]:
         elif match.start() >= place[1]:
             end = match.start()
             break
-    # A comma before "no", "without" and the like belongs to what follows, so it is looked at from the break on.
     before, behind = text[start : place[0]], text[place[1] : end]
     return "denied" if _BEFORE.search(before) or _BEHIND.search(behind) else "affirmed"

@@ -179,7 +179,7 @@ def _captions_of(name: str, texts: list[str]) -> Concepts:
 
 
 def _pairs(config: BuildConfig) -> Iterator[Concepts]:
-    """What pairs start from: captioned pictures for an editor, or numbers for a model that draws from text."""
+    """What pairs start from: captioned pictures for an editor, numbers for a model that draws."""
     if not config.edits:
         for index in range(config.scenes):
             yield Concepts(f"pair-{index:06d}", "")

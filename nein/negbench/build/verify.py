@@ -52,8 +52,8 @@ def verify(
     *,
     positives: bool,
 ) -> list[Concepts]:
-    """The images without the absent objects that are there after all, and, with `positives`, without the present
-    ones that are not found. Order and length stay.
+    """The images without the absent objects that are there after all, and, with `positives`, without the
+    present ones that are not found. Order and length stay.
 
     picture  Decodes an image; an ImageError makes it unusable.
     """
@@ -65,7 +65,7 @@ def verify(
                 pictures.append(picture(image))
                 asked.append(image)
             except ImageError as error:
-                image = replace(image, problem=f"{UNREADABLE}: {_brief(error)}")  # noqa: PLW2901
+                image = replace(image, problem=f"{UNREADABLE}: {_brief(error)}")
         done.append(image)
     names = [[*image.negatives, *(image.positives if positives else ())] for image in asked]
     found: dict[str, Concepts] = {}

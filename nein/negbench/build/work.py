@@ -1,4 +1,4 @@
-"""The stages as functions of a shard: a record depends on the shard, the options and the models alone.
+"""The stages as functions of a shard; a record depends on shard, options and models alone."""
 
 from __future__ import annotations
 
