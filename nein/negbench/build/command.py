@@ -1,7 +1,7 @@
 """`nein-negbench build`: what it does once its options are known.
 
 OUT/build.json            manifest: configuration, models, environment, counts
-OUT/work/list/            the images, cut into shards once
+OUT/list/                 the images, cut into shards once
 OUT/work/journal/*.jsonl  append-only: one line per shard, stage and worker; OUT/work/claims: who is at work
 OUT/work/answers/         every answer of the language model
 OUT/dataset/              CSV files in the official layout, a card, and pictures that were drawn or made
@@ -10,8 +10,10 @@ OUT/unusable.jsonl        images that yield nothing, with the reason
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -74,7 +76,11 @@ def build(config: BuildConfig, world: World) -> str | None:
     device = world.device(config.device)
     threads = world.workers(device)
     identity: dict[str, Any] = {key: getattr(config, key) for key in DECIDES}
-    identity |= {"list": found.sha256, "device": device.partition(":")[0], "image_rule": images.RULE}
+    identity |= {
+        "list of images": found.sha256,
+        "device": device.partition(":")[0],
+        "image_rule": images.RULE,
+    }
     if config.asks_llm:
         kept = ("model", "temperature", "max_tokens", "attempts", "dtype")
         identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in kept}
@@ -117,53 +123,49 @@ def build(config: BuildConfig, world: World) -> str | None:
 
 
 def _listed(config: BuildConfig, folder: NegBuildDir) -> Listing:
-    """The list of a build that goes on, else a new one."""
-    known = listing.read(folder.work / "list")
-    if known is not None and known.shard_size == config.shard_size and not config.overwrite:
-        manifest = folder.manifest()
-        described = finish.digest_of(_origin(config))
-        if manifest.get("identity", {}).get("list") == known.sha256 and manifest.get("origin") == described:
-            return known
-    # A list that has changed is found by its hash when the folder is opened; its shard files are not touched
-    # before that.
+    """The list of a build that goes on, else a new one; whoever comes second finds it made.
+
+    A list that differs from the one a build was begun with stays a draft: its hash makes `open` refuse it.
+    """
+    target, origin = folder.path / "list", finish.digest_of(_origin(config))
+    known = listing.read(target)
+    if known is not None and (known.origin, known.shard_size) == (origin, config.shard_size):
+        return known
     draft = folder.path / ".list"
-    made = listing.write(draft, sources.load(config), config.shard_size)
-    if known is None or known.sha256 != made.sha256:
-        if known is not None and folder.manifest() and not config.overwrite:
-            return made
-        _replace(draft, folder.work / "list")
-    return Listing(folder.work / "list", made.count, made.shard_size, made.sha256, made.notes)
-
-
-def _replace(draft: Path, target: Path) -> None:
-    import shutil
-
-    if target.exists():
-        shutil.rmtree(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    made = listing.write(draft, sources.load(config), config.shard_size, origin)
+    if known is not None and folder.manifest() and not config.overwrite and known.sha256 != made.sha256:
+        return made
+    shutil.rmtree(target, ignore_errors=True)
     draft.replace(target)
+    return dataclasses.replace(made, folder=target)
 
 
 def _origin(config: BuildConfig) -> dict[str, Any]:
-    return {
-        key: getattr(config, key)
-        for key in ("source", "instances", "captions", "image_set", "scenes", "split")
-    }
+    """What the list is made from; of files also size and time."""
+    keys = (
+        "source", "instances", "captions", "image_set", "scenes", "split", "concepts", "negatives", "maker",
+    )  # fmt: skip
+    stamps = []
+    for name in (config.instances, config.captions):
+        if name is not None and Path(name).exists():
+            found = Path(name).stat()
+            stamps.append([found.st_size, found.st_mtime_ns])
+    return {**{key: getattr(config, key) for key in keys}, "stamps": stamps}
 
 
 def _ask_again(job: Job, shards: Sequence[int]) -> None:
     """Shards in which the language model gave no answer (a timeout, a refusal) count as open again, and with
-    them what was made of them."""
-    again = [
-        (place, shard)
-        for place, stage in enumerate(job.stages)
-        for shard in sorted(job.ledger.done(stage) & set(shards))
-        if stage in ("pairs", "concepts", "paraphrase")
-        and unanswered(job.ledger.record(stage, shard)["rows"])
-    ]
-    for place, shard in again:
-        for stage in job.stages[place:]:
-            job.ledger.forget(stage, shard)
+    them what was made of them before."""
+    for shard in shards:
+        stale, before = False, 0.0
+        for stage in job.stages:
+            if shard not in job.ledger.done(stage):
+                break
+            stale = stale or job.ledger.when(stage, shard) < before
+            before = job.ledger.when(stage, shard)
+            if stale or (MODELS[stage] != "detector" and unanswered(job.ledger.record(stage, shard)["rows"])):
+                stale = True
+                job.ledger.forget(stage, shard)
 
 
 def _media(config: BuildConfig) -> Media:

@@ -187,6 +187,9 @@ def check(config: BuildConfig) -> None:
         )
     if config.source == "voc" and config.concepts == "llm":
         raise UserError("--source voc has no captions to read objects from; say --concepts annotations.")
+    kind, colon, name = config.maker.partition(":")
+    if config.source == "pairs" and (kind not in ("editor", "text") or not colon or not name):
+        raise UserError(f"--maker is '{config.maker}'; it must be editor:NAME or text:ID.")
     if config.asks_llm and not config.llm.model:
         what = (
             "--concepts llm"
@@ -203,9 +206,6 @@ def check(config: BuildConfig) -> None:
         raise UserError(f"--query is '{config.query}'; it must contain {{object}}: 'A photo of {{object}}'.")
     if config.affneg and not config.paraphrase:
         raise UserError("--affneg is about paraphrases; give --paraphrase as well.")
-    kind, colon, name = config.maker.partition(":")
-    if config.source == "pairs" and (kind not in ("editor", "text") or not colon or not name):
-        raise UserError(f"--maker is '{config.maker}'; it must be editor:NAME or text:ID.")
     strange = [stage for stage in config.stages if stage not in (*STAGES, "finish")]
     if strange:
         raise UserError(f"--stages has '{strange[0]}'; allowed: {', '.join((*STAGES, 'finish'))}.")

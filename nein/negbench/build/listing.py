@@ -1,7 +1,7 @@
 """The images a data set is built from, cut into shard files once, so that a worker reads its own shard only.
 
-OUT/work/list/shard-000000.jsonl   one image per line
-OUT/work/list/list.json            written last: how many, hash, what was odd about the source
+OUT/list/shard-000000.jsonl   one image per line
+OUT/list/list.json            written last: how many, hash, what was odd about the source
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Listing:
     shard_size: int
     sha256: str
     notes: dict[str, int]
+    origin: str = ""
 
     def shards(self, limit: int | None = None) -> list[int]:
         """Numbers of the shards that hold the first `limit` images."""
@@ -38,8 +39,9 @@ class Listing:
         return [Concepts.of(json.loads(line)) for line in text.splitlines()]
 
 
-def write(folder: Path, images: Iterable[Concepts], shard_size: int) -> Listing:
-    """Writes the list; what is there already is written again. Raises UserError for a list without images.
+def write(folder: Path, images: Iterable[Concepts], shard_size: int, origin: str = "") -> Listing:
+    """Writes the list over what is there; `origin` is kept with it. Raises UserError for a list without an
+    image.
 
     Memory holds one shard, and 8 bytes of hash per image, by which an image that is listed twice is found.
     """
@@ -72,6 +74,7 @@ def write(folder: Path, images: Iterable[Concepts], shard_size: int) -> Listing:
         "shard_size": shard_size,
         "sha256": digest.hexdigest(),
         "notes": dict(notes),
+        "origin": origin,
     }
     atomic.write_json(folder / "list.json", about)
     return Listing(folder, **about)

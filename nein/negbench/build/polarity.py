@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from nein.nouns import plural
+from nein.nouns import plural, singular
 
 Polarity = Literal["affirmed", "denied", "missing", "both"]
 
@@ -43,7 +43,7 @@ _HARMLESS = re.compile(r"\bnot only\b|\bno doubt\b|\bnothing but\b")
 
 def mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
     """Where a noun stands in a sentence, singular or plural, as whole words; any case."""
-    forms = sorted({noun.casefold(), plural(noun).casefold()}, key=len, reverse=True)
+    forms = sorted({form.casefold() for form in (noun, plural(noun), singular(noun))}, key=len, reverse=True)
     pattern = r"(?<!\w)(?:" + "|".join(re.escape(form) for form in forms) + r")(?!\w)"
     return [match.span() for match in re.finditer(pattern, sentence.casefold())]
 
