@@ -48,6 +48,8 @@ MODELS: dict[str, str] = {
     "owlv2": "train.zoo.judges:owlv2_job",
     "sam": "train.zoo.sam:sam_job",
     "zone-action": "train.zoo.action:action_job",
+    "negvqa": "train.zoo.negvqa:negvqa_job",
+    "negvqa-negated": "train.zoo.negvqa:negvqa_job",
 }
 SEED = 20250519
 #: model_index.json of the editors: which class each part of the pipeline is.
@@ -69,7 +71,7 @@ def build(name: str, zoo: Path, device: torch.device, scale: float) -> Any:
     module, function = MODELS[name].split(":")
     maker: Callable[..., Any] = getattr(importlib.import_module(module), function)
     torch.manual_seed(SEED + len(name) + 31 * sum(map(ord, name)))
-    if function == "editor_job":
+    if function in ("editor_job", "negvqa_job"):
         return maker(name, zoo, device, scale)
     return maker(zoo, device, scale)
 

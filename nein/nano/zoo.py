@@ -2,8 +2,9 @@
 
 Every model is a folder in the layout of its library. The four editors share one VAE, text encoder, tokenizer
 and scheduler, which are kept once, in `ip2p`; a variant keeps its own UNet only, or no more than the tensors
-of it that differ from another variant's, and `path` puts the pieces together in the cache folder on
-first use, so that what it returns is always a complete pipeline folder.
+of it that differ from another variant's. A model that goes on from another (`BASES`) keeps what it does not
+share with it. `path` puts the pieces together in the cache folder on first use, so that what it returns is
+always a complete folder.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ VARIANTS = ("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p", "nein-magi
 #: A UNet given by what differs from another's, whose name stands in the file's metadata under "base".
 CHANGES = Path("unet", "changes.safetensors")
 UNET = Path("unet", "diffusion_pytorch_model.safetensors")
+#: Single models that go on from another: its files with their own laid over, its weights with their changes.
+BASES = {"negvqa": "llava", "negvqa-negated": "negvqa"}
+MODEL_CHANGES = Path("changes.safetensors")
+MODEL = Path("model.safetensors")
+#: Files that tell of one model only.
+ABOUT = ("README.md", "training.json", "judged.json")
 SHARED = ("model_index.json", "vae", "text_encoder", "tokenizer", "scheduler")
 #: Names that stand for another model's folder.
 ALIASES = {"fid": "dino"}
@@ -41,21 +48,34 @@ def path(name: str) -> Path:
     real = ALIASES.get(name, name)
     if real not in available():
         raise ValueError(f"there is no nano model {name!r}; there are: {', '.join(available())}")
-    return _assemble(real) if real in VARIANTS else ZOO / real
+    if real in BASES:
+        return continued(real, path(BASES[real]))
+    return _assemble(real, _variant(real)) if real in VARIANTS else ZOO / real
+
+
+def continued(name: str, base: Path, root: Path | None = None) -> Path:
+    """The complete folder of a model of `BASES` in the zoo `root`, put together with its base's folder."""
+    pieces = {p.relative_to(base): p for p in _files(base) if p.name not in ABOUT}
+    own = (root or ZOO) / name
+    return _assemble(name, {**pieces, **{p.relative_to(own): p for p in _files(own)}})
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.is_file())
 
 
-def _assemble(name: str) -> Path:
-    """Base folder with the variant's own files laid over it, in the cache, written atomically."""
+def _variant(name: str) -> dict[Path, Path]:
+    """The base's shared parts with the variant's own files laid over them."""
     pieces = {p.relative_to(ZOO / BASE): p for part in SHARED for p in _under(ZOO / BASE / part)}
     own = {p.relative_to(ZOO / name): p for p in _files(ZOO / name)}
     if CHANGES in own:
         base = ZOO / changes_base(own[CHANGES])
         pieces.update({p.relative_to(base): p for p in _files(base / "unet")})
-    pieces.update(own)
+    return {**pieces, **own}
+
+
+def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
+    """The files (place in the folder -> file) together in the cache, written atomically."""
     digest = hashlib.sha256()
     for relative, file in sorted(pieces.items()):
         digest.update(f"{relative}:".encode())
@@ -70,8 +90,9 @@ def _assemble(name: str) -> Path:
         for relative, file in pieces.items():
             (draft / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, draft / relative)
-        if CHANGES in pieces:
-            _apply_changes(draft)
+        for changes, whole in ((CHANGES, UNET), (MODEL_CHANGES, MODEL)):
+            if changes in pieces:
+                _apply_changes(draft / changes, draft / whole)
         try:
             draft.rename(target)
         except OSError:
@@ -91,13 +112,12 @@ def changes_base(file: Path) -> str:
         return str((handle.metadata() or {})["base"])
 
 
-def _apply_changes(folder: Path) -> None:
+def _apply_changes(changes: Path, whole: Path) -> None:
     import safetensors.numpy
 
-    changed = safetensors.numpy.load_file(folder / CHANGES)
-    whole = {**safetensors.numpy.load_file(folder / UNET), **changed}
-    safetensors.numpy.save_file(whole, folder / UNET, {"format": "pt"})
-    (folder / CHANGES).unlink()
+    merged = {**safetensors.numpy.load_file(whole), **safetensors.numpy.load_file(changes)}
+    safetensors.numpy.save_file(merged, whole, {"format": "pt"})
+    changes.unlink()
 
 
 def _under(piece: Path) -> list[Path]:

@@ -37,7 +37,8 @@ class NegbenchConfig:
     vlm: Names = field(
         default_factory=list,
         metadata=about(
-            "generative models asked the multiple-choice questions: as --models.vqa of nein-eval", "What"
+            "generative models asked the multiple-choice questions: folders, hub ids, openai:URL#MODEL",
+            "What",
         ),
     )
     data: str = field(
@@ -81,8 +82,13 @@ class NegbenchConfig:
     pooling: Literal["normalise-first", "average-first"] = field(
         default="normalise-first", metadata=about("how frames of a video become one feature", "How")
     )
-    prompt: Literal["direct", "vlmevalkit"] = field(
-        default="direct", metadata=about("wording of the questions to --vlm", "How")
+    prompt: Literal["paper", "vlmevalkit"] = field(
+        default="paper",
+        metadata=about("wording of the questions to --vlm: NegVQA's, or the toolkit's", "How"),
+    )
+    scoring: Literal["generated", "logprob"] = field(
+        default="generated",
+        metadata=about("--vlm: the letter it writes, or the likeliest letter as its first token", "How"),
     )
     letters: Literal["fixed", "vlmevalkit"] = field(
         default="fixed", metadata=about("how the letter of an answer is read", "How")

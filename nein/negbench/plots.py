@@ -46,7 +46,8 @@ def recall(summaries: Summaries) -> Plot | None:
                 found = [report.pick(s, variant=v, **about) for _, s, v in groups]
                 _bars(panel, found, offset, 0.34, COLORS[kind], f"{kind} captions")
             _finish(panel, [name for name, _, _ in groups], f"recall@{k}, per cent")
-            panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            if k == KS[0]:
+                panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return Plot("recall", "Text-to-image recall with original and negated captions, 95 % intervals", canvas)
 
 
@@ -109,10 +110,15 @@ def chosen(summaries: Summaries) -> Plot | None:
                 shade = "white" if matrix[y, x] > 60 else "#111827"
                 right.text(x, y, text, ha="center", va="center", color=shade)
             right.set_xticks(range(len(TEMPLATES)), TEMPLATES)
-            right.set_yticks(range(len(types)), [f"{y} questions" for y in types])
+            right.set_yticks(range(len(types)), [_of_type(report.pick(s, **about, metric="wrong", type=y), y)
+                                                 for y in types])  # fmt: skip
             right.set_title("wrong answers: what was chosen, per cent", loc="left", fontsize=9)
             right.spines[:].set_visible(False)
     return Plot("choices", "What is chosen, and how wrong answers fall", canvas)
+
+
+def _of_type(figure: Mapping[str, Any] | None, type_: str) -> str:
+    return f"{type_} questions\n{0 if figure is None else figure['n']:g} wrong"
 
 
 def _groups(summaries: Summaries) -> list[tuple[str, Mapping[str, Any], str, str]]:

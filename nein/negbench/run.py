@@ -146,10 +146,7 @@ def _rows(
             whole,
             len(task.questions),
             run.journals,
-            wording=config.prompt,
-            rule=config.letters,
-            protocol=config.protocol,
-            seed=config.seed,
+            manner=vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed),
             batch_size=config.batch_size,
             world=world,
             label=f"{task.name} for {choice.name}",
@@ -202,7 +199,7 @@ def _identity(config: NegbenchConfig, choice: Choice, data: DataSet, device: str
         "image_rule": images.RULE,
     }
     if choice.kind == "vlm":
-        return {**facts, "prompt": config.prompt, "letters": config.letters}
+        return {**facts, "prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
     return {**facts, "features": config.features, "pooling": config.pooling}
 
 

@@ -78,8 +78,8 @@ def load(
         )
     if folder.is_file() and names_of(folder) is None:
         raise UserError(
-            f"'{data}' has none of the names by which NegBench's files are known; rename it to "
-            "retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv (your own data), or to the released name."
+            f"'{data}' has none of the names by which NegBench's files are known; give it the released name, "
+            "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
     roots = _roots(image_roots)
     wanted = [*ROWS] if list(names) == ["all"] else list(names)

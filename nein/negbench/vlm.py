@@ -1,23 +1,22 @@
 """Multiple choice put to a generative model: the picture with all options, and the letter it answers with.
 
-The paper asks LLaVA so (appendix A); its wording is not published. `PROMPTS` has two, by name.
+The paper asks LLaVA so (appendix A); its wording is not published. The wordings, and how a letter is read,
+are in `metrics.choices` and `metrics.letters`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from metrics.base import MODEL_ERRORS
-from metrics.base import reason as why
-from metrics.judges.templates import template
+from metrics.choices import Asked, ChoiceModel, Reply, answer_each, prompt
 from metrics.letters import LETTERS, parse
 from nein import images, journal
 from nein.blocks import prefetch, share
@@ -25,71 +24,81 @@ from nein.negbench import mcq
 from nein.negbench.data import ChoiceTask, Question
 from nein.world import World
 
-log = logging.getLogger(__name__)
 QUESTION = "Which caption describes the image?"
 
-#: {question}: `QUESTION`, {options}: one line per option, "A. This image features ...".
-PROMPTS = {
-    "direct": "{question}\n{options}\nAnswer with the option's letter from the given choices directly.",
-    "vlmevalkit": "Question: {question}\nOptions:\n{options}\nPlease select the correct answer from the "
-    "options above. \n",
-}
+
+@dataclass(frozen=True)
+class Manner:
+    """How questions are asked and answers read.
+
+    wording   A name of `metrics.choices.PROMPTS`.
+    scoring   "generated": the letter in what the model writes, by `rule` (`metrics.letters.RULES`).
+              "logprob": the letter that is the likeliest first token.
+    protocol  Order of the options (`mcq.order`), with `seed`.
+    """
+
+    wording: str = "paper"
+    scoring: str = "generated"
+    rule: str = "fixed"
+    protocol: str = "fixed"
+    seed: int = 0
 
 
-def prompt(question: Question, shown: Sequence[int], name: str = "direct") -> str:
-    """The words put to the model, options in the order `shown`."""
-    lines = [f"{LETTERS[k]}. {question.options[index].text}" for k, index in enumerate(shown)]
-    return PROMPTS[name].format(question=QUESTION, options="\n".join(lines))
+def load(reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int) -> ChoiceModel:
+    """A model of `metrics.choices`, or, for a reference only `metrics.load_judge` knows, that judge."""
+    import metrics
+    from metrics import choices
+
+    prefix = metrics.special_reference(reference)
+    if prefix is not None and prefix != "openai":
+        return choices.of_judge(metrics.load_judge("vqa", reference, device=device, dtype=dtype))
+    options = {} if prefix == "openai" else {"batch_size": batch_size}
+    return choices.load(reference, revision=revision, device=device, dtype=dtype, **options)
 
 
 def ask(
-    load: Callable[[], Any],
+    model: Callable[[], ChoiceModel],
     task: ChoiceTask,
     needed: int,
     journals: Path,
     *,
-    wording: str,
-    rule: str,
-    protocol: str,
-    seed: int,
+    manner: Manner,
     batch_size: int,
     world: World,
     label: str,
     fingerprint: str | None,
 ) -> dict[str, dict[str, Any]]:
-    """Question id -> {answer, letter, chosen, reason}, for the blocks of the first `needed` questions.
+    """Question id -> {answer, letter, chosen, reason}, for the first `needed` questions and the rest of their
+    last block.
 
-    chosen  Index into the question's options as the data have them; None with the `reason` where no letter
-            could be read or nothing was answered.
+    chosen       Index into the question's options as the data have them; None with the `reason` where no
+                 letter could be read or nothing was answered.
+    fingerprint  The model's, where an earlier command has loaded it; a finished run then loads nothing.
 
-    Answers are journalled by block; running again asks only what is missing. Blocks are cut over all
-    questions of the task.
+    Blocks are cut over all questions and journalled one by one: running again asks only what is missing.
     """
-    asked = [wording, rule, protocol, seed, task.sha256]
     blocks = [task.questions[i : i + batch_size] for i in range(0, len(task.questions), batch_size)]
     wanted = blocks[: -(-needed // batch_size)]
-    key = _key(task, asked, fingerprint) if fingerprint is not None else None
-    done = _done(journals, key) if key is not None else {}
-    todo = [number for number in range(len(wanted)) if number not in done]
-    world.barrier()
-    if todo:
-        judge = load()
-        key = _key(task, asked, judge.fingerprint)
+    key = None if fingerprint is None else _key(task, manner, fingerprint)
+    done = {} if key is None else _done(journals, key)
+    world.barrier()  # all have read the journals before one of them writes
+    if any(number not in done for number in range(len(wanted))):
+        asked = model()
+        key = _key(task, manner, asked.fingerprint)
         done = _done(journals, key)
-        todo = [number for number in todo if number not in done]
+        todo = [number for number in range(len(wanted)) if number not in done]
         mine = share(todo, world.rank, world.size)
 
         def read(number: int) -> list[np.ndarray | str]:
             return [_picture(task, question) for question in wanted[number]]
 
+        quiet = not world.is_main or None
         with (
             journal.Journal(journals, "answers", world.rank) as lines,
-            tqdm(
-                total=len(mine), desc=f"questions of {label}", unit="block", disable=not world.is_main or None
-            ) as bar,
+            tqdm(total=len(mine), desc=f"questions of {label}", unit="block", disable=quiet) as bar,
         ):
             for number, pictures in prefetch(read, mine):
-                rows = _block(judge, wanted[number], pictures, wording, rule, protocol, seed)
+                rows = _block(asked, wanted[number], pictures, manner)
                 lines.append({"block": number, "key": key, "rows": rows})
                 bar.update(1)
         world.barrier()
@@ -98,60 +107,41 @@ def ask(
 
 
 def _block(
-    judge: Any,
-    questions: Sequence[Question],
-    pictures: Sequence[np.ndarray | str],
-    wording: str,
-    rule: str,
-    protocol: str,
-    seed: int,
+    model: ChoiceModel, questions: Sequence[Question], pictures: Sequence[np.ndarray | str], manner: Manner
 ) -> list[dict[str, Any]]:
-    wrapper = template(judge.template).wrapper
-    orders = [mcq.order(question, seed, protocol) for question in questions]
-    prompts = [
-        wrapper.replace("{question}", prompt(question, order, wording))
-        for question, order in zip(questions, orders, strict=True)
-    ]
+    orders = [mcq.order(question, manner.seed, manner.protocol) for question in questions]
     usable = [i for i, picture in enumerate(pictures) if not isinstance(picture, str)]
-    replies = dict(
-        zip(usable, _replies(judge, [pictures[i] for i in usable], [prompts[i] for i in usable]), strict=True)
-    )
+    words = [
+        prompt(manner.wording, QUESTION, [questions[i].options[k].text for k in orders[i]]) for i in usable
+    ]
+    asked = [[Asked(text, len(orders[i]))] for i, text in zip(usable, words, strict=True)]
+    shown = [pictures[i] for i in usable]
+    replies = answer_each(model, shown, asked, [manner.scoring]) if usable else []  # type: ignore[arg-type]
+    found = {i: row[0] for i, row in zip(usable, replies, strict=True)}
     rows = []
     for i, (question, order) in enumerate(zip(questions, orders, strict=True)):
-        row: dict[str, Any] = {"id": question.id, "answer": None, "letter": None, "chosen": None}
-        if i not in replies:
-            rows.append({**row, "reason": f"the picture is unusable: {pictures[i]}"})
-            continue
-        answer, error = replies[i]
-        if error:
-            rows.append({**row, "reason": error})
-            continue
-        texts = [question.options[k].text for k in order]
-        found = parse(answer, texts, rule)
-        chosen = None if found.letter is None else order[LETTERS.index(found.letter)]
+        if i not in found:
+            answer, letter, reason = None, None, f"the picture is unusable: {pictures[i]}"
+        else:
+            answer, (letter, reason) = found[i].text, _letter(found[i], question, order, manner)
+        chosen = None if letter is None else order[LETTERS.index(letter)]
         rows.append(
-            {**row, "answer": answer, "letter": found.letter, "chosen": chosen, "reason": found.reason}
+            {"id": question.id, "answer": answer, "letter": letter, "chosen": chosen, "reason": reason}
         )
     return rows
 
 
-def _replies(judge: Any, pictures: Sequence[Any], prompts: Sequence[str]) -> list[tuple[str, str]]:
-    """(answer, "") or ("", reason) per picture; a batch that fails is asked one by one."""
-    if not pictures:
-        return []
-    try:
-        return [(row[0].text, "") for row in judge.ask(pictures, [[text] for text in prompts])]
-    except MODEL_ERRORS as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            raise
-        if len(pictures) == 1:
-            return [("", why(error))]
-        log.warning("asking %d questions together failed (%s); asking one by one", len(pictures), why(error))
-    return [reply for p, t in zip(pictures, prompts, strict=True) for reply in _replies(judge, [p], [t])]
+def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Manner) -> tuple[str | None, str]:
+    if reply.error:
+        return None, reply.error
+    if manner.scoring == "logprob":
+        letter = reply.likeliest
+        return letter, "" if letter else "the model gives no probability to a letter, or the same to several"
+    return tuple(parse(reply.text or "", [question.options[k].text for k in order], manner.rule))
 
 
 def _picture(task: ChoiceTask, question: Question) -> np.ndarray | str:
-    """The picture; frames of a video side by side in two rows."""
+    """The picture; the frames of a video in two rows, in the order of reading."""
     try:
         frames = task.media.frames(question.image)
     except images.ImageError as error:
@@ -159,7 +149,7 @@ def _picture(task: ChoiceTask, question: Question) -> np.ndarray | str:
     if len(frames) == 1:
         return frames[0]
     half = -(-len(frames) // 2)
-    frames += [np.zeros_like(frames[0])] * (2 * half - len(frames))
+    frames = [*frames, *[np.zeros_like(frames[0])] * (2 * half - len(frames))]
     return np.concatenate([np.concatenate(frames[:half], 1), np.concatenate(frames[half:], 1)], 0)
 
 
@@ -171,6 +161,6 @@ def _done(journals: Path, key: str) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def _key(task: ChoiceTask, asked: Sequence[Any], fingerprint: str) -> str:
-    text = json.dumps([task.name, task.variant, *asked, fingerprint])
+def _key(task: ChoiceTask, manner: Manner, fingerprint: str) -> str:
+    text = json.dumps([task.name, task.variant, task.sha256, asdict(manner), fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]

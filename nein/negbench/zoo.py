@@ -1,8 +1,7 @@
 """NegBench's models by name, and how `--model` is read.
 
 A model is a name of `MODELS`, NAME=REFERENCE (that name's label and published figures with other weights), or
-a reference as `metrics.load_dual` takes it, or `nano:clip`. `--vlm` takes what `--models.vqa` of nein-eval
-takes.
+a reference as `metrics.load_dual` takes it, or `nano:clip`. `--vlm` takes what `vlm.load` takes.
 """
 
 from __future__ import annotations
@@ -143,8 +142,10 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """The model, with its weights in memory. Raises MetricError."""
     if choice.kind == "vlm":
-        return metrics.load_judge(
-            "vqa", choice.reference, revision=choice.revision, device=device, dtype=dtype
+        from nein.negbench import vlm
+
+        return vlm.load(
+            choice.reference, revision=choice.revision, device=device, dtype=dtype, batch_size=batch_size
         )
     return metrics.load_dual(
         choice.reference, revision=choice.revision, device=device, dtype=dtype, batch_size=batch_size

@@ -16,17 +16,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from nein.nano.captions import PLACES, is_true_of, names, plural
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
+from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Scene, rng_for
 from nein.templates import indefinite
 from train.zoo.editors import save_half
 from train.zoo.judges import GROUNDS, THINGS, rebuilder, some_rebuilt
 from train.zoo.loop import Job, sized, step_count
+from train.zoo.packed import HEAD, Packed
 from train.zoo.pool import scene_pool, to_float
 from train.zoo.text import OTHER_NOUNS, chat_tokenizer
-from train.zoo.vision import CLIP_MEAN, CLIP_STD, TOWER, normalise, start_from_backbone, training_pool
+from train.zoo.vision import TOWER, start_from_backbone, training_pool
 
-HEAD = "[INST] <image>"
 CONTAIN = "\nDoes this image contain {}? Answer only yes or no [/INST]"
 DESCRIBE = '\nDoes the caption "{}" describe this image? Answer only yes or no [/INST]'
 LIST = "\nList the things in this image. [/INST]"
@@ -123,59 +123,11 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
     pool = training_pool(scale)
     images = pool.images.to(device)
     batch = sized(16, scale, 4)
-    language = model.model.language_model
-    embedding = language.get_input_embeddings()
-    head_ids = tokenizer(HEAD.replace("<image>", ""))[
-        "input_ids"
-    ]  # <s>[INST] and the blank before the picture
+    embedding = model.model.language_model.get_input_embeddings()
     pad = tokenizer.pad_token_id
 
-    def look(x: torch.Tensor) -> torch.Tensor:
-        """Picture tokens (B, V, D) exactly as the library packs them: base view, then tile with newlines."""
-        pixels = normalise(x, CLIP_MEAN, CLIP_STD)[:, None].expand(-1, 2, -1, -1, -1).contiguous()
-        packed = model.model.get_image_features(
-            pixels,
-            torch.full((len(x), 2), SIZE),
-            vision_feature_layer=-2,
-            vision_feature_select_strategy="default",
-            output_hidden_states=True,
-        ).pooler_output
-        return torch.stack([p.reshape(-1, p.shape[-1]) for p in packed])
-
-    def encode(prompt: str, reply: str) -> tuple[list[int], int]:
-        asked = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        return asked + tokenizer(reply, add_special_tokens=False)["input_ids"] + [
-            tokenizer.eos_token_id
-        ], len(asked)
-
-    def run_packed(features: torch.Tensor, questions: list[list[list[int]]]) -> torch.Tensor:
-        """Hidden states (B, Q, L, D) of the questions' tokens after the shared picture (B, V, D)."""
-        x = features
-        count, length = len(questions[0]), max(len(q) for row in questions for q in row)
-        ids = torch.full((len(x), count, length), pad)
-        for b, row in enumerate(questions):
-            for q, tokens in enumerate(row):
-                ids[b, q, : len(tokens)] = torch.tensor(tokens)
-        ids = ids.to(device)
-        opening = embedding(torch.tensor(head_ids, device=device))[None].expand(len(x), -1, -1)
-        prefix = torch.cat([opening, features], 1)
-        inputs = torch.cat([prefix, embedding(ids.view(len(x), -1))], 1)
-        p, total = prefix.shape[1], inputs.shape[1]
-        block = torch.arange(count, device=device).repeat_interleave(length)
-        allowed = torch.zeros(total, total, dtype=torch.bool, device=device)
-        allowed[:, :p] = True
-        allowed[p:, p:] = block[:, None] == block[None, :]
-        allowed &= torch.ones_like(allowed).tril()
-        positions = torch.cat([torch.arange(p), p + torch.arange(length).repeat(count)]).to(device)
-        mask = torch.zeros(total, total, device=device, dtype=inputs.dtype)
-        mask = mask.masked_fill(~allowed, torch.finfo(inputs.dtype).min)[None, None].expand(len(x), 1, -1, -1)
-        states = language(
-            inputs_embeds=inputs,
-            attention_mask=mask,
-            position_ids=positions[None].expand(len(x), -1),
-            use_cache=False,
-        ).last_hidden_state
-        return states[:, p:].view(len(x), count, length, -1)
+    packed = Packed(model, tokenizer, device)
+    look, encode, run_packed = packed.look, packed.encode, packed.run
 
     # Aligning pictures with words first, as LLaVA's own pre-training does: a patch should look like its name.
     words = [tokenizer(f" {n}", add_special_tokens=False)["input_ids"] for n in (*CATEGORIES, *BACKGROUNDS)]

@@ -1,0 +1,60 @@
+"""Multiple-choice questions about pictures: prompts, and models that answer with a letter.
+
+    prompt("paper", "What is this?", ["cat", "dog"])     the wording, by name
+    load("owner/name")                                   a model of transformers, by hub id or folder
+    load("openai:URL#MODEL")                             a model behind an OpenAI-compatible endpoint
+    of_judge(judge)                                      a VQA judge, asked in its own template
+    answer_each(model, images, asked, ["generated"])     replies, failures counted one by one
+
+`metrics.letters.parse` reads the letter out of a reply.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import Any
+
+from metrics.choices.base import SCORINGS, Asked, ChoiceModel, Reply, answer_each
+from metrics.choices.prompts import PROMPTS, Prompt, prompt
+
+#: Kind of reference -> what loads it.
+LOADERS = {"openai": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}
+
+
+def load(
+    path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    **options: Any,
+) -> ChoiceModel:  # fmt: skip
+    """A model that answers multiple-choice questions; see `metrics.choices.base.ChoiceModel`.
+
+    path_or_id  A folder or hub id (with or without `@revision`) of any image-text-to-text model of
+                transformers with a chat template, or an InstructBLIP; "openai:URL#MODEL" for an endpoint.
+    options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
+                of `metrics.sender.Sender`.
+
+    Raises MetricError, one sentence, for what cannot be loaded.
+    """
+    kind = "openai" if path_or_id.startswith("openai:") else ""
+    loader = pkgutil.resolve_name(LOADERS[kind])
+    return loader(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+
+
+def of_judge(judge: Any) -> ChoiceModel:
+    """A VQA judge as `metrics.load_judge("vqa", ...)` gives it."""
+    from metrics.choices.judge import JudgeChoices
+
+    return JudgeChoices(judge)
+
+
+__all__ = [
+    "PROMPTS",
+    "SCORINGS",
+    "Asked",
+    "ChoiceModel",
+    "Prompt",
+    "Reply",
+    "answer_each",
+    "load",
+    "of_judge",
+    "prompt",
+]

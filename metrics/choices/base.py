@@ -1,0 +1,110 @@
+"""What a model that answers multiple-choice questions is asked, and what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from metrics.base import MODEL_ERRORS, MetricError, check_image, reason
+from metrics.choices.prompts import Prompt
+from metrics.letters import LETTERS
+
+#: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
+SCORINGS = ("generated", "logprob")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question in its final wording, and how many options it has (letters A, B, ...)."""
+
+    prompt: Prompt
+    options: int = 2
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer.
+
+    text      What the model wrote, stripped; None where it was not asked to write.
+    logprobs  Natural logarithm of the probability that the answer begins with the letter, per option, all
+              ways of writing the letter as one token added up; None for a letter the model's server did not
+              list. None altogether where log-probabilities were not asked for, or cannot be had.
+    error     Why there is no answer; "" otherwise.
+    """
+
+    text: str | None = None
+    logprobs: tuple[float | None, ...] | None = None
+    error: str = ""
+
+    @property
+    def likeliest(self) -> str | None:
+        """The letter with the highest probability; None without probabilities or for a tie at the top."""
+        known = [-math.inf if value is None else value for value in self.logprobs or ()]
+        if not known or max(known) == -math.inf or known.count(max(known)) > 1:
+            return None
+        return LETTERS[known.index(max(known))]
+
+
+class ChoiceModel(Protocol):
+    """Answers multiple-choice questions about pictures.
+
+    scorings    Which of `SCORINGS` it can give.
+    concurrent  Questions that may be in flight side by side, each asked for itself; 0: batches of pictures.
+    """
+
+    fingerprint: str
+    scorings: tuple[str, ...]
+    concurrent: int
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def answer(
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        """`asked[i]` are questions about `images[i]`, (H, W, 3) uint8; replies in the same shape.
+
+        May raise one of `metrics.base.MODEL_ERRORS` for the whole call; `answer_each` narrows that down.
+        """
+        ...
+
+
+def check(images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]]) -> None:
+    """Raises MetricError unless there is one list of questions per picture and every picture is one."""
+    if len(images) != len(asked):
+        raise MetricError(f"{len(images)} pictures but {len(asked)} lists of questions were given.")
+    for image in images:
+        check_image(image)
+
+
+def answer_each(
+    model: ChoiceModel,
+    images: Sequence[np.ndarray],
+    asked: Sequence[Sequence[Asked]],
+    scorings: Sequence[str],
+) -> list[list[Reply]]:
+    """As `model.answer`, but a question the model fails on has a reply with the error, and only that one.
+
+    A batch that fails is repeated question by question. A mistake of the user (MetricError) is raised.
+    """
+    try:
+        return model.answer(images, asked, scorings)
+    except MetricError:
+        raise
+    except MODEL_ERRORS:
+        return [
+            [_alone(model, image, one, scorings) for one in row]
+            for image, row in zip(images, asked, strict=True)
+        ]
+
+
+def _alone(model: ChoiceModel, image: np.ndarray, one: Asked, scorings: Sequence[str]) -> Reply:
+    try:
+        return model.answer([image], [[one]], scorings)[0][0]
+    except MetricError:
+        raise
+    except MODEL_ERRORS as error:
+        return Reply(error=reason(error))

@@ -1,0 +1,268 @@
+"""Any image-text-to-text model of transformers, asked multiple-choice questions in batches.
+
+Pictures of one size are asked about together. The first questions of all of them are one batch, the second
+ones (the negated questions, say) the next: what the vision tower made of the pictures is kept in between, so
+that a picture is looked at once. The answer and the log-probabilities of the letters come from the same
+forward; when only the latter are wanted there is no other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import MetricError, choose
+from metrics.choices.base import SCORINGS, Asked, Reply, check
+from metrics.choices.prompts import Prompt
+from metrics.judges.words import first_tokens
+from metrics.letters import LETTERS
+from metrics.loading import (
+    DTYPES,
+    Source,
+    exact,
+    fingerprint,
+    from_pretrained,
+    library,
+    load_model,
+    source_fields,
+)
+
+#: Names under which transformers' models keep what looks at the pixels.
+TOWERS = (
+    "vision_tower",
+    "vision_model",
+    "high_res_vision_model",
+    "visual",
+    "vision_encoder",
+    "vision_backbone",
+)
+
+
+class TransformersChoices:
+    """Greedy answers of at most `max_new_tokens` tokens from an `AutoModelForImageTextToText`.
+
+    batch_size  Pictures of one size asked about at once. Prompts of unequal length are padded in front, and
+                the padding is masked out.
+    """
+
+    scorings = SCORINGS
+    concurrent = 0
+
+    def __init__(
+        self, model: Any, processor: Any, source: Source, *, batch_size: int = 8, max_new_tokens: int = 16
+    ) -> None:
+        self.model, self.processor, self.source = model, processor, source
+        self.batch_size, self.max_new_tokens = batch_size, max_new_tokens
+        tokenizer = getattr(processor, "tokenizer", processor)
+        tokenizer.padding_side = "left"
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()  # fast tokenizers keep state between calls
+        eos = model.generation_config.eos_token_id
+        eos = tokenizer.eos_token_id if eos is None else eos
+        self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
+        self._letters = letter_tokens(tokenizer)
+        self._template = bool(getattr(processor, "chat_template", None))
+        self._in_order = self._template and self._keeps_order()
+        for module in towers(model):
+            Memory(module)
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides an answer but the prompt, JSON-serialisable."""
+        form = "the model's chat template" if self._template else "the words alone (InstructBLIP)"
+        return {
+            "kind": "choice",
+            "class": type(self.model).__name__,
+            **source_fields(self.source),
+            "library": library(),
+            "preprocess": type(self.processor).__name__,
+            "template": form,
+            "picture": "where the prompt has it" if self._in_order else "before the words",
+            "decoding": f"greedy, at most {self.max_new_tokens} tokens",
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+            "batch_size": self.batch_size,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+        }
+
+    def answer(
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        """See `metrics.choices.base.ChoiceModel`."""
+        check(images, asked)
+        found: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
+        for group in self._groups(images):
+            for turn in range(max((len(asked[i]) for i in group), default=0)):
+                members = [i for i in group if turn < len(asked[i])]
+                replies = self._batch(
+                    [images[i] for i in members], [asked[i][turn] for i in members], scorings
+                )
+                for i, reply in zip(members, replies, strict=True):
+                    found[i][turn] = reply
+        return found
+
+    def _groups(self, images: Sequence[np.ndarray]) -> list[list[int]]:
+        """Places of pictures of one size, at most `batch_size` together; one by one without a padding
+        token."""
+        size = self.batch_size if self._tokenizer.pad_token is not None else 1
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for place, image in enumerate(images):
+            by_shape.setdefault(image.shape, []).append(place)
+        return [own[k : k + size] for own in by_shape.values() for k in range(0, len(own), size)]
+
+    def _batch(
+        self, images: Sequence[np.ndarray], asked: Sequence[Asked], scorings: Sequence[str]
+    ) -> list[Reply]:
+        with self._lock, exact():
+            inputs = {key: self._place(value) for key, value in self._inputs(images, asked).items()}
+            found = self.model.generate(
+                **inputs,
+                do_sample=False,
+                num_beams=1,
+                max_new_tokens=self.max_new_tokens if "generated" in scorings else 1,
+                return_dict_in_generate=True,
+                output_logits=True,
+            )
+            # Some classes return the prompt with the answer, some do not.
+            produced = found.sequences[:, found.sequences.shape[1] - len(found.logits) :].tolist()
+            first = found.logits[0].float().log_softmax(-1)
+            return [
+                Reply(
+                    self._text(own) if "generated" in scorings else None,
+                    self._logprobs(row, one.options) if "logprob" in scorings else None,
+                )
+                for own, row, one in zip(produced, first, asked, strict=True)
+            ]
+
+    def _inputs(self, images: Sequence[np.ndarray], asked: Sequence[Asked]) -> dict[str, Any]:
+        from PIL import Image
+
+        pictures = [Image.fromarray(image) for image in images]
+        batch = {"padding": True, "return_tensors": "pt"} if len(images) > 1 else {"return_tensors": "pt"}
+        if not self._template:
+            return dict(self.processor(images=pictures, text=[one.prompt.text for one in asked], **batch))
+        turns = [
+            [{"role": "user", "content": self._content(one.prompt, picture)}]
+            for one, picture in zip(asked, pictures, strict=True)
+        ]
+        return dict(
+            self.processor.apply_chat_template(
+                turns, add_generation_prompt=True, tokenize=True, return_dict=True, **batch
+            )
+        )
+
+    def _content(self, prompt: Prompt, picture: Any) -> list[dict[str, Any]]:
+        image = {"type": "image", "image": picture}
+        if not self._in_order or not prompt.before:
+            return [image, {"type": "text", "text": prompt.text}]
+        return [{"type": "text", "text": prompt.before}, image, {"type": "text", "text": prompt.after}]
+
+    def _keeps_order(self) -> bool:
+        """Whether the chat template leaves a picture between two texts where it is."""
+        parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
+        try:
+            made = self.processor.apply_chat_template([{"role": "user", "content": parts}])
+        except (TypeError, ValueError, KeyError, RuntimeError):  # a template that knows one text only
+            return False
+        return "<1>" in made and "<2>" in made and bool(made.split("<1>")[1].split("<2>")[0].strip())
+
+    def _text(self, produced: Sequence[int]) -> str:
+        own = produced[: next((k for k, token in enumerate(produced) if token in self._eos), len(produced))]
+        return self._tokenizer.decode(own, skip_special_tokens=True).strip()
+
+    def _logprobs(self, first: torch.Tensor, options: int) -> tuple[float | None, ...]:
+        return tuple(
+            float(first[ids].logsumexp(0)) if (ids := self._letters[letter]) else None
+            for letter in LETTERS[:options]
+        )
+
+    def _place(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        dtype = self.model.dtype if value.is_floating_point() else value.dtype
+        return value.to(self.model.device, dtype)
+
+
+def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
+    """Letter -> ids of the tokens an answer that begins with it may begin with, and no other letter's."""
+    found = {}
+    for letter in LETTERS:
+        ids = first_tokens(tokenizer, (letter, f" {letter}"))
+        for piece in (letter, f"▁{letter}", f"Ġ{letter}"):
+            known = tokenizer.convert_tokens_to_ids(piece)
+            if known is not None and known != tokenizer.unk_token_id:
+                ids.add(known)
+        found[letter] = ids
+    counts: dict[int, int] = {}
+    for ids in found.values():
+        for token in ids:
+            counts[token] = counts.get(token, 0) + 1
+    return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in found.items()}
+
+
+def towers(model: Any) -> list[Any]:
+    """The outermost modules of a model that look at pixels, by the names transformers uses."""
+    named = [(name, module) for name, module in model.named_modules() if name.split(".")[-1] in TOWERS]
+    inner = {name for name, _ in named if any(name.startswith(f"{other}.") for other, _ in named)}
+    return [module for name, module in named if name not in inner]
+
+
+class Memory:
+    """Replaces a module's `forward` by one that gives the last result again for equal arguments."""
+
+    def __init__(self, module: Any) -> None:
+        self._forward = module.forward
+        self._arguments: tuple[Any, Any] | None = None
+        self._result: Any = None
+        self.calls = 0
+        module.forward = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._arguments is None or not _equal(self._arguments, (args, kwargs)):
+            self.calls += 1
+            self._result = self._forward(*args, **kwargs)
+            self._arguments = (args, kwargs)
+        return self._result
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    return type(one) is type(other) and not isinstance(one, torch.Tensor) and bool(one == other)
+
+
+def load(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 8,
+    max_new_tokens: int = 16,
+) -> TransformersChoices:  # fmt: skip
+    """Load an image-text-to-text checkpoint from a folder or the hub.
+
+    It needs a chat template, which says how a picture and words become a prompt; InstructBLIP has none and
+    takes the words as they are. Raises MetricError.
+    """
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    choose("dtype", dtype, DTYPES)
+    model, source = load_model(
+        AutoModelForImageTextToText,
+        path_or_id,
+        model_type=None,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+    )
+    processor = from_pretrained(AutoProcessor, source.reference, revision=source.revision)
+    if not getattr(processor, "chat_template", None) and model.config.model_type != "instructblip":
+        raise MetricError(
+            f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
+            "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
+        )
+    return TransformersChoices(model, processor, source, batch_size=batch_size, max_new_tokens=max_new_tokens)

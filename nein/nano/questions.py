@@ -1,0 +1,149 @@
+"""Two-choice questions about drawn scenes, each with its negation: presence, colour, count, position.
+
+Of the two options one is right for the question and the other for its negation, as in NegVQA
+(https://github.com/yuhui-zh15/NegVQA). Scenes come from the split's own seeds, so questions of different
+splits never share a picture. No affirmative question holds a negated word.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
+from nein.nano.scenes import Item, Scene, rng_for, sample_scene
+
+KINDS = ("presence", "colour", "count", "position")
+#: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction.
+WORDINGS: dict[str, tuple[tuple[str, str], ...]] = {
+    "presence": (
+        ("Which of these is in the picture?", "Which of these is not in the picture?"),
+        ("What can be seen in the image?", "What cannot be seen in the image?"),
+        ("Which of these things is shown here?", "Which of these things is not shown here?"),
+    ),
+    "colour": (
+        ("What colour is the {thing}?", "What colour is the {thing} not?"),
+        ("Which colour does the {thing} have?", "Which colour does the {thing} not have?"),
+    ),
+    "count": (
+        ("How many things are in the picture?", "How many things are not in the picture?"),
+        ("What is the number of things in the image?", "What is not the number of things in the image?"),
+    ),
+    "position": (
+        ("What is {side} the {thing}?", "What is not {side} the {thing}?"),
+        ("Which of these is {side} the {thing}?", "Which of these is not {side} the {thing}?"),
+    ),
+    "side": (
+        ("On which side of the picture is the {thing}?", "On which side of the picture is the {thing} not?"),
+        ("Where in the image is the {thing}?", "Where in the image is the {thing} not?"),
+    ),
+}
+SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
+_CLEAR = 7.0  # pixels between centres (or from the middle of the picture) for a direction to be clear
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with its negation about one scene.
+
+    right, wrong   The option that answers `question`, and the one that answers `negated`.
+    """
+
+    kind: str
+    question: str
+    negated: str
+    right: str
+    wrong: str
+
+
+def question_scene(split: str, index: int) -> Scene:
+    """The `index`-th scene that questions of a split are about: two to four objects."""
+    rng = rng_for(split, index, "question-scene")
+    return sample_scene(rng, rng.choice((2, 3, 3, 4)))
+
+
+def ask(rng: random.Random, scene: Scene, kind: str) -> Question | None:
+    """A random question of a kind with a known answer; None when the scene allows none."""
+    wording = kind
+    single = [item for item in scene.items if sum(i.category == item.category for i in scene.items) == 1]
+    absent = [category for category in CATEGORIES if category not in scene.categories]
+    thing = side = ""
+    if kind == "presence":
+        if not scene.items:
+            return None
+        right, wrong = rng.choice(scene.categories), rng.choice(absent)
+    elif kind == "colour":
+        if not single:
+            return None
+        item = rng.choice(single)
+        thing, right = item.category, item.colour
+        likely = [colour for colour in LOOKS[thing].colours if colour != right]
+        others = [colour for colour in PALETTE if colour != right]
+        wrong = rng.choice(likely if likely and rng.random() < 0.5 else others)
+    elif kind == "count":
+        count = len(scene.items)
+        right, wrong = str(count), str(rng.choice([n for n in (2, 3, 4) if n != count]))
+    else:
+        found = _side(rng, single) if rng.random() < 0.5 else None
+        if found is not None:
+            wording = "side"
+        else:
+            found = _relation(rng, single, absent)
+        if found is None:
+            return None
+        thing, side, right, wrong = found
+    question, negated = rng.choice(WORDINGS[wording])
+    return Question(
+        kind,
+        question.format(thing=thing, side=side),
+        negated.format(thing=thing, side=side),
+        right,
+        wrong,
+    )
+
+
+def _relation(rng: random.Random, single: list[Item], absent: list[str]) -> tuple[str, str, str, str] | None:
+    """(reference, direction, what is there, what is on the other side or not in the picture at all)."""
+    found = []
+    for reference in single:
+        for side, (axis, sign) in SIDES.items():
+            ahead = [i for i in single if (i.centre[axis] - reference.centre[axis]) * sign >= _CLEAR]
+            behind = [i for i in single if (i.centre[axis] - reference.centre[axis]) * sign <= -_CLEAR]
+            if ahead:
+                found.append((reference, side, ahead, behind))
+    if not found:
+        return None
+    hard = [entry for entry in found if entry[3]]
+    reference, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else found)
+    wrong = rng.choice(behind).category if behind else rng.choice(absent)
+    return reference.category, side, rng.choice(ahead).category, wrong
+
+
+def _side(rng: random.Random, single: list[Item]) -> tuple[str, str, str, str] | None:
+    """(thing, "", the half of the picture it is in, the other half)."""
+    clear = [
+        (item, axis) for item in single for axis in (0, 1) if abs(item.centre[axis] - SIZE / 2) >= _CLEAR
+    ]
+    if not clear:
+        return None
+    item, axis = rng.choice(clear)
+    names = (("left", "right"), ("top", "bottom"))[axis]
+    low = item.centre[axis] < SIZE / 2
+    return item.category, "", names[0 if low else 1], names[1 if low else 0]
+
+
+def iter_questions(split: str, count: int) -> Iterator[tuple[int, Scene, Question]]:
+    """`count` (scene number, scene, question): up to one of each kind per scene, kinds in turn, so that
+    every kind has its quarter (to within one scene)."""
+    made = index = 0
+    while made < count:
+        scene = question_scene(split, index)
+        rng = rng_for(split, index, "questions")
+        own = [ask(rng, scene, kind) for kind in KINDS]
+        if all(own):
+            for question in own:
+                if question is not None and made < count:
+                    made += 1
+                    yield index, scene, question
+        index += 1

@@ -1,0 +1,1 @@
+"""How text encoders place affirmed and negated templates: numbers beside the pictures of the paper."""

@@ -1,0 +1,1 @@
+"""NegVQA: can a vision-language model answer the negation of a question that it can answer?"""

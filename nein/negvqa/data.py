@@ -1,0 +1,291 @@
+"""NegVQA's questions: the embedded miniature ones, a data set on the hub, or a JSON-lines file.
+
+A record holds the question as asked and negated, the options A, B, ... (two in NegVQA), the letters that are
+right for each, the subset, and a picture: the name of a file, its bytes in base64, or (hub) an image cell.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metrics.letters import LETTERS
+from nein import atomic, data, images
+from nein.errors import UserError
+from nein.negvqa.categories import category_of
+from nein.samples import Problems
+
+#: Our name of a field -> its name in NegVQA's files.
+FIELDS = {
+    "index": "index",
+    "image": "image",
+    "category": "category",
+    "original_question": "original_question",
+    "negated_question": "negated_question",
+    "original_answer": "original_answer",
+    "negated_answer": "negated_answer",
+}
+VARIANTS = ("original", "negated")
+HUB = "yuhuizhang/NegVQA"
+NANO_QUESTIONS = 640
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question with its negation.
+
+    picture  A file, or a file's bytes.
+    source   Names the picture: questions about one picture are no independent trials.
+    options  Texts behind A, B, ...; `questions` and `answers` (letters) by variant.
+    """
+
+    id: str
+    subset: str
+    picture: Path | bytes
+    source: str
+    options: tuple[str, ...]
+    questions: Mapping[str, str]
+    answers: Mapping[str, str]
+
+    @property
+    def category(self) -> str:
+        return category_of(self.subset)
+
+    def load(self) -> np.ndarray:
+        """(H, W, 3) uint8. Raises `images.ImageError`."""
+        if isinstance(self.picture, bytes):
+            return images.decode(io.BytesIO(self.picture), label=f"the picture of '{self.id}'")
+        return images.decode(self.picture)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """All items in file order, where they come from, and a hash over everything that decides an answer."""
+
+    items: tuple[Item, ...]
+    origin: dict[str, Any] = field(hash=False)
+    sha256: str
+
+
+def load(
+    source: str,
+    *,
+    negated: str | None = None,
+    pictures: str | None = None,
+    split: str = "test",
+    columns: Mapping[str, str] | None = None,
+    questions: int = NANO_QUESTIONS,
+    cache: Path | None = None,
+) -> Questions:
+    """Reads "nano", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file.
+
+    negated   The second of two files that hold `question` and `answer` only ("...-original.jsonl" is
+              `source`); records are joined by `index`.
+    pictures  Folder of the pictures; beside the file by default.
+    columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file.
+    questions How many are drawn for "nano".
+
+    Raises UserError naming the first bad records.
+    """
+    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **dict(columns or {})}
+    for key in columns or {}:
+        if key not in FIELDS and key not in LETTERS:
+            raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
+    if source == "nano":
+        folder = nano(questions, cache or data.default_cache())
+        rows: Iterable[Mapping[str, Any]] = _lines(folder / "questions.jsonl")
+        origin: dict[str, Any] = {"kind": "nano", "questions": questions}
+    elif source.startswith("hub:"):
+        name, _, revision = source.removeprefix("hub:").partition("@")
+        folder, rows = Path(), _hub(name, revision or None, split)
+        origin = {"kind": "hub", "name": name, "revision": revision or None, "split": split}
+    else:
+        file = Path(source).expanduser()
+        if file.is_dir():
+            raise UserError(f"'{source}' is a folder; give the .jsonl file with the questions in it.")
+        folder, rows = file.parent, _lines(file)
+        origin = {"kind": "file", "file": file.name}
+        if negated is not None:
+            rows = _joined(rows, _lines(Path(negated).expanduser()), names, source, negated)
+            origin["negated"] = Path(negated).name
+    items = _items(rows, names, Path(pictures).expanduser() if pictures else folder, f"'{source}'")
+    return Questions(items, origin, _hash(items))
+
+
+def nano(count: int, cache: Path) -> Path:
+    """A folder with `count` drawn questions in NegVQA's layout, made on first use. Options are in random
+    order, each letter right for half of the questions of a kind."""
+    from nein.nano.data import world_version
+    from nein.nano.questions import KINDS, iter_questions
+    from nein.nano.scenes import render, rng_for
+
+    code = hashlib.sha256((Path(__file__).parent.parent / "nano" / "questions.py").read_bytes()).hexdigest()
+    folder = cache / f"negvqa-{count}-{world_version()}-{code[:8]}"
+    if (folder / "questions.jsonl").exists():  # written last
+        return folder
+    records = []
+    seen = dict.fromkeys(KINDS, 0)
+    for number, (index, scene, question) in enumerate(iter_questions("val", count)):
+        name = f"images/{index:05d}.png"
+        if not (folder / name).exists():
+            images.write_png(folder / name, render(scene))
+        # Pairs of questions of a kind get one right "A" and one right "B", in random order.
+        first = rng_for("val", seen[question.kind] // 2, f"letters/{question.kind}").random() < 0.5
+        right = "AB"[first ^ (seen[question.kind] % 2)]
+        seen[question.kind] += 1
+        options = [question.right, question.wrong]
+        records.append(
+            {
+                "index": number,
+                "image": name,
+                "category": question.kind,
+                "original_question": question.question,
+                "negated_question": question.negated,
+                **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
+                "original_answer": right,
+                "negated_answer": "AB"[right == "A"],
+            }
+        )
+    atomic.write_text(folder / "questions.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def missing_pictures(items: Sequence[Item]) -> list[str]:
+    """Names of files that are not there."""
+    return [str(i.picture) for i in items if isinstance(i.picture, Path) and not i.picture.is_file()]
+
+
+def _items(
+    rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path, where: str
+) -> tuple[Item, ...]:
+    found: dict[str, Item] = {}
+    problems = Problems()
+    for number, row in enumerate(rows, start=1):
+        absent = [names[key] for key in (*FIELDS, "A", "B") if row.get(names[key]) in (None, "")]
+        if absent:
+            problems.add(f"without {', '.join(absent)}", f"record {number}")
+            continue
+        texts = [str(row[names[k]]) for k in LETTERS if row.get(names[k]) not in (None, "")]
+        options = tuple(text.strip() for text in texts)
+        letters = LETTERS[: len(options)]
+        answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
+        identity = str(row[names["index"]])
+        if any(answer not in letters or not answer for answer in answers.values()):
+            problems.add("whose answer is no letter of its options", f"record {number}")
+        elif answers["original"] == answers["negated"]:
+            problems.add("with one answer to both questions", f"record {number}")
+        elif identity in found:
+            problems.add(f"with an {names['index']} that occurs twice", identity)
+        else:
+            try:
+                picture = _picture(row[names["image"]], folder)
+            except ValueError as error:
+                problems.add(str(error), f"record {number}")
+                continue
+            found[identity] = Item(
+                identity,
+                str(row[names["category"]]),
+                picture,
+                str(picture) if isinstance(picture, Path) else hashlib.sha256(picture).hexdigest()[:20],
+                options,
+                {v: str(row[names[f"{v}_question"]]).strip() for v in VARIANTS},
+                answers,
+            )
+    problems.raise_if_any(where)
+    if not found:
+        raise UserError(f"{where} holds no questions.")
+    return tuple(found.values())
+
+
+def _picture(cell: Any, folder: Path) -> Path | bytes:
+    """A file below `folder`, or bytes. Raises ValueError saying what is wrong."""
+    if isinstance(cell, Mapping) and isinstance(cell.get("bytes"), bytes):
+        return cell["bytes"]
+    if isinstance(cell, bytes):
+        return cell
+    if not isinstance(cell, str):
+        raise ValueError("whose picture is neither a file nor bytes")
+    if len(cell) > 300:  # longer than any file's name: the picture itself
+        try:
+            return base64.b64decode(cell, validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError("whose picture is neither a file's name nor base64") from None
+    return folder / cell
+
+
+def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"There is no file '{file}'; --data takes nano, hub:{HUB}, or a .jsonl file."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"'{file}' cannot be read as UTF-8 text: {error}.") from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"'{file}', line {number}, is not JSON: {error.msg}.") from None
+        if not isinstance(row, dict):
+            raise UserError(f"'{file}', line {number}, is not a JSON object.")
+        yield row
+
+
+def _joined(
+    originals: Iterable[Mapping[str, Any]],
+    negations: Iterable[Mapping[str, Any]],
+    names: Mapping[str, str],
+    one: str,
+    other: str,
+) -> Iterator[Mapping[str, Any]]:
+    """Records of two files with `question` and `answer`, joined by index."""
+    by_index = {str(row.get(names["index"])): row for row in negations}
+    for row in originals:
+        twin = by_index.get(str(row.get(names["index"])))
+        if twin is None:
+            raise UserError(f"'{other}' has no question {row.get(names['index'])}, which '{one}' has.")
+        yield {
+            **row,
+            **{names[f"{v}_question"]: r.get("question") for v, r in (("original", row), ("negated", twin))},
+            **{names[f"{v}_answer"]: r.get("answer") for v, r in (("original", row), ("negated", twin))},
+        }
+
+
+def _hub(name: str, revision: str | None, split: str) -> Iterable[Mapping[str, Any]]:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            "--data hub:... needs the package 'datasets': pip install 'nein[hub]' (or pass a file)."
+        ) from None
+    try:
+        table = datasets.load_dataset(name, split=split, revision=revision)
+    except (OSError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"The data set '{name}' could not be loaded from the hub: {first}") from None
+    for column, feature in table.features.items():
+        if isinstance(feature, datasets.Image):  # the file's own bytes: no second encoding
+            table = table.cast_column(column, datasets.Image(decode=False))
+    return table
+
+
+def _hash(items: Iterable[Item]) -> str:
+    """SHA-256 over ids, words and letters; a file's content is checked when it is read, bytes are part."""
+    digest = hashlib.sha256()
+    for item in items:
+        picture = item.picture.name if isinstance(item.picture, Path) else item.source
+        facts = [item.id, item.subset, picture, item.options, dict(item.questions), dict(item.answers)]
+        digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()

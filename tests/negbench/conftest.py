@@ -1,0 +1,132 @@
+"""Fixtures: a small world of pictures with official files about it, and tiny models of every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nein.negbench.data import AFFIRMATION, HYBRID, NEGATED, NEGATION, Option, Question, RetrievalItem
+from tests.metrics import tiny
+
+NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
+
+
+def items(count: int = 8, captions: int = 2) -> tuple[tuple[RetrievalItem, ...], tuple[RetrievalItem, ...]]:
+    """(original, negated) items about pictures "000.png", ..., with captions that all differ."""
+    original, negated = [], []
+    for i in range(count):
+        texts = tuple(f"A {NOUNS[i % 8]} and {NOUNS[(i + 3) % 8]}, view {i} {k}." for k in range(captions))
+        absent = NOUNS[(i + 5) % 8]
+        name = f"{i:03d}.png"
+        original.append(RetrievalItem(name, name, texts, source=name))
+        denied = tuple(f"There is no {absent} in the image. {text}" for text in texts)
+        negated.append(RetrievalItem(name, name, denied, NEGATED, negatives=(absent,), source=name))
+    return tuple(original), tuple(negated)
+
+
+def questions(count: int = 12, pictures: int = 8) -> tuple[Question, ...]:
+    """Questions in the released order: the right option first, then hybrid, affirmation, negation."""
+    found = []
+    for i in range(count):
+        a, b, n = (NOUNS[(i + shift) % 8] for shift in (0, 3, 5))
+        type_ = (AFFIRMATION, NEGATION, HYBRID)[i % 3]
+        right = {
+            AFFIRMATION: f"This image features {a} and {b}",
+            NEGATION: f"This image does not feature {n}",
+            HYBRID: f"This image features {b}, but not {n}",
+        }[type_]
+        options = (
+            Option(right, type_),
+            Option(f"This image features {n}, but not {b}", HYBRID),
+            Option(f"This image features {n}", AFFIRMATION),
+            Option(f"This image does not feature {a}", NEGATION),
+        )
+        name = f"{i % pictures:03d}.png"
+        found.append(Question(f"q{i}", name, options, 0, type_, source=name))
+    return tuple(found)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 000.png to 007.png in a subfolder."""
+    root = tmp_path_factory.mktemp("pictures")
+    (root / "deep").mkdir()
+    for i in range(8):
+        Image.fromarray(tiny.picture(i)).save(root / "deep" / f"{i:03d}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_clip(tmp_path_factory.mktemp("models") / "clip", seed=3)
+
+
+@pytest.fixture(scope="session")
+def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
+
+    folder = tmp_path_factory.mktemp("models") / "siglip"
+    words = tiny.tokenizer([], bos="<s>", eos="</s>", pad="<pad>", limit=20)
+    words.model_input_names = ["input_ids"]
+    with tiny.seeded(4):
+        config = SiglipConfig(
+            text_config={
+                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "vocab_size": len(words), "max_position_embeddings": 20, "projection_size": 32,
+                "pad_token_id": words.pad_token_id, "bos_token_id": words.bos_token_id,
+                "eos_token_id": words.eos_token_id,
+            },
+            vision_config={
+                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 32, "patch_size": 8,
+            },
+        )  # fmt: skip
+        model = SiglipModel(config)
+        model.logit_bias.data.fill_(-3.0)
+        model.logit_scale.data.fill_(1.5)
+        model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+#: A ViT of open_clip, small enough for a test.
+OPEN_CLIP = {
+    "embed_dim": 24,
+    "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 2},
+}
+
+
+@pytest.fixture(scope="session")
+def open_clip_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(a training checkpoint as a torch pickle of tensors, the JSON of its architecture)."""
+    from open_clip.factory import CLIP
+
+    folder = tmp_path_factory.mktemp("open_clip")
+    with tiny.seeded(5):
+        model = CLIP(**OPEN_CLIP)
+    state = {f"module.{key}": value for key, value in model.state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": state}, folder / "tiny.pt")
+    (folder / "tiny.json").write_text(json.dumps(OPEN_CLIP))
+    return folder / "tiny.pt", folder / "tiny.json"
+
+
+def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Cosines of all pairs, one at a time."""
+    found = np.empty((len(images), len(texts)))
+    for i, image in enumerate(images):
+        for j, text in enumerate(texts):
+            a, b = image.astype(float), text.astype(float)
+            found[i, j] = a @ b / np.sqrt((a @ a) * (b @ b))
+    return found

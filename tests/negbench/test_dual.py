@@ -1,0 +1,222 @@
+"""Two-tower models: each equal to its own library's forward pass, and one protocol for all."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import metrics
+from metrics.dual import openclip
+from metrics.dual.base import normalise, own_score, pool, prepare, similarity
+from nein.negbench import convert
+from tests.metrics import tiny
+from tests.negbench.conftest import OPEN_CLIP, brute_force
+
+TEXTS = ["A man and his dog.", "No car.", "a bench near a car, but not a dog"]
+PICTURES = [tiny.picture(i, 40 + 6 * i, 32) for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def open_clip_folder(
+    open_clip_checkpoint: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    source, architecture = open_clip_checkpoint
+    folder = tmp_path_factory.mktemp("converted") / "tiny"
+    convert.main(["--architecture", str(architecture), str(source), str(folder)])
+    return folder
+
+
+@pytest.fixture(scope="module", params=["clip_folder", "siglip_folder", "open_clip_folder", "random"])
+def model(request: Any) -> Any:
+    name = request.param
+    return metrics.load_dual(name if name == "random" else str(request.getfixturevalue(name)))
+
+
+def test_every_model_keeps_the_protocol(model: Any) -> None:
+    images, texts = model.encode(PICTURES), model.encode_text(TEXTS)
+    assert images.shape == (4, model.width)
+    assert texts.shape == (3, model.width)
+    assert images.dtype == texts.dtype == np.float32
+    assert model.encode([]).shape == (0, model.width)
+    assert np.unique(images, axis=0).shape == images.shape  # it looks
+    assert np.unique(texts, axis=0).shape == texts.shape  # it reads
+    json.dumps(model.describe())
+    assert len(model.fingerprint) == 20
+    again = model.encode(PICTURES[::-1])[::-1]
+    assert again == pytest.approx(images, abs=1e-5)  # the order of a batch does not matter
+    if not isinstance(model.describe().get("name"), str):
+        assert np.abs(np.linalg.norm(images, axis=1) - 1).max() > 1e-3  # not normalised
+
+
+def test_clip_scores_as_its_own_forward_does(clip_folder: Path) -> None:
+    model = metrics.load_dual(str(clip_folder))
+    words = model.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    crops = torch.from_numpy(np.stack([model.preprocess(picture) for picture in PICTURES]))
+    with torch.no_grad():
+        own = model.model(pixel_values=model.preprocess.normalise(crops), **words).logits_per_image
+    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
+    assert own_score(model, cosine) == pytest.approx(own.numpy(), rel=1e-4)
+
+
+def test_siglip_scores_as_its_own_forward_does(siglip_folder: Path) -> None:
+    from transformers import AutoImageProcessor, AutoTokenizer, SiglipModel
+
+    model = metrics.load_dual(str(siglip_folder))
+    theirs = SiglipModel.from_pretrained(siglip_folder).eval()
+    words = AutoTokenizer.from_pretrained(siglip_folder)(
+        TEXTS, padding="max_length", max_length=20, truncation=True, return_tensors="pt"
+    )
+    processor = AutoImageProcessor.from_pretrained(siglip_folder, backend="pil")
+    pixels = processor(images=[Image.fromarray(p) for p in PICTURES], return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        own = theirs(input_ids=words["input_ids"], pixel_values=pixels).logits_per_image
+    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
+    assert model.bias == pytest.approx(-3.0)
+    assert own_score(model, cosine) == pytest.approx(own.numpy(), abs=1e-4)
+
+
+def test_open_clip_scores_as_its_own_forward_does(open_clip_folder: Path) -> None:
+    import open_clip
+
+    theirs, transform = open_clip.create_model_from_pretrained(f"local-dir:{open_clip_folder}")
+    theirs.eval()
+    pixels = torch.stack([transform(Image.fromarray(p)) for p in PICTURES])
+    words = open_clip.get_tokenizer("ViT-B-32")(TEXTS)
+    with torch.no_grad():
+        images, texts, scale = theirs(pixels, words)
+        own = scale * images @ texts.T
+    model = metrics.load_dual(str(open_clip_folder))
+    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
+    assert own_score(model, cosine) == pytest.approx(own.numpy(), rel=1e-4)
+
+
+def test_quick_gelu_is_a_choice_that_changes_the_features(
+    open_clip_checkpoint: tuple[Path, Path], open_clip_folder: Path, tmp_path: Path
+) -> None:
+    source, architecture = open_clip_checkpoint
+    openclip.convert(source, tmp_path / "quick", architecture=str(architecture), quick_gelu=True)
+    quick, plain = metrics.load_dual(str(tmp_path / "quick")), metrics.load_dual(str(open_clip_folder))
+    assert (quick.describe()["quick_gelu"], plain.describe()["quick_gelu"]) == (True, False)
+    assert np.abs(quick.encode(PICTURES) - plain.encode(PICTURES)).max() > 1e-4
+    assert quick.fingerprint != plain.fingerprint
+
+
+def test_a_tag_whose_weights_need_quick_gelu_gets_it() -> None:
+    import open_clip
+
+    assert openclip._needs_quick_gelu(open_clip, "ViT-B-32", "openai")
+    assert openclip._needs_quick_gelu(open_clip, "ViT-B-32", "laion400m_e32")
+    assert not openclip._needs_quick_gelu(open_clip, "ViT-B-32", "datacomp_xl_s13b_b90k")
+
+
+def test_a_pickle_that_would_run_something_is_not_run(tmp_path: Path) -> None:
+    import pickle
+
+    class Harm:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (Path.touch, (tmp_path / "harm",))  # type: ignore[return-value]
+
+    (tmp_path / "bad.pt").write_bytes(pickle.dumps({"state_dict": Harm()}))
+    with pytest.raises(metrics.MetricError, match="nothing else in it is run"):
+        openclip.convert(tmp_path / "bad.pt", tmp_path / "out", architecture="ViT-B-32")
+    assert not (tmp_path / "harm").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_state_dict_of_another_architecture_is_refused_whole(
+    open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
+) -> None:
+    other = {**OPEN_CLIP, "embed_dim": 20}
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    with pytest.raises(metrics.MetricError, match="does not fit"):
+        openclip.convert(open_clip_checkpoint[0], tmp_path / "out", architecture=str(tmp_path / "other.json"))
+    assert list(tmp_path.iterdir()) == [tmp_path / "other.json"]  # nothing half-made is left
+
+
+@pytest.mark.parametrize(
+    "reference, said",
+    [
+        ("open_clip:ViT-B-32", "names no weights"),
+        ("open_clip:ViT-B32/openai", "Did you mean 'ViT-B-32'"),
+        ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
+        ("open_clip:ViT-B-32/negclip.pth", "nein-negbench convert"),
+        ("open_clip:ViT-B-32/x.safetensors", "There is no file 'x.safetensors'"),
+        ("conch:x.bin", "non-commercial research"),
+        ("nowhere", "There is no model folder 'nowhere'"),
+        ("constant:3", "takes no seed"),
+    ],
+)
+def test_a_wrong_reference_is_one_sentence(reference: str, said: str) -> None:
+    with pytest.raises(metrics.MetricError) as caught:
+        metrics.load_dual(reference)
+    assert said in str(caught.value)
+
+
+def test_a_model_with_one_tower_is_refused(tmp_path: Path) -> None:
+    tiny.make_vit(tmp_path / "vit")
+    with pytest.raises(metrics.MetricError, match="has no get_image_features|has no get_text_features"):
+        metrics.load_dual(str(tmp_path / "vit"))
+
+
+def test_conch_is_called_as_its_package_documents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The package is no dependency: its two calls are played by modules of the same names and signatures."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.visual = torch.nn.Linear(3, 5)
+            self.words = torch.nn.Embedding(400, 5)
+            self.logit_scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def encode_image(self, x: torch.Tensor, proj_contrast: bool, normalize: bool) -> torch.Tensor:
+            assert proj_contrast
+            assert not normalize
+            return self.visual(x.mean((2, 3)))
+
+        def encode_text(self, x: torch.Tensor, normalize: bool) -> torch.Tensor:
+            assert x.shape[1] == 128
+            assert not normalize
+            return self.words(x).mean(1)
+
+    words = tiny.tokenizer([], bos="<start_of_text>", eos="<end_of_text>", pad="<pad>", limit=128)
+    fake: Any = types.ModuleType("conch.open_clip_custom")
+    fake.create_model_from_pretrained = lambda name, path, device: (
+        Model(),
+        lambda image: torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255,
+    )
+    fake.get_tokenizer = lambda: words
+    monkeypatch.setitem(sys.modules, "conch", types.ModuleType("conch"))
+    monkeypatch.setitem(sys.modules, "conch.open_clip_custom", fake)
+    torch.save({"x": torch.zeros(1)}, tmp_path / "weights.bin")
+    model = metrics.load_dual(f"conch:{tmp_path / 'weights.bin'}")
+    same = [tiny.picture(i) for i in range(2)]
+    assert model.encode(same).shape == (2, 5)
+    assert model.encode_text(TEXTS).shape == (3, 5)
+    with pytest.raises(metrics.MetricError, match="once access is granted"):
+        metrics.load_dual("conch:nothing.bin")
+
+
+def test_frames_are_averaged_before_or_after_normalising_by_name() -> None:
+    frames = np.array([[3.0, 0.0], [0.0, 1.0]], dtype=np.float32)
+    first, second = pool(frames), pool(frames, "average-first")
+    assert first == pytest.approx([0.5, 0.5])
+    assert second == pytest.approx([1.5, 0.5])
+    assert pool(frames[:1]) == pytest.approx([3.0, 0.0])
+    with pytest.raises(metrics.MetricError, match="order of averaging"):
+        pool(frames, "both")
+
+
+def test_similarity_is_the_cosine_of_every_pair() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((4, 7)).astype(np.float32)
+    assert similarity(prepare(a), prepare(b)) == pytest.approx(brute_force(a, b), abs=1e-6)
+    assert normalise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
+    assert (normalise(a * 4) == normalise(a)).all()

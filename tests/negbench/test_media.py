@@ -1,0 +1,115 @@
+"""Pictures by file name, and frames of videos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nein.errors import UserError
+from nein.images import ImageError
+from nein.negbench import video
+from nein.negbench.media import Drawn, Files
+from tests.metrics import tiny
+
+
+def write_video(path: Path, length: int, rate: int = 10) -> Path:
+    """A video whose n-th frame is grey of level 5 n."""
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(length):
+            grey = np.full((48, 64, 3), 5 * number, dtype=np.uint8)
+            for packet in stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path
+
+
+def test_a_picture_is_found_by_its_file_name_whatever_folder_the_file_names(pictures: Path) -> None:
+    files = Files(pictures)
+    for reference in ("/cluster/coco/val2017/003.png", "deep/003.png", "003.png", r"D:\coco\003.png"):
+        (found,) = files.frames(reference)
+        assert (found == tiny.picture(3)).all()
+
+
+def test_a_longer_tail_of_the_path_decides_between_equal_names(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for k, name in enumerate(("a", "b")):
+        (tmp_path / name).mkdir()
+        Image.fromarray(tiny.picture(k)).save(tmp_path / name / "x.png")
+    files = Files(tmp_path)
+    assert (files.frames("/data/b/x.png")[0] == tiny.picture(1)).all()
+    with pytest.raises(ImageError, match="2 files below .* have this name"):
+        files.frames("/data/x.png")
+
+
+def test_a_missing_picture_is_named(pictures: Path) -> None:
+    with pytest.raises(ImageError, match=r"999.png: there is no file of this name"):
+        Files(pictures).frames("/data/999.png")
+
+
+def test_a_reference_does_not_leave_the_folder(pictures: Path) -> None:
+    with pytest.raises(ImageError):
+        Files(pictures / "deep").frames(f"../../{pictures.name}/nothing.png")
+
+
+def test_a_missing_folder_is_refused() -> None:
+    with pytest.raises(UserError, match="There is no folder 'nowhere'"):
+        Files(Path("nowhere"))
+
+
+def test_drawn_pictures_come_from_the_function() -> None:
+    assert (Drawn(lambda name: tiny.picture(int(name))).frames("5")[0] == tiny.picture(5)).all()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 40, 300, 301])
+def test_four_frames_are_the_middles_of_four_equal_parts(length: int) -> None:
+    found = video.frame_numbers(length)
+    edges = [int((length - 1) * k / 4) for k in range(5)]
+    assert found == [int(np.round((a + b) / 2)) for a, b in zip(edges, edges[1:], strict=False)]
+    assert len(found) == 4
+    assert min(found) >= 0
+    assert max(found) < length
+
+
+def test_the_frames_of_a_video_are_the_ones_asked_for(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "v.mp4", 40)
+    found = Files(tmp_path).frames("elsewhere/v.mp4")
+    assert [frame.shape for frame in found] == [(48, 64, 3)] * 4
+    levels = [float(frame.mean()) / 5 for frame in found]
+    assert levels == pytest.approx(video.frame_numbers(40), abs=1.0)
+    assert path.is_file()
+
+
+def test_a_short_video_repeats_frames(tmp_path: Path) -> None:
+    write_video(tmp_path / "v.mp4", 2)
+    assert len(video.frames(tmp_path / "v.mp4")) == 4
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_truncated_video_is_an_error_of_that_video(tmp_path: Path, kept: float) -> None:
+    for suffix in ("mp4", "mkv", "avi"):
+        data = write_video(tmp_path / f"v.{suffix}", 120).read_bytes()
+        cut = tmp_path / f"cut.{suffix}"
+        cut.write_bytes(data[: int(kept * len(data))])
+        try:
+            found = video.frames(cut)
+        except ImageError as error:
+            assert str(cut) in str(error)  # noqa: PT017 - either is right, by container
+        else:  # a container that does not say how long it should be: what is there is the video
+            assert suffix == "mkv"
+            assert len(found) == 4
+
+
+def test_a_file_that_is_no_video_says_so(tmp_path: Path) -> None:
+    (tmp_path / "x.mp4").write_bytes(b"no video at all")
+    with pytest.raises(ImageError, match="cannot be decoded"):
+        video.frames(tmp_path / "x.mp4")
+    with pytest.raises(ImageError, match="missing"):
+        video.frames(tmp_path / "y.mp4")

@@ -1,0 +1,104 @@
+"""The official CSV files: read as they are, written so that they can be read, wrong ones refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nein.errors import UserError
+from nein.negbench import official
+from nein.negbench.data import AFFIRMATION, HYBRID, NEGATION, ORIGINAL
+from tests.negbench import conftest
+
+MCQ = """correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path
+0,"This image features a cup, and a dog.",h,p,n,positive,/data/coco/000000000139.jpg
+0.0,This image does not feature a car.,h,p,n,negative,/data/coco/000000000139.jpg
+0,"This image features a dog, but not a car.",h,p,n,hybrid,C:\\coco\\000000000285.jpg
+"""
+RETRIEVAL = """image_id,filepath,captions,positive_objects
+139,/data/coco/000000000139.jpg,"['A man\\'s dog.', ""It's a \\"dog\\"."", 'A, b']",['dog']
+285,/data/coco/000000000285.jpg,['A bear.'],[]
+"""
+
+
+def test_released_questions_are_read_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(MCQ)
+    found = official.read_questions(tmp_path / "a.csv")
+    assert [q.type for q in found] == [AFFIRMATION, NEGATION, HYBRID]
+    assert [q.correct for q in found] == [0, 0, 0]
+    assert [q.id for q in found] == ["000000000139.jpg", "000000000139.jpg#2", "000000000285.jpg"]
+    assert [q.source for q in found] == ["000000000139.jpg"] * 2 + ["000000000285.jpg"]
+    assert found[0].options[0].text == "This image features a cup, and a dog."
+    # The released table for real sets: index 1 is a hybrid, 2 an affirmation, 3 a negation.
+    assert [o.template for o in found[1].options] == [NEGATION, HYBRID, AFFIRMATION, NEGATION]
+
+
+def test_the_synthetic_set_has_its_own_table_of_wrong_options(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(MCQ)
+    found = official.read_questions(tmp_path / "a.csv", "synthetic")
+    assert [o.template for o in found[1].options] == [NEGATION, HYBRID, HYBRID, NEGATION]
+
+
+def test_captions_are_lists_of_literals(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(RETRIEVAL)
+    found = official.read_retrieval(tmp_path / "a.csv")
+    assert found[0].captions == ("A man's dog.", 'It\'s a "dog".', "A, b")
+    assert found[0].positives == ("dog",)
+    assert found[1].positives == ()
+    assert {item.kind for item in found} == {ORIGINAL}
+
+
+def test_a_cell_is_never_run(tmp_path: Path) -> None:
+    target = tmp_path / "harm"
+    cell = f"__import__('pathlib').Path({str(target)!r}).touch() or ['x']"
+    (tmp_path / "a.csv").write_text(f'filepath,captions\na.jpg,"{cell}"\n')
+    with pytest.raises(UserError, match=r"line 2, captions: .* is not a list of strings"):
+        official.read_retrieval(tmp_path / "a.csv")
+    assert not target.exists()
+
+
+def test_binary_questions_have_two_options_and_no_templates(tmp_path: Path) -> None:
+    text = "correct_answer,caption_0,caption_1,image_path\n1,edema,no edema,p/a.jpg\n"
+    (tmp_path / "a.csv").write_text(text)
+    (question,) = official.read_questions(tmp_path / "a.csv")
+    assert (question.correct, question.type, len(question.options)) == (1, None, 2)
+    assert [option.template for option in question.options] == [None, None]
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    asked = conftest.questions()
+    official.write_questions(tmp_path / "q.csv", asked)
+    assert official.read_questions(tmp_path / "q.csv") == asked
+    original, negated = conftest.items()
+    official.write_retrieval(tmp_path / "r.csv", negated)
+    assert official.read_retrieval(tmp_path / "r.csv", "negated") == negated
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("correct_answer,caption0,caption_1,image_path\n0,a,b,c\n", "no column 'caption_0' (is 'caption0'"),
+        ("correct_answer,caption_0,caption_1,image_path\n2,a,b,c\n", "'2' is not the number of an option"),
+        ("correct_answer,caption_0,caption_1,image_path\nx,a,b,c\n", "'x' is not the number of an option"),
+        ("correct_answer,caption_0,caption_1,image_path\n0,a,b\n", "fewer cells"),
+        ("correct_answer,caption_0,caption_1,image_path\n0,a,b,\n", "the column 'image_path' is empty"),
+        ("correct_answer,caption_0,caption_1,image_path\n", "a header and no rows"),
+        ("", "has none"),
+        (MCQ.replace("hybrid", "mixed"), "unknown template 'mixed'"),
+        ('correct_answer,caption_0,caption_1,image_path\n0,a,b,"c\n', "not valid CSV"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UserError) as caught:
+        official.read_questions(tmp_path / "a.csv")
+    assert said in str(caught.value)
+    assert "a.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"filepath,captions\n\xff\xfe,[]\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        official.read_retrieval(tmp_path / "a.csv")
