@@ -140,26 +140,28 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
                 return None
             return {"features": features.rows(found)} if features is not None else tower.pixels(found)
 
-        texts = [text for options in members.options for text in options]
+        texts = {text: None for options in members.options for text in options}  # each is read once
+        places = {text: place for place, text in enumerate(texts)}
         return (
             pictures(members.pictures),
             tower.tokens(members.captions) if members.captions else None,
             pictures(members.question_pictures),
-            tower.tokens(texts) if texts else None,
+            tower.tokens(list(texts)) if texts else None,
             torch.tensor(members.correct),
+            torch.tensor([[places[text] for text in options] for options in members.options]),
         )
 
     bar = tqdm(total=steps, initial=done, desc=f"alpha {alpha:g}", unit="step", disable=not world.is_main)
     pending: list[tuple[int, Any]] = []  # tallies still on the device: reading one at once would stall it
     with record.terminable() as asked, contextlib.closing(bar):
         for step, parts in prefetch(read, range(done, steps), config.workers):
-            *inputs, correct = (export.place(part, device) for part in parts)
+            *inputs, correct, places = (export.place(part, device) for part in parts)
             image, text, asked_about, options, scale = network(*inputs)
             loss = torch.zeros((), device=device)
             if image is not None:
                 loss = loss + alpha * objective.contrastive_loss(image, text, scale)
             if options is not None:
-                options = options.unflatten(0, (len(correct), -1))
+                options = options[places]  # (distinct sentences, D) -> (questions, options, D)
                 loss = loss + (1 - alpha) * objective.choice_loss(asked_about, options, correct, scale)
             accelerator.backward(loss)
             norm = accelerator.clip_grad_norm_(parameters, config.clip or math.inf)

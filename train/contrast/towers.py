@@ -134,7 +134,7 @@ class Tower(nn.Module):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, Any]:
         """Features of the four inputs, None where there is none, and the logit scale.
 
-        options  All options of all questions, question by question: (B x C, D) comes back.
+        options  Sentences, in any order.
         """
         return (
             self.image(pictures) if pictures is not None else None,
