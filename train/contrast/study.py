@@ -68,7 +68,6 @@ def study(given: argparse.Namespace) -> str:
     words += ["--steps", str(given.steps)] if given.steps else []
     config, _ = options.parse([*words, *(["--overwrite"] if given.overwrite else [])])
     start = time.perf_counter()
-    denials, texts = search(training_texts())
     if len(config.alphas) > 1:
         models = finetune_clip.run(config)
     else:  # laid out as a sweep all the same
@@ -76,6 +75,7 @@ def study(given: argparse.Namespace) -> str:
         models = finetune_clip.run(config.at(alpha, config.out_dir / f"alpha-{alpha:g}"))
     rows = sweep.evaluate(config, models, scenes=given.scenes)
     text = sweep.write(rows, config.out_dir)
+    denials, texts = search(training_texts())
     evaluation = (config.out_dir / "evaluation" / "table.md").read_text(encoding="utf-8")
     report = "\n".join(
         [
