@@ -96,6 +96,10 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     steps = reader.steps()
     run = record.Record(config, world, corpus.about, tower.dual.source.digest, steps)
     run.open()
+    folder = config.out_dir / "model"
+    if run.finished and folder.is_dir():
+        run.say(f"Finished before: {folder}")
+        return folder
     features = None
     if config.trainable == "text":
         features = Features(corpus, tower.dual, Path(config.features) if config.features else None)
@@ -195,7 +199,6 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
                 raise Terminated
 
     # ------------------------------------------------------------------------------------------------ export
-    folder = config.out_dir / "model"
     if world.is_main:
         export.export(config, tower, run.facts())
         run.complete()

@@ -138,7 +138,7 @@ def test_owlvit_is_asked_the_published_question(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path: Path) -> None:
-    from nein.negbench.build.command import text_pipeline
+    from nein.negbench.build.build import text_pipeline
     from tests.negbench_build.tiny import make_text_to_image
 
     pipeline, identity = text_pipeline(str(make_text_to_image(tmp_path / "sd")), "cpu", "float32")

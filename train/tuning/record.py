@@ -143,11 +143,15 @@ class Record:
         self._losses: list[float] = []
         self._norm = math.nan
         self._finite = -1
+        self.finished = False
 
     # --- manifest ----------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begins or continues the run. Raises UserError where an earlier part of it was another run."""
+        """Begins or continues the run; `finished` says whether nothing is left to do.
+
+        Raises UserError where an earlier part of it was another run.
+        """
         config = self._config
         identity = {
             **config.identity(),
@@ -180,7 +184,7 @@ class Record:
                 self._out / "manifest.json",
                 {
                     "format": FORMAT,
-                    "status": INCOMPLETE,
+                    "status": found["status"] if found else INCOMPLETE,
                     "identity": identity,
                     "config": config.as_dict(),
                     "data": self._about,
@@ -189,6 +193,7 @@ class Record:
                 },
             )
         self._world.barrier()
+        self.finished = (self._manifest() or {}).get("status") == COMPLETE
 
     def _manifest(self) -> dict[str, Any] | None:
         path = self._out / "manifest.json"

@@ -150,6 +150,16 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     assert same(weights(whole), weights(tune(out=tmp_path / "cut")))
 
 
+def test_a_finished_run_is_left_as_it_is(tune: Tune) -> None:
+    run = tune(steps=2)
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "model").iterdir()}
+    assert json.loads((run / "manifest.json").read_text())["status"] == "complete"
+    tune(steps=2)
+    assert {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "model").iterdir()
+    } == before
+
+
 def test_alpha_weighs_the_two_losses(tune: Tune, tmp_path: Path) -> None:
     first = {a: losses(tune(out=tmp_path / f"{a}", alpha=a, steps=1))[0] for a in (0, 0.25, 1)}
     assert first[0.25] == pytest.approx(0.25 * first[1] + 0.75 * first[0], abs=1e-5)
