@@ -47,17 +47,21 @@ def run(config: ContrastConfig) -> list[Path]:
 
     single = len(config.alphas) == 1
     found = []
-    for alpha in config.alphas:
-        one = config if single else config.at(alpha, config.out_dir / f"alpha-{alpha:g}")
-        try:
-            with Session(one) as session:
+    with Session(config) as session:
+        for alpha in config.alphas:
+            one = config if single else config.at(alpha, config.out_dir / f"alpha-{alpha:g}")
+            try:
                 found.append(train(one, session.accelerator, session.world))
-                main_process = session.world.is_main
-        except torch.OutOfMemoryError:
-            raise UserError(
-                "The device's memory ran out; lower --batch-size and --questions-per-step, or use "
-                "--precision bf16. Checkpoints are kept."
-            ) from None
+            except torch.OutOfMemoryError:
+                raise UserError(
+                    "The device's memory ran out; lower --batch-size and --questions-per-step, or use "
+                    "--precision bf16. Checkpoints are kept."
+                ) from None
+            for tracker in session.accelerator.trackers:
+                tracker.finish()
+            session.accelerator.trackers = []
+            session.accelerator.free_memory()
+        main_process = session.world.is_main
     if config.evaluate and main_process:
         print(sweep.trade_off(config, found), end="", flush=True)
     return found

@@ -143,7 +143,7 @@ def _ask_again(job: Job, shards: Sequence[int]) -> None:
 def _media(config: BuildConfig) -> Media:
     where = sources.root(config)
     if where is not None:
-        return Files(None, beside=where)
+        return Files(where)
     from nein.negbench import nano
 
     return Drawn(nano.picture)

@@ -230,8 +230,8 @@ def test_several_values_of_alpha_are_read_as_one_option() -> None:
 def test_two_processes_end_in_the_weights_of_one(
     tune: Tune, line: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    alone = tune(out=tmp_path / "one")
-    words = line(out=tmp_path / "two", features=tmp_path / "other")
+    alone = tune(out=tmp_path / "one", alpha="0.5,1") / "alpha-0.5"
+    words = line(out=tmp_path / "two", features=tmp_path / "other", alpha="0.5,1")
     script = [
         "-m",
         "torch.distributed.run",
@@ -249,7 +249,8 @@ def test_two_processes_end_in_the_weights_of_one(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    np.testing.assert_allclose(losses(alone), losses(tmp_path / "two"), atol=1e-5, rtol=0)
-    first, second = weights(alone), weights(tmp_path / "two")
+    np.testing.assert_allclose(losses(alone), losses(tmp_path / "two" / "alpha-0.5"), atol=1e-5, rtol=0)
+    first, second = weights(alone), weights(tmp_path / "two" / "alpha-0.5")
     assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)
-    assert json.loads((tmp_path / "two" / "manifest.json").read_text())["invocations"][0]["processes"] == 2
+    manifest = json.loads((tmp_path / "two" / "alpha-1" / "manifest.json").read_text())
+    assert (manifest["status"], manifest["invocations"][0]["processes"]) == ("complete", 2)
