@@ -153,10 +153,11 @@ class Tower(nn.Module):
             return
         from transformers import AutoImageProcessor, AutoTokenizer
 
-        from metrics.loading import from_pretrained
+        from metrics.loading import _no_bar, from_pretrained
 
         source = self.dual.source
-        self.model.save_pretrained(folder, safe_serialization=True)
+        with _no_bar(local=True):
+            self.model.save_pretrained(folder, safe_serialization=True)
         for kind in (AutoImageProcessor, AutoTokenizer):
             from_pretrained(kind, source.reference, revision=source.revision).save_pretrained(folder)
 
