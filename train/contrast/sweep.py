@@ -94,10 +94,13 @@ def evaluate(
     run.evaluate(settings, world or World())
     rows = []
     for found in find(out):
-        summary = atomic.read_json(found.summary)
-        if summary["model"] in names:
-            label, alpha = names[summary["model"]]
+        label, alpha = names.get(found.manifest()["identity"]["model"], ("", None))
+        if label and found.summary.is_file():
+            # All models of a sweep are folders called "model": its tables name them by alpha.
+            summary = {**atomic.read_json(found.summary), "model": label}
+            atomic.write_json(found.summary, summary)
             rows.append(Row(label, alpha, summary, found))
+    report.report(out)
     order = list(names.values())
     return sorted(rows, key=lambda row: order.index((row.label, row.alpha)))
 
