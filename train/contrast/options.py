@@ -96,9 +96,9 @@ class ContrastConfig:
 
     log_every: PositiveInt = _option(10, "steps between logged figures", "Watching", decides=False)
     trackers: Names = _option([], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False)
-    evaluate: Names = _option(
-        [],
-        "data sets of nein-negbench that end a sweep in a table: nano, coco, ...",
+    evaluate: str | None = _option(
+        None,
+        "nano, or a folder with NegBench's CSV files: ends in the trade-off of recall and accuracy",
         "Watching",
         decides=False,
     )

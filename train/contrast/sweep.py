@@ -64,18 +64,20 @@ def trade_off(
 
 
 def write(rows: Sequence[Row], out: Path) -> str:
-    """Writes tradeoff.md, .csv and .png; the table as text."""
+    """Writes tradeoff.md, .csv and .png (one per data set where there are several); the table as text."""
     atomic.write_text(out / "tradeoff.md", table(rows))
     atomic.write_text(out / "tradeoff.csv", to_csv(rows))
-    atomic.write_bytes(out / "tradeoff.png", plot(rows).encode("png"))
+    for name in dict.fromkeys(row.summary["dataset"] for row in rows):
+        own = [row for row in rows if row.summary["dataset"] == name]
+        end = "" if len(own) == len(rows) else f"-{name}"
+        atomic.write_bytes(out / f"tradeoff{end}.png", plot(own).encode("png"))
     return table(rows)
 
 
 def evaluate(
     config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None, world: World | None = None
 ) -> list[Row]:
-    """Runs nein-negbench eval on the base and every model, on the first of `--evaluate`."""
-    data = config.evaluate[0] if config.evaluate else "nano"
+    """Runs nein-negbench eval on the base and every model, on `--evaluate`."""
     names = {config.base: (BASE, None)}
     for alpha, folder in zip(config.alphas, folders, strict=True):
         names[str(folder)] = (f"alpha {alpha:g}", alpha)
@@ -83,7 +85,7 @@ def evaluate(
     settings = NegbenchConfig(
         preset=config.preset,
         model=list(names),
-        data=data,
+        data=config.evaluate or "nano",
         image_root=[config.image_root] if config.image_root else [],
         scenes=scenes,
         out=str(out),
@@ -112,8 +114,8 @@ def table(rows: Sequence[Row]) -> str:
     nano = all(row.summary["dataset"] == "nano" for row in rows)
     where = report.NANO_LABEL if nano else "measured here"
     heads = [
-        "model", "R@1 ↑", "R-Neg@1 ↑", "negation gap@1 ↓", "R@5 ↑", "R-Neg@5 ↑", "MCQ accuracy ↑", *TEMPLATES,
-        "n", "unscored",
+        "model", "data", "R@1 ↑", "R-Neg@1 ↑", "negation gap@1 ↓", "R@5 ↑", "R-Neg@5 ↑", "MCQ accuracy ↑",
+        *TEMPLATES, "n", "unscored",
     ]  # fmt: skip
     lines = []
     for row in rows:
@@ -125,7 +127,9 @@ def table(rows: Sequence[Row]) -> str:
             [str(f[key]) for f in (row.recall(ORIGINAL, 1), row.accuracy()) if f]
             for key in ("n", "n_unscored")
         ]
-        lines.append([row.label, *map(report.percent, own), *(" + ".join(c) for c in counts)])
+        lines.append(
+            [row.label, row.summary["dataset"], *map(report.percent, own), *(" + ".join(c) for c in counts)]
+        )
     text = tabulate.tabulate(lines, heads, tablefmt="pipe", disable_numparse=True)
     return (
         f"### Trade-off over alpha, {where}\n\n{text}\n\n"
@@ -138,7 +142,7 @@ def to_csv(rows: Sequence[Row]) -> str:
     """Alpha and every figure of the table, not scaled."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["alpha", "metric", "value", "low", "high", "n", "n_unscored"])
+    writer.writerow(["dataset", "alpha", "metric", "value", "low", "high", "n", "n_unscored"])
     for row in rows:
         named = {
             **{f"recall@{k}/{kind}": row.recall(kind, k) for k in (1, 5) for kind in (ORIGINAL, NEGATED)},
@@ -149,7 +153,8 @@ def to_csv(rows: Sequence[Row]) -> str:
             if figure is not None:
                 alpha = BASE if row.alpha is None else f"{row.alpha:g}"
                 cells = [figure.get(key) for key in ("value", "low", "high", "n", "n_unscored")]
-                writer.writerow([alpha, name, *("" if cell is None else cell for cell in cells)])
+                first = [row.summary["dataset"], alpha, name]
+                writer.writerow([*first, *("" if cell is None else cell for cell in cells)])
     return buffer.getvalue()
 
 
@@ -172,6 +177,8 @@ def plot(rows: Sequence[Row]) -> Any:
         panel = canvas.subplots()
         places = range(len(tuned))
         for name, (read, color, marker) in series.items():
+            if not any(read(row) for row in rows):
+                continue
             found = [read(row) or {} for row in tuned]
             values = [_percent(f, "value") for f in found]
             low = [max(0.0, v - _percent(f, "low")) for v, f in zip(values, found, strict=True)]

@@ -85,6 +85,8 @@ def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row],
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["base", "alpha 0", "alpha 1"]
     assert "25.0 ± 10.0" in lines[2]
     with (tmp_path / "out" / "tradeoff.csv").open(newline="") as file:
+        assert file.readline().startswith("dataset,")
+        file.seek(0)
         values = {(r["alpha"], r["metric"]): float(r["value"]) for r in csv.DictReader(file)}
     assert values["1", "gap@1"] == 0.0
     assert values["base", "recall@1/negated"] == 0.25
