@@ -85,8 +85,10 @@ def load(config: ContrastConfig) -> Corpus:
                 "--questions-per-step."
             )
     digest = hashlib.sha256()
-    for record in (*captions, *questions):
-        digest.update(repr(dataclasses.astuple(record)).encode())
+    for item in captions:
+        digest.update(repr(dataclasses.astuple(item)).encode())
+    for question in questions:
+        digest.update(repr(dataclasses.astuple(question)).encode())
     about = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
@@ -104,7 +106,7 @@ class Shuffled(Generic[Record]):
     """
 
     def __init__(self, records: Sequence[Record], name: str, seed: int, share: float = 1.0) -> None:
-        self.records = records
+        self.records: Sequence[Record] = records
         self.length = max(1, int(len(records) * share))
         self._name, self._seed = name, seed
         self._orders: dict[int, np.ndarray] = {}

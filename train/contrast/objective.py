@@ -36,7 +36,7 @@ def gather(features: torch.Tensor) -> torch.Tensor:
     """(B, D) of this process -> (B x processes, D) of all, in order of rank. All must have the same B."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return features
-    return _Gather.apply(features)  # type: ignore[no-untyped-call]
+    return _Gather.apply(features)
 
 
 def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -78,7 +78,7 @@ def evaluate(
     config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None, world: World | None = None
 ) -> list[Row]:
     """Runs nein-negbench eval on the base and every model, on `--evaluate`."""
-    names = {config.base: (BASE, None)}
+    names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
     for alpha, folder in zip(config.alphas, folders, strict=True):
         names[str(folder)] = (f"alpha {alpha:g}", alpha)
     out = config.out_dir / "evaluation"
@@ -96,12 +96,12 @@ def evaluate(
     run.evaluate(settings, world or World())
     rows = []
     for found in find(out):
-        label, alpha = names.get(found.manifest()["identity"]["model"], ("", None))
+        label, weight = names.get(found.manifest()["identity"]["model"], ("", None))
         if label and found.summary.is_file():
             # All models of a sweep are folders called "model": its tables name them by alpha.
             summary = {**atomic.read_json(found.summary), "model": label}
             atomic.write_json(found.summary, summary)
-            rows.append(Row(label, alpha, summary, found))
+            rows.append(Row(label, weight, summary, found))
     report.report(out)
     order = list(names.values())
     return sorted(rows, key=lambda row: order.index((row.label, row.alpha)))

@@ -173,8 +173,12 @@ class Tower(nn.Module):
             config = dict(open_clip.get_model_config(name))
             if any(type(module).__name__ == "QuickGELU" for module in self.model.modules()):
                 config["quick_gelu"] = True
-            preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}
-            preprocess = asdict(preprocess) if is_dataclass(preprocess) else dict(preprocess)
+            preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}
+            preprocess = (
+                asdict(preprocess)
+                if is_dataclass(preprocess) and not isinstance(preprocess, type)
+                else dict(preprocess)
+            )
             about = {"model_cfg": config, "preprocess_cfg": preprocess}
         state = {
             key: value.detach().cpu().contiguous().clone() for key, value in self.model.state_dict().items()

@@ -45,7 +45,8 @@ class Concepts:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Concepts:
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        return cls(**values)
 
     def noting(self, *notes: str) -> Concepts:
         return replace(self, notes=(*self.notes, *notes))

@@ -93,7 +93,7 @@ def _sorted_out(image: Concepts, answer: Objects, count: int) -> Concepts:
 
 def _names(words: Sequence[str]) -> list[str]:
     """Object names as they can stand in a sentence: lower case, no article, at most four words, once each."""
-    found = {}
+    found: dict[str, None] = {}
     for word in words:
         name = re.sub(r"^(?:an?|the|some|any|no)\s+", "", " ".join(word.casefold().split())).strip(" .,;")
         if name and len(name.split()) <= LONGEST and re.fullmatch(r"[\w' -]+", name):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from nein.negbench.build.concepts import Concepts
 from nein.negbench.data import (
@@ -164,7 +165,7 @@ def retrieval_items(
         negated_caption(text, name, rng, thing=thing, order=order)
         for text, name in zip(chosen, absent, strict=True)
     )
-    shared = {"id": image.id, "image": image.path, "source": image.source_id or image.id}
+    shared: dict[str, Any] = {"id": image.id, "image": image.path, "source": image.source_id or image.id}
     return (
         RetrievalItem(captions=tuple(chosen), kind=ORIGINAL, positives=image.positives, **shared),
         RetrievalItem(
