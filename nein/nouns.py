@@ -43,6 +43,15 @@ def plural(noun: str) -> str:
 
 
 @lru_cache(maxsize=4096)
+def singular(noun: str) -> str:
+    """The singular of a plural name, "wine glasses" -> "wine glass"; any other, and "scissors", as it is."""
+    head, _, last = noun.rpartition(" ")
+    if not is_plural(noun) or last.lower() in PLURAL:
+        return noun
+    return f"{head} {_engine().singular_noun(last)}".strip()
+
+
+@lru_cache(maxsize=4096)
 def with_article(noun: str, *, some: bool = False) -> str:
     """The name as one of its kind: "a cat", "an hour", "a unicorn"; plurals and uncountables stand alone, or
     after "some"."""

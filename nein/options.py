@@ -61,7 +61,10 @@ def read(
         raise complaint(error, flags, _hints(cls), prog) from None
     values = found.as_dict()
     dry_run = values.pop("dry_run")
-    nested = {name: kind(**values.pop(name)) for name, kind in _nested(cls).items()}
+    nested = {
+        name: kind(**{key: _plain(value) for key, value in values.pop(name).items()})
+        for name, kind in _nested(cls).items()
+    }
     known = {item.name for item in dataclasses.fields(cls)}  # type: ignore[arg-type]
     plain = {key: _plain(value) for key, value in values.items() if key in known}
     return cls(**plain, **nested), dry_run

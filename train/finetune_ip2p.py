@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +161,7 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
         watch(0)
     bar = tqdm(total=steps, initial=done, desc="train", unit="step", disable=not world.is_main)
     pending: list[tuple[int, Any]] = []  # tallies still on the device: reading one at once would stall it
-    with _terminable() as asked, contextlib.closing(bar):
+    with record.terminable() as asked, contextlib.closing(bar):
         for step, parts in prefetch(read, range(done, steps), config.workers):
             reseed(config.seed, world.rank, step * config.batch_size)
             total = torch.zeros((), device=device)
@@ -223,21 +221,6 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
             push(folder, config.push)
         run.say(f"Result: {folder}")
     world.barrier()
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[Any]:
-    """While this lasts SIGTERM is only noted; the value tells whether it has come."""
-    came: list[float] = []
-    try:
-        before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(time.time()))
-    except ValueError:  # not in the main thread, where no signal arrives
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(came)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ import metrics
 from nein import environment, images, models
 from nein.build import clauses, finish, objects, sources
 from nein.build.config import STAGES, BuildConfig
+from nein.build.crew import Tools
 from nein.build.folder import COMPLETE, INCOMPLETE, BuildDir
 from nein.build.ledger import Ledger
-from nein.build.work import Job, Tools, run
+from nein.build.work import Job, run
 from nein.errors import UserError
 from nein.world import World
 

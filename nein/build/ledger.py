@@ -32,7 +32,7 @@ class Ledger:
         self._slot, self._slot_lock = take_slot(self.claims)
         self._open: dict[str, Journal] = {}
         self._read: dict[Path, int] = {}
-        self._places: dict[str, dict[int, tuple[Path, int, int]]] = {}
+        self._places: dict[str, dict[int, tuple[Path, int, int, float]]] = {}
         self._mutex = threading.Lock()
 
     def done(self, stage: str) -> set[int]:
@@ -43,7 +43,7 @@ class Ledger:
 
     def record(self, stage: str, shard: int) -> dict[str, Any]:
         """The record of a finished shard, read from the file it is in."""
-        path, start, length = self._places[stage][shard]
+        path, start, length, _ = self._places[stage][shard]
         with path.open("rb") as file:
             file.seek(start)
             return json.loads(file.read(length))
@@ -59,6 +59,10 @@ class Ledger:
             if stage not in self._open:
                 self._open[stage] = Journal(self.journals, stage, self._slot)
             self._open[stage].append(record)
+
+    def when(self, stage: str, shard: int) -> float:
+        """When a finished shard was written: seconds since 1970, 0 where its record does not say."""
+        return self._places[stage][shard][3]
 
     def forget(self, stage: str, shard: int) -> None:
         """Counts a finished shard as open again, for this process: what it made has vanished."""
@@ -107,8 +111,10 @@ class Ledger:
         except ValueError:  # torn by a kill and closed by a later worker
             return
         if isinstance(record, dict) and isinstance(record.get("shard"), int):
-            stage = path.stem.rpartition("-")[0]
-            self._places.setdefault(stage, {}).setdefault(record["shard"], (path, start, len(line)))
+            places = self._places.setdefault(path.stem.rpartition("-")[0], {})
+            at = float(record.get("at", 0.0))
+            if record["shard"] not in places or at > places[record["shard"]][3]:
+                places[record["shard"]] = (path, start, len(line), at)  # done again: the later one counts
 
     def __enter__(self) -> Ledger:
         return self

@@ -13,6 +13,8 @@ PROG = "nein-negbench"
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("nein.negbench.command:evaluate", "retrieval and multiple choice, with negated captions"),
     "analyse": ("nein.negbench.analysis.command:main", "how text encoders place negated templates"),
+    "build": ("nein.negbench.build.command:main", "data: negated captions, questions, hard pairs"),
+    "nano": ("train.contrast.study:main", "the whole study on drawn scenes: measure, fine-tune, trade-off"),
     "convert": ("nein.negbench.convert:main", "a checkpoint file of open_clip as a folder of safetensors"),
 }
 

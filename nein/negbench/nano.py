@@ -7,7 +7,6 @@ Objects come from the scenes, absent objects from the co-occurrence of the split
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +20,13 @@ from nein.nano.data import cache_root, world_version
 from nein.nano.scenes import SPLITS, Scene, render, rng_for, sample_scene
 from nein.negbench import official
 from nein.negbench.build.concepts import Concepts, with_negatives
-from nein.negbench.build.wording import evaluation_questions, negated_caption, retrieval_items, stream
-from nein.negbench.build.wording import training_question as one_question
-from nein.negbench.data import NEGATED, ChoiceTask, Question, RetrievalItem, RetrievalTask
+from nein.negbench.build.wording import (
+    evaluation_questions,
+    retrieval_items,
+    training_captions,
+    training_question,
+)
+from nein.negbench.data import ChoiceTask, Question, RetrievalItem, RetrievalTask
 from nein.negbench.media import Drawn
 
 #: Scenes per split when none are asked for.
@@ -89,26 +92,13 @@ def choice(split: str = "val", scenes: int | None = None, seed: int = 0) -> Choi
 
 def negcap(split: str = "train", scenes: int | None = None, seed: int = 0) -> tuple[RetrievalItem, ...]:
     """Training captions that negate: three per scene, the counterpart of CC12M-NegCap."""
-    scenes = scenes or SCENES[split]
-    items = []
-    for image in concepts(split, scenes):
-        if not image.negatives:
-            continue
-        rng = stream(seed, image.id, "negcap")
-        chosen = list(itertools.islice(itertools.cycle(image.captions), NEGCAP))
-        absent = [rng.choice(image.negatives) for _ in chosen]
-        texts = tuple(negated_caption(t, x, rng) for t, x in zip(chosen, absent, strict=True))
-        items.append(
-            RetrievalItem(
-                image.id, image.path, texts, NEGATED, image.positives, tuple(dict.fromkeys(absent)), image.id
-            )
-        )
-    return tuple(items)
+    found = (training_captions(image, seed, count=NEGCAP) for image in _all(split, scenes))
+    return tuple(item for item in found if item is not None)
 
 
 def negmcq(split: str = "train", scenes: int | None = None, seed: int = 0) -> tuple[Question, ...]:
     """Training questions, one per scene with shuffled options: the counterpart of CC12M-NegMCQ."""
-    found = (one_question(image, seed) for image in concepts(split, scenes or SCENES[split]))
+    found = (training_question(image, seed) for image in _all(split, scenes))
     return tuple(question for question in found if question is not None)
 
 
@@ -137,6 +127,10 @@ def folder(split: str, scenes: int | None = None, seed: int = 0) -> Path:
     """Where `write` puts a split by default: the user's cache, by everything that decides its content."""
     scenes = scenes or SCENES[split]
     return cache_root() / "data" / f"negbench-{split}-{scenes}-{seed}-{world_version()}"
+
+
+def _all(split: str, scenes: int | None) -> tuple[Concepts, ...]:
+    return concepts(split, scenes or SCENES.get(split, 1))
 
 
 def _origin(split: str, scenes: int, seed: int) -> dict[str, object]:

@@ -14,6 +14,7 @@ from metrics.judges.scripted import ScriptedJudge
 from metrics.judges.weakened import Weakened
 from nein import atomic, calibrate, journal, truth
 from nein.cli import main_calibrate
+from nein.errors import UserError
 from nein.images import decode, write_png
 from nein.nano import data as nano_data
 from nein.nano.scenes import render

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from diffusers import DDPMScheduler, StableDiffusionInstructPix2PixPipeline
@@ -145,7 +145,14 @@ def make_optimizer(config: TuneConfig, parameters: list[torch.nn.Parameter], dev
     return torch.optim.AdamW(parameters, fused=device.type in ("cuda", "cpu"), **options)
 
 
-def make_schedule(config: TuneConfig, optimizer: Any, steps: int) -> Any:
+class Scheduled(Protocol):
+    """What the options of a run say about the learning rate."""
+
+    schedule: Any
+    warmup: Any
+
+
+def make_schedule(config: Scheduled, optimizer: Any, steps: int) -> Any:
     """Linear warm-up, then constant, linear to 0 or cosine to 0 at `steps`."""
     # diffusers' own "constant" ignores the warm-up without a word.
     name = "constant_with_warmup" if config.schedule == "constant" else config.schedule

@@ -7,16 +7,18 @@ OUT/validation.jsonl    a line per validation
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
 import resource
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from filelock import FileLock, Timeout
@@ -25,9 +27,27 @@ from nein import atomic, environment, journal
 from nein.errors import UserError, unknown
 from nein.runs import COMPLETE, INCOMPLETE, first_difference
 from nein.world import World
-from train.tuning.options import TuneConfig
 
 FORMAT = 1
+
+
+class RunConfig(Protocol):
+    """What a run's options must have for `Session` and `Record`, whatever is trained."""
+
+    base: str
+    batch_size: Any
+    precision: Any
+    device: Any
+    trackers: Any
+    out: str
+    overwrite: bool
+
+    @property
+    def out_dir(self) -> Path: ...
+
+    def identity(self) -> dict[str, Any]: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
 
 
 class Session:
@@ -38,7 +58,7 @@ class Session:
     Raises UserError for what this machine cannot do, and while another command is at work in --out.
     """
 
-    def __init__(self, config: TuneConfig) -> None:
+    def __init__(self, config: RunConfig) -> None:
         from accelerate import Accelerator, InitProcessGroupKwargs
 
         _check_trackers(config.trackers)
@@ -113,7 +133,7 @@ class Record:
     """What one run writes about itself; files are written by the main process only."""
 
     def __init__(
-        self, config: TuneConfig, world: World, about: Mapping[str, Any], base_sha256: str, steps: int
+        self, config: RunConfig, world: World, about: Mapping[str, Any], base_sha256: str, steps: int
     ) -> None:
         self._config, self._world, self._steps = config, world, steps
         self._about, self._base_sha256 = dict(about), base_sha256
@@ -123,11 +143,15 @@ class Record:
         self._losses: list[float] = []
         self._norm = math.nan
         self._finite = -1
+        self.finished = False
 
     # --- manifest ----------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begins or continues the run. Raises UserError where an earlier part of it was another run."""
+        """Begins or continues the run; `finished` says whether nothing is left to do.
+
+        Raises UserError where an earlier part of it was another run.
+        """
         config = self._config
         identity = {
             **config.identity(),
@@ -160,7 +184,7 @@ class Record:
                 self._out / "manifest.json",
                 {
                     "format": FORMAT,
-                    "status": INCOMPLETE,
+                    "status": found["status"] if found else INCOMPLETE,
                     "identity": identity,
                     "config": config.as_dict(),
                     "data": self._about,
@@ -169,6 +193,7 @@ class Record:
                 },
             )
         self._world.barrier()
+        self.finished = (self._manifest() or {}).get("status") == COMPLETE
 
     def _manifest(self) -> dict[str, Any] | None:
         path = self._out / "manifest.json"
@@ -284,6 +309,21 @@ class Record:
             from tqdm import tqdm
 
             tqdm.write(sentence, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[Any]:
+    """While this lasts SIGTERM is only noted; the value tells whether it has come."""
+    came: list[float] = []
+    try:
+        before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(time.time()))
+    except ValueError:  # not in the main thread, where no signal arrives
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def memory_gib() -> float:

@@ -71,14 +71,20 @@ def patch_labels(scene: Scene) -> np.ndarray:
     return labels.reshape(-1)
 
 
+def described(split: str, index: int) -> tuple[Scene, list[str]]:
+    """The `index`-th scene of a pool and its five captions."""
+    rng = rng_for(split, index, "pool")
+    scene = sample_scene(rng, rng.choice((0, 1, 2, 2, 3, 3, 4, 4)))
+    return scene, captions(scene, rng)
+
+
 def _scene_chunk(job: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray, list[Scene], list[list[str]]]:
     split, start, stop = job
     scenes, sentences = [], []
     for index in range(start, stop):
-        rng = rng_for(split, index, "pool")
-        scene = sample_scene(rng, rng.choice((0, 1, 2, 2, 3, 3, 4, 4)))
+        scene, said = described(split, index)
         scenes.append(scene)
-        sentences.append(captions(scene, rng))
+        sentences.append(said)
     return (
         _to_chw([render(s) for s in scenes]),
         np.stack([patch_labels(s) for s in scenes]),

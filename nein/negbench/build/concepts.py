@@ -7,8 +7,8 @@ appendix on data construction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 NEGATIVES = 3  # absent objects kept per image, as published
@@ -22,6 +22,7 @@ class Concepts:
     path       The image file as the CSV files will name it.
     captions   Affirmative captions; empty for sets without any (VOC).
     positives  Objects it shows, distinct, in order of first mention.
+    unsure     Objects that may be there: asked about neither as present nor as absent.
     negatives  Absent objects, the most plausible first.
     problem    Why it yields nothing; empty if it does.
     source_id  The picture it stems from: what intervals are clustered by. Empty: `id`.
@@ -33,10 +34,22 @@ class Concepts:
     captions: tuple[str, ...] = ()
     positives: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
     problem: str = ""
     source_id: str = ""
     notes: tuple[str, ...] = ()
-    evidence: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def row(self) -> dict[str, Any]:
+        """A JSON object that `of` turns back; what is empty is left out."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Concepts:
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        return cls(**values)
+
+    def noting(self, *notes: str) -> Concepts:
+        return replace(self, notes=(*self.notes, *notes))
 
 
 class CoOccurrence:
@@ -59,14 +72,17 @@ class CoOccurrence:
         """Images that show both."""
         return self._pairs.get(first, Counter())[second]
 
-    def negatives(self, positives: Sequence[str], count: int = NEGATIVES) -> tuple[str, ...]:
-        """The `count` objects that are most often seen with `positives` and are not among them.
+    def negatives(
+        self, positives: Sequence[str], count: int = NEGATIVES, never: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """The `count` objects that are most often seen with `positives` and are neither among them nor in
+        `never`.
 
         Counts are summed over the positives. Ties go to the object seen in more images, then to the alphabet,
         so that the choice depends on the set alone. An object never seen with any of them is not chosen:
         fewer than `count` may come back.
         """
-        present = set(positives)
+        present = {*positives, *never}
         total: Counter[str] = Counter()
         for name in dict.fromkeys(positives):
             total.update(self._pairs.get(name, Counter()))
@@ -79,8 +95,9 @@ class CoOccurrence:
 
 def with_negatives(images: Sequence[Concepts], count: int = NEGATIVES) -> Iterator[Concepts]:
     """The images of an annotated set with their absent objects filled in, by the statistics of this set."""
-    from dataclasses import replace
-
     seen = CoOccurrence(image.positives for image in images if not image.problem)
     for image in images:
-        yield image if image.problem else replace(image, negatives=seen.negatives(image.positives, count))
+        if image.problem:
+            yield image
+        else:
+            yield replace(image, negatives=seen.negatives(image.positives, count, image.unsure))

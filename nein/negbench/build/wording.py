@@ -6,8 +6,10 @@ Sources: the paper (its section on templates and the appendix) and the released 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from nein.negbench.build.concepts import Concepts
 from nein.negbench.data import (
@@ -163,7 +165,7 @@ def retrieval_items(
         negated_caption(text, name, rng, thing=thing, order=order)
         for text, name in zip(chosen, absent, strict=True)
     )
-    shared = {"id": image.id, "image": image.path, "source": image.source_id or image.id}
+    shared: dict[str, Any] = {"id": image.id, "image": image.path, "source": image.source_id or image.id}
     return (
         RetrievalItem(captions=tuple(chosen), kind=ORIGINAL, positives=image.positives, **shared),
         RetrievalItem(
@@ -173,4 +175,30 @@ def retrieval_items(
             negatives=tuple(dict.fromkeys(absent)),
             **shared,
         ),
+    )
+
+
+def training_captions(
+    image: Concepts, seed: int, *, count: int = 3, thing: str = "image", order: str = "either"
+) -> RetrievalItem | None:
+    """The item of CC12M-NegCap's form: `count` negated captions of an image, or None where nothing is absent.
+
+    An image with fewer captions has them used again, each time with a newly drawn absent object.
+    """
+    if not image.captions or not image.negatives:
+        return None
+    rng = stream(seed, image.id, "negcap")
+    chosen = list(itertools.islice(itertools.cycle(image.captions), count))
+    absent = [rng.choice(image.negatives) for _ in chosen]
+    return RetrievalItem(
+        id=image.id,
+        image=image.path,
+        captions=tuple(
+            negated_caption(text, name, rng, thing=thing, order=order)
+            for text, name in zip(chosen, absent, strict=True)
+        ),
+        kind=NEGATED,
+        positives=image.positives,
+        negatives=tuple(dict.fromkeys(absent)),
+        source=image.source_id or image.id,
     )

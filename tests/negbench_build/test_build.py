@@ -1,0 +1,255 @@
+"""`nein-negbench build` from each source, with verification, through restarts, and what it says otherwise."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein import journal
+from nein.cli import main_negbench
+from nein.negbench import official, sources
+
+Build = Callable[..., Any]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def coco_arguments(coco: Path, out: Path, *more: object) -> list[object]:
+    return [
+        "build", "--source", "coco", "--instances", coco / "instances.json",
+        "--captions", coco / "captions.json", "--images", coco / "images", "--out", out,
+        "--shard-size", "2", "--device", "cpu", *more,
+    ]  # fmt: skip
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file of the data set, and of what is unusable."""
+    files = [path for path in (out / "dataset").rglob("*") if path.is_file()]
+    return {str(path.relative_to(out)): path.read_bytes() for path in [*files, out / "unusable.jsonl"]}
+
+
+def test_coco_gives_captions_and_questions_in_the_official_layout(
+    coco: Path, negbench: Build, tmp_path: Path
+) -> None:
+    done = negbench(*coco_arguments(coco, tmp_path))
+    assert done.code == 0, done.stderr
+    original = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
+    negated = official.read_retrieval(tmp_path / "dataset" / "negated_retrieval.csv", "negated")
+    asked = official.read_questions(tmp_path / "dataset" / "mcq.csv")
+    by_id = {item.id: item for item in negated}
+    assert [item.id for item in original] == ["a", "b", "c", "d", "e", "broken"]
+    # with dog and cat: car twice (b twice over both, c once) and boat; kite is in no image
+    assert by_id["a"].negatives in (("car",), ("boat",))
+    assert original[0].captions == ("A picture of dog and cat.",)
+    assert by_id["a"].captions[0].replace(
+        f"There is no {by_id['a'].negatives[0]} in the image.", ""
+    ).strip() == ("A picture of dog and cat.")
+    assert all(question.correct == 0 for question in asked)
+    assert {question.image for question in asked} <= {
+        f"{name}.png" for name in ("a", "b", "c", "d", "e", "broken")
+    }
+    assert "1 unusable: no annotated object" in done.stdout
+    assert [row["id"] for row in journal.read_lines(tmp_path / "unusable.jsonl")] == ["empty"]
+    card = (tmp_path / "dataset" / "README.md").read_text()
+    assert "no annotated object | 1" in card
+
+
+def test_what_is_built_is_what_evaluation_reads(coco: Path, negbench: Build, tmp_path: Path) -> None:
+    assert negbench(*coco_arguments(coco, tmp_path)).code == 0
+    (found,) = sources.load(str(tmp_path / "dataset"), image_roots=[str(coco / "images")])
+    assert {task.name for task in found.tasks} == {"own/retrieval", "own/mcq"}
+
+
+def test_a_detector_drops_absent_objects_it_sees_and_an_unreadable_image_is_not_taken_for_empty(
+    coco: Path, negbench: Build, tmp_path: Path
+) -> None:
+    sees_all = negbench(
+        *coco_arguments(coco, tmp_path / "all", "--verify", "negatives", "--detector", "scripted:0.1")
+    )
+    assert sees_all.code == 2  # 0.1 and above is there: no absent object is left
+    assert "Not one caption or question came out of 7 images" in sees_all.stderr
+    done = negbench(
+        *coco_arguments(coco, tmp_path / "none", "--verify", "negatives", "--detector", "scripted:0.09")
+    )
+    assert done.code == 0, done.stderr
+    assert "1 unusable: unreadable image" in done.stdout
+    names = {item.id for item in official.read_retrieval(tmp_path / "none" / "dataset" / "retrieval.csv")}
+    assert names == {"a", "b", "c", "d", "e"}
+
+
+def test_with_both_verified_a_present_object_that_is_not_found_is_dropped(
+    coco: Path, negbench: Build, tmp_path: Path
+) -> None:
+    done = negbench(*coco_arguments(coco, tmp_path, "--verify", "both", "--detector", "scripted:0.05"))
+    assert done.code == 0, done.stderr
+    assert not (tmp_path / "dataset" / "mcq.csv").exists()  # nothing present is left to ask about
+    assert "present object not detected, dropped" in done.stdout
+
+
+def test_voc_gives_questions_only_and_difficult_objects_are_neither_present_nor_absent(
+    voc: Path, negbench: Build, tmp_path: Path
+) -> None:
+    given = ["build", "--source", "voc", "--instances", voc, "--device", "cpu"]
+    done = negbench(*given, "--out", tmp_path / "all")
+    assert done.code == 0, done.stderr
+    assert not (tmp_path / "all" / "dataset" / "retrieval.csv").exists()
+    asked = official.read_questions(tmp_path / "all" / "dataset" / "mcq.csv")
+    assert {question.image for question in asked} == {"000001.jpg"}  # 2 has nothing absent; 3 one sure object
+    assert asked[0].negatives == ("car",)
+    assert "the annotation cannot be read" in done.stdout
+    listed = negbench(*given, "--image-set", "test", "--out", tmp_path / "test")
+    assert listed.code == 0, listed.stderr
+    assert "2 images." in listed.stdout
+
+
+def test_the_training_form_gives_three_captions_and_shuffled_questions(
+    coco: Path, negbench: Build, tmp_path: Path
+) -> None:
+    assert (
+        negbench(*coco_arguments(coco, tmp_path, "--form", "training", "--captions-per-image", "3")).code == 0
+    )
+    items = official.read_retrieval(tmp_path / "dataset" / "negcap.csv", "negated")
+    assert {len(item.captions) for item in items} == {3}
+    asked = official.read_questions(tmp_path / "dataset" / "negmcq.csv")
+    assert len(asked) == 6
+    assert len({question.correct for question in asked}) > 1
+
+
+def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
+    done = negbench("build", "--scenes", "6", "--out", tmp_path, "--device", "cpu")
+    assert done.code == 0, done.stderr
+    items = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
+    assert all((tmp_path / "dataset" / item.image).is_file() for item in items)
+    assert "the nano world" in (tmp_path / "dataset" / "README.md").read_text()
+
+
+def _killed(arguments: list[str], count: int) -> int:
+    """Exit code of the command in a forked process that dies half-way through its COUNT-th journal line."""
+
+    def child() -> None:
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+        seen = 0
+        write = journal.Journal._write
+
+        def torn(self: journal.Journal, data: bytes) -> None:
+            nonlocal seen
+            seen += data != b"\n"
+            if seen == count:
+                write(self, data[: len(data) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(self, data)
+
+        journal.Journal._write = torn  # type: ignore[method-assign]
+        main_negbench(arguments)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(120)
+    return int(process.exitcode or 0)
+
+
+@pytest.mark.parametrize("moment", [1, 3])
+def test_killed_and_started_again_it_ends_in_the_same_files(
+    coco: Path, negbench: Build, tmp_path: Path, moment: int
+) -> None:
+    more = ("--verify", "negatives", "--detector", "scripted:0.05")
+    assert negbench(*coco_arguments(coco, tmp_path / "whole", *more)).code == 0
+    given = coco_arguments(coco, tmp_path / "torn", *more)
+    assert _killed([str(word) for word in given], moment) == -signal.SIGKILL
+    assert not (tmp_path / "torn" / "dataset").exists()
+    assert negbench(*given).code == 0
+    assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
+
+
+def test_the_number_of_images_per_shard_decides_nothing(coco: Path, negbench: Build, tmp_path: Path) -> None:
+    for size in ("1", "5"):
+        assert negbench(*coco_arguments(coco, tmp_path / size, "--shard-size", size)).code == 0
+    assert contents(tmp_path / "1") == contents(tmp_path / "5")
+
+
+def test_another_configuration_is_refused_and_discarded_only_when_told(
+    coco: Path, negbench: Build, tmp_path: Path
+) -> None:
+    assert negbench(*coco_arguments(coco, tmp_path)).code == 0
+    before = contents(tmp_path)
+    refused = negbench(*coco_arguments(coco, tmp_path, "--wording", "paper"))
+    assert refused.code == 2
+    assert "wording" in refused.stderr
+    assert contents(tmp_path) == before
+    assert negbench(*coco_arguments(coco, tmp_path, "--wording", "paper", "--overwrite")).code == 0
+    assert b"This image includes" in contents(tmp_path)["dataset/mcq.csv"]
+
+
+def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_path: Path) -> None:
+    own = tmp_path / "instances.json"
+    content = json.loads((coco / "instances.json").read_text())
+    own.write_text(json.dumps(content))
+    given = coco_arguments(coco, tmp_path / "out", "--instances", own)
+    assert negbench(*given).code == 0
+    content["annotations"] = content["annotations"][:-2]
+    own.write_text(json.dumps(content))
+    refused = negbench(*given)
+    assert refused.code == 2
+    assert "list of images" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--source", "coco"], "--source coco needs --instances"),
+        (["--source", "captions", "--captions", "x.json"], "say --concepts llm"),
+        (["--source", "voc", "--instances", "nowhere"], "There is no folder 'nowhere/JPEGImages'"),
+        (["--paraphrase"], "--paraphrase asks a language model, and --llm.model names none"),
+        (["--verify", "sometimes"], "sometimes"),
+        (["--query", "a photo"], "must contain {object}"),
+        (["--affneg"], "give --paraphrase as well"),
+        (["--source", "pairs", "--maker", "magic"], "editor:NAME or text:ID"),
+        (["--stages", "verifi"], "allowed: pairs, concepts"),
+        (["--thing", "pictur"], "pictur"),
+        (["--verify", "both", "--detector", "nano:owlv3"], "owlv3"),
+        (["--scenes", "0"], "scenes"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_is_written(
+    words: list[str], sentence: str, negbench: Build, tmp_path: Path
+) -> None:
+    done = negbench("build", *words, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "build.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{}", "must hold a list of objects 'annotations'"),
+        ("[1]", "must hold a JSON object"),
+        ("{", "is not valid JSON"),
+        ('{"images": [{"id": 1}], "annotations": []}', "without 'id' or 'file_name'"),
+        ('{"images": [], "annotations": [{"image_id": 1, "category_id": 5}]}', "unknown category 5"),
+        ('{"images": [], "annotations": []}', "lists no image"),
+    ],
+)
+def test_a_damaged_list_is_one_sentence(content: str, sentence: str, negbench: Build, tmp_path: Path) -> None:
+    (tmp_path / "instances.json").write_text(content)
+    done = negbench(
+        "build", "--source", "coco", "--instances", tmp_path / "instances.json", "--out", tmp_path / "out"
+    )
+    assert done.code == 2
+    assert sentence in done.stderr
+
+
+def test_dry_run_prints_what_config_reads_back(negbench: Build, tmp_path: Path) -> None:
+    shown = negbench("build", "--preset", "paper", "--instances", "x.json", "--dry-run")
+    assert shown.code == 0
+    assert "A photo of {object}" in shown.stdout
+    (tmp_path / "again.yaml").write_text(shown.stdout)
+    assert negbench("build", "--config", tmp_path / "again.yaml", "--dry-run").stdout == shown.stdout

@@ -1,0 +1,178 @@
+"""Hard pairs: an editor or a text-to-image pipeline, held to what the detector sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.judges.scripted import ScriptedDetector
+from nein.images import ImageError
+from nein.negbench import official
+from nein.negbench.build import pairs
+from nein.negbench.build.concepts import Concepts
+from nein.negbench.build.verify import Verifier, verify
+
+NAMES = ("dog", "cat", "car", "boat")
+
+
+def shows(*names: str) -> np.ndarray:
+    """A picture whose k-th row is white where the k-th name is there."""
+    picture = np.zeros((8, 8, 3), np.uint8)
+    for name in names:
+        picture[NAMES.index(name)] = 255
+    return picture
+
+
+def eye(query: str = "{object}", threshold: float = 0.5) -> Verifier:
+    def rule(image: np.ndarray, label: str) -> float:
+        name = label.removeprefix("A photo of ")
+        return float(image[NAMES.index(name)].mean() / 255)
+
+    return Verifier(ScriptedDetector(rule), query, threshold)
+
+
+class Hand:
+    """Adds what it should from the second try on; before that nothing."""
+
+    fingerprint = "hand"
+
+    def __init__(self, good_from: int = 1) -> None:
+        self.tries: dict[str, int] = {}
+        self.seeds: list[int] = []
+        self.good_from = good_from
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def make(
+        self, plans: Sequence[pairs.Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
+    ) -> list[tuple[np.ndarray, np.ndarray] | str]:
+        found: list[tuple[np.ndarray, np.ndarray] | str] = []
+        self.seeds += seeds
+        for plan, source in zip(plans, sources, strict=True):
+            turn = self.tries[plan.id] = self.tries.get(plan.id, -1) + 1
+            extra = (plan.extra,) if turn >= self.good_from else ()
+            assert source is not None
+            found.append((source, shows(*plan.objects, *extra)))
+        return found
+
+
+PLAN = pairs.Plan("p", "A dog and a cat.", "A dog and a cat. There is a car.", ("dog", "cat"), "car", "boat")
+
+
+def made(maker: Any, source: Callable[[str], Any], attempts: int = 3) -> list[Concepts]:
+    return pairs.make_pairs(
+        [PLAN], ["p"], source, maker, eye(), lambda name, picture: f"{name}.png", seed=0, attempts=attempts
+    )
+
+
+def test_a_pair_is_made_again_until_the_detector_sees_the_object_in_one_picture_only() -> None:
+    hand = Hand()
+    without, with_ = made(hand, lambda _: shows("dog", "cat"))
+    assert (without.positives, without.negatives) == (("dog", "cat"), ("car", "boat"))
+    assert (with_.positives, with_.negatives) == (("dog", "cat", "car"), ("boat",))
+    assert without.source_id == with_.source_id == "p"
+    assert without.notes == ("made at try 2",)
+    assert len(set(hand.seeds)) == 2
+
+
+def test_a_pair_that_never_comes_about_says_so() -> None:
+    (image,) = made(Hand(good_from=9), lambda _: shows("dog", "cat"))
+    assert image.problem == pairs.NOT_MADE
+    assert image.notes == ("the object is not in the picture with it",)
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        (("dog", "cat", "car"), "the object is in the picture without it"),
+        (("dog",), "another object is lost"),
+        (("dog", "cat", "boat"), "the further absent object is there"),
+    ],
+)
+def test_every_way_a_pair_can_be_wrong_is_seen(start: tuple[str, ...], reason: str) -> None:
+    (image,) = made(Hand(good_from=0), lambda _: shows(*start), attempts=1)
+    assert image.notes == (reason,)
+
+
+def test_a_picture_that_cannot_be_read_costs_its_pair_only() -> None:
+    def source(_: str) -> np.ndarray:
+        raise ImageError("p.png: the file is missing")
+
+    (image,) = made(Hand(), source)
+    assert image.problem == "unreadable image: the file is missing"
+
+
+def test_what_is_added_is_drawn_from_what_is_absent() -> None:
+    image = Concepts("i", "i.png", ("A dog",), ("dog",), unsure=("boat",))
+    plans = [pairs.plan_edit(image, NAMES, seed) for seed in range(20)]
+    assert {plan.extra for plan in plans if isinstance(plan, pairs.Plan)} == {"cat", "car"}
+    assert all(isinstance(p, pairs.Plan) and p.caption_with.startswith("A dog. There is a c") for p in plans)
+    assert pairs.plan_edit(Concepts("i", "i.png"), NAMES, 0) == "no caption or no object"
+
+
+def test_verification_asks_by_the_query_and_counts_the_threshold_itself_as_present() -> None:
+    image = Concepts("i", "i.png", ("A dog",), ("dog", "cat"), ("car", "boat"))
+    found = verify(eye("A photo of {object}", 1.0), [image], lambda _: shows("dog", "car"), positives=True)
+    assert (found[0].positives, found[0].negatives) == (("dog",), ("boat",))
+    kept = verify(eye("A photo of {object}", 1.0), [image], lambda _: shows("dog", "car"), positives=False)
+    assert (kept[0].positives, kept[0].negatives) == (("dog", "cat"), ("boat",))
+
+
+def test_owlvit_is_asked_the_published_question(tmp_path: Path) -> None:
+    import metrics
+    from tests.metrics.tiny_judges import make_owlvit
+
+    detector = metrics.load_judge("ovd", str(make_owlvit(tmp_path / "owlvit")))
+    image = np.random.default_rng(0).integers(0, 255, (32, 40, 3), dtype=np.uint8)
+    (found,) = Verifier(detector, "A photo of {object}", 0.1).scores([image], [["dog", "cat"]])
+    direct = detector.detect([image], [["A photo of dog", "A photo of cat"]])[0]
+    assert found == {name: direct[f"A photo of {name}"].score for name in ("dog", "cat")}
+    bare = detector.detect([image], [["dog"]])[0]["dog"].score
+    assert found["dog"] != bare
+
+
+@pytest.mark.slow
+def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path: Path) -> None:
+    from nein.negbench.build.build import text_pipeline
+    from tests.negbench_build.tiny import make_text_to_image
+
+    pipeline, identity = text_pipeline(str(make_text_to_image(tmp_path / "sd")), "cpu", "float32")
+    maker = pairs.TextMaker(pipeline, identity, resolution=32, steps=2)
+    first = maker.make([PLAN], [None], [5])[0]
+    again = maker.make([PLAN], [None], [5])[0]
+    other = maker.make([PLAN], [None], [6])[0]
+    assert not isinstance(first, str)
+    assert first[0].shape == (32, 32, 3)
+    assert first[0].dtype == np.uint8
+    assert np.array_equal(first[0], again[0])
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], other[0])
+    assert identity["class"] == "StableDiffusionPipeline"
+
+
+@pytest.mark.slow
+def test_a_nano_editor_and_the_nano_detector_make_pairs(negbench: Callable[..., Any], tmp_path: Path) -> None:
+    given = [
+        "build",
+        "--source",
+        "pairs",
+        "--scenes",
+        "6",
+        "--out",
+        tmp_path,
+        "--device",
+        "cpu",
+        "--steps",
+        "12",
+    ]
+    done = negbench(*given, "--attempts", "2")
+    assert done.code == 0, done.stderr
+    items = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
+    assert len(items) % 2 == 0
+    assert all((tmp_path / "dataset" / item.image).is_file() for item in items)
+    assert {item.id.rpartition("-")[2] for item in items} == {"with", "without"}

@@ -1,0 +1,21 @@
+"""Help comes at once: it loads no model library."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.test_startup import loaded_by
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "from nein.negbench.command import main; main(['build', '--help'])",
+        "from nein.negbench.command import main; main(['nano', '--help'])",
+        "from train.finetune_clip import main; main(['--help'])",
+    ],
+)
+def test_help_loads_nothing_heavy(call: str) -> None:
+    first, _, second = call.partition("; ")
+    code = f"{first}\ntry:\n    {second}\nexcept SystemExit as end:\n    assert not end.code"
+    assert loaded_by(code) == ""

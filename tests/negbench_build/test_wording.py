@@ -1,0 +1,155 @@
+"""Co-occurrence, templates, distractors, and the nano data."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from nein.images import ImageError
+from nein.negbench import nano
+from nein.negbench.build import wording
+from nein.negbench.build.concepts import Concepts, CoOccurrence, with_negatives
+from nein.negbench.build.language import claims
+from nein.negbench.data import AFFIRMATION, HYBRID, NEGATION, TEMPLATES, check_items, check_questions
+from nein.seeds import sample_seed
+
+IMAGE = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
+
+
+def test_absent_objects_are_those_seen_most_often_with_the_present_ones() -> None:
+    seen = CoOccurrence([["dog", "cat", "cat"], ["dog", "car"], ["cat", "car"], ["dog", "boat"], ["tree"]])
+    assert seen.together("dog", "cat") == seen.together("cat", "dog") == 1
+    assert seen.negatives(["dog", "cat"]) == ("car", "boat")  # 2 and 1; the tree was never seen with either
+    assert seen.negatives(["dog", "cat"], 1) == ("car",)
+    assert seen.negatives(["dog", "cat"], never=["car"]) == ("boat",)
+
+
+def test_ties_go_to_the_commoner_object_then_to_the_alphabet() -> None:
+    seen = CoOccurrence([["dog", "ant"], ["dog", "bee"], ["dog", "cow"], ["bee"]])
+    assert seen.negatives(["dog"]) == ("bee", "ant", "cow")
+
+
+def test_an_object_that_may_be_there_is_never_absent() -> None:
+    images = [
+        Concepts("a", "a", positives=("dog", "cat")),
+        Concepts("b", "b", positives=("dog",), unsure=("cat",)),
+        Concepts("c", "c", positives=("dog", "car")),
+    ]
+    assert [image.negatives for image in with_negatives(images)] == [("car",), ("car",), ("cat",)]
+
+
+def test_a_caption_is_negated_before_or_behind_and_evenly_so() -> None:
+    texts = Counter(
+        wording.negated_caption("A dog", "car", wording.stream(k, "i", "test")) for k in range(400)
+    )
+    assert set(texts) == {"There is no car in the image. A dog.", "A dog. There is no car in the image."}
+    assert min(texts.values()) > 150
+    last = wording.negated_caption(
+        "A dog.", "car", wording.stream(0, "i", "x"), order="suffix", thing="video"
+    )
+    assert last == "A dog. There is no car in the video."
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("style", ["code", "paper"])
+def test_one_option_is_true_and_three_are_false(template: str, style: str) -> None:
+    made = wording.options("dog", "cat", "car", template, wording=style)
+    assert [option.template for option in made[1:]] == [HYBRID, AFFIRMATION, NEGATION]
+
+    def true(text: str) -> bool:
+        affirmed, denied = claims(text, style, "image")
+        assert affirmed or denied
+        return set(affirmed) <= {"dog", "cat"} and not {"dog", "cat"} & set(denied)
+
+    assert [true(option.text) for option in made] == [True, False, False, False]
+
+
+def test_the_sentences_are_those_of_the_released_files() -> None:
+    texts = [option.text for option in wording.options("dog", "cat", "car", HYBRID)]
+    assert texts == [
+        "This image features cat, but not car.",
+        "This image features car, but not cat.",
+        "This image features car.",
+        "This image does not feature dog.",
+    ]
+    assert wording.options("dog", "cat", "car", AFFIRMATION)[0].text == "This image features dog and cat."
+    one = wording.options("dog", None, "car", AFFIRMATION)  # modified_positive
+    assert one[0].text == "This image features dog."
+    assert wording.options("dog", "cat", "car", HYBRID, wording="paper")[0].text == (
+        "This image includes cat but not car."
+    )
+
+
+def test_an_image_gets_a_question_per_absent_object_and_none_with_one_object() -> None:
+    questions = wording.evaluation_questions(IMAGE, 0)
+    assert sorted(question.negatives for question in questions if question.negatives) == [
+        ("boat",), ("car",), ("kite",),
+    ]  # fmt: skip
+    assert all(question.correct == 0 for question in questions)
+    check_questions(questions, "here")
+    assert wording.evaluation_questions(Concepts("j", "j", (), ("dog",), ("car",)), 0) == []
+    assert len(wording.evaluation_questions(IMAGE, 0, count=2)) == 2
+
+
+def test_types_are_drawn_evenly_and_training_options_stand_anywhere() -> None:
+    images = [Concepts(str(k), "p", (), ("dog", "cat"), ("car", "boat", "kite")) for k in range(600)]
+    asked = [question for image in images for question in wording.evaluation_questions(image, 1)]
+    counts = Counter(question.type for question in asked)
+    assert all(500 < counts[template] < 700 for template in TEMPLATES)
+    trained = [wording.training_question(image, 1) for image in images]
+    places = Counter(question.correct for question in trained if question)
+    assert all(100 < places[place] < 200 for place in range(4))
+    assert all(q.options[q.correct].template == q.type for q in trained if q)
+
+
+def test_training_takes_images_with_one_object_and_none_without() -> None:
+    assert wording.training_question(Concepts("j", "j", (), ("dog",), ("car",)), 0) is not None
+    assert wording.training_question(Concepts("j", "j", (), (), ("car",)), 0) is None
+    item = wording.training_captions(IMAGE, 0)
+    assert item is not None
+    assert len(item.captions) == 3
+    assert all("There is no" in text and "A dog and a cat" in text for text in item.captions)
+
+
+def test_what_is_drawn_for_an_image_depends_on_the_image_and_the_seed_alone() -> None:
+    again = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
+    assert wording.evaluation_questions(IMAGE, 7) == wording.evaluation_questions(again, 7)
+    seeds = {repr(wording.evaluation_questions(IMAGE, seed)) for seed in range(8)}
+    assert len(seeds) > 4
+    assert wording.stream(3, "i", "mcq").random() == wording.stream(3, "i", "mcq").random()
+    assert sample_seed(3, "negbench/mcq/i") != sample_seed(3, "negbench/mcq/j")
+
+
+def test_the_nano_captions_and_questions_are_true_of_the_scenes() -> None:
+    task, asked = nano.retrieval("dev", 60), nano.choice("dev", 60)
+    check_items(task.original, "here")
+    check_items(task.negated, "here")
+    assert [item.id for item in task.original] == [item.id for item in task.negated]
+    for item in task.negated:
+        shown = nano.scene("dev", int(item.id[-6:])).categories
+        assert item.negatives
+        assert not set(item.negatives) & set(shown)
+        assert any(f"no {name} in" in text for name in item.negatives for text in item.captions)
+    for question in asked.questions:
+        shown = nano.scene("dev", int(question.image[-10:-4])).categories
+        truths = []
+        for option in question.options:
+            affirmed, denied = claims(option.text, "code", "image")
+            truths.append(set(affirmed) <= set(shown) and not set(denied) & set(shown))
+        assert truths == [True, False, False, False]
+
+
+def test_nano_splits_never_meet_and_pictures_are_named() -> None:
+    scenes = {split: {nano.scene(split, k) for k in range(200)} for split in ("train", "dev", "val")}
+    assert not scenes["train"] & scenes["val"]
+    assert not scenes["train"] & scenes["dev"]
+    assert nano.picture(nano.reference("val", 3)).shape == (64, 64, 3)
+    with pytest.raises(ImageError, match="not the name of a scene"):
+        nano.picture("nano/elsewhere/000001.png")
+
+
+def test_nano_training_data_negate_and_shuffle() -> None:
+    captions, questions = nano.negcap("train", 40), nano.negmcq("train", 40)
+    assert all(len(item.captions) == 3 for item in captions)
+    assert len({question.correct for question in questions}) == 4

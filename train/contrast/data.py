@@ -1,0 +1,244 @@
+"""What a step sees: pictures with captions, pictures with questions, each a function of (seed, position).
+
+A position counts the examples of its kind seen by all processes since the beginning. Nothing depends on what
+was asked before, so a resumed run, or one on another number of processes, sees the same examples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from PIL import Image
+
+from nein.errors import UserError
+from nein.images import ImageError
+from nein.negbench.data import Media, Question, RetrievalItem
+from nein.seeds import sample_seed
+from train.contrast.options import ContrastConfig
+
+log = logging.getLogger(__name__)
+Record = TypeVar("Record", RetrievalItem, Question)
+#: Neighbours tried in the place of a picture that cannot be decoded.
+PATIENCE = 100
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The two files of a run with the pictures behind them.
+
+    about  JSON-serialisable: where they come from, how many there are, `records_sha256`.
+    """
+
+    captions: tuple[RetrievalItem, ...]
+    questions: tuple[Question, ...]
+    caption_media: Media
+    question_media: Media
+    about: dict[str, Any]
+
+    @property
+    def media(self) -> dict[str, Media]:
+        """Reference of every picture -> where it is read."""
+        found: dict[str, Media] = {item.image: self.caption_media for item in self.captions}
+        return found | {question.image: self.question_media for question in self.questions}
+
+
+def load(config: ContrastConfig) -> Corpus:
+    """Reads or draws both files. Raises UserError for what cannot be used."""
+    from nein.negbench import nano, official
+    from nein.negbench.media import Drawn, Files
+
+    root = Path(config.image_root) if config.image_root else None
+
+    def media(source: str) -> Media:
+        return Drawn(nano.picture) if source == "nano" else Files(root, Path(source).parent)
+
+    if config.captions == "nano":
+        captions = nano.negcap("train", config.nano_scenes, config.seed)
+    else:
+        captions = official.read_retrieval(Path(config.captions))
+    if config.questions == "nano":
+        questions = nano.negmcq("train", config.nano_scenes, config.seed)
+    else:
+        questions = official.read_questions(Path(config.questions))
+    counts = {len(question.options) for question in questions}
+    if len(counts) > 1:
+        raise UserError(
+            f"'{config.questions}' has questions with {' and '.join(map(str, sorted(counts)))} options; "
+            "a batch needs the same number throughout."
+        )
+    captions, questions = captions[: config.limit], questions[: config.limit]
+    for name, count, flag in (
+        ("pictures with captions", len(captions), config.batch_size),
+        ("questions", len(questions), config.questions_per_step),
+    ):
+        if count < flag:
+            raise UserError(
+                f"A step takes {flag} {name}, but there are {count}; lower --batch-size and "
+                "--questions-per-step."
+            )
+    digest = hashlib.sha256()
+    for item in captions:
+        digest.update(repr(dataclasses.astuple(item)).encode())
+    for question in questions:
+        digest.update(repr(dataclasses.astuple(question)).encode())
+    about = {
+        "captions": Path(config.captions).name,
+        "questions": Path(config.questions).name,
+        "pictures_with_captions": len(captions),
+        "number_of_questions": len(questions),
+        "records_sha256": digest.hexdigest(),
+    }
+    return Corpus(captions, questions, media(config.captions), media(config.questions), about)
+
+
+class Shuffled(Generic[Record]):
+    """Which record stands at a position: all of them in a new order, before any comes again.
+
+    share  Part of a pass after which the next begins (the released loop ends at 0.35).
+    """
+
+    def __init__(self, records: Sequence[Record], name: str, seed: int, share: float = 1.0) -> None:
+        self.records: Sequence[Record] = records
+        self.length = max(1, int(len(records) * share))
+        self._name, self._seed = name, seed
+        self._orders: dict[int, np.ndarray] = {}
+
+    def at(self, position: int, shift: int = 0) -> Record:
+        """The record at a position, or the `shift`-th after it in the data (for one that is unreadable)."""
+        epoch, inner = divmod(position, self.length)
+        orders = self._orders
+        if epoch not in orders:
+            rng = np.random.Generator(np.random.PCG64(sample_seed(self._seed, f"{self._name}/{epoch}")))
+            # Threads reading ahead may still be in the epoch before; older ones are done with.
+            orders = {key: order for key, order in orders.items() if key >= epoch - 1}
+            orders[epoch] = rng.permutation(len(self.records))
+            self._orders = orders
+        return self.records[(int(orders[epoch][inner]) + shift) % len(self.records)]
+
+
+@dataclass(frozen=True)
+class Members:
+    """One process's part of a step, read.
+
+    pictures, question_pictures  (H, W, 3) uint8 arrays, or references where features are kept.
+    captions   One per picture. `options`: per question; `correct`: the index of the right one.
+    """
+
+    pictures: list[Any]
+    captions: list[str]
+    question_pictures: list[Any]
+    options: list[tuple[str, ...]]
+    correct: list[int]
+
+
+class Reader:
+    """Reads the parts of a step. Threads may share one.
+
+    keep  Pictures are not read: `Members` holds their references, whose features are kept.
+    bad   References known to be unreadable, where features are kept.
+    """
+
+    def __init__(
+        self, config: ContrastConfig, corpus: Corpus, *, keep: bool = False, bad: dict[str, str] | None = None
+    ) -> None:
+        self._config, self._corpus, self._keep, self._bad = config, corpus, keep, bad or {}
+        alpha = config.alphas[0]
+        share = float(config.epoch_share)
+        self.captions = Shuffled(corpus.captions, "captions", config.seed, share) if alpha > 0 else None
+        self.questions = Shuffled(corpus.questions, "questions", config.seed, share) if alpha < 1 else None
+        self.skipped: set[str] = set()
+
+    def steps(self) -> int:
+        """Steps of the run: as asked for, or so many that the shorter file is passed `epochs` times."""
+        if self._config.steps is not None:
+            return int(self._config.steps)
+        share = float(self._config.epoch_share)
+        per_pass = min(
+            int(len(self._corpus.captions) * share) // self._config.batch_size,
+            int(len(self._corpus.questions) * share) // self._config.questions_per_step,
+        )
+        return max(1, round(float(self._config.epochs or 1) * per_pass))
+
+    def read(self, step: int, rank: int, size: int) -> Members:
+        """The members of process `rank` of `size`: its contiguous part of both batches of the step."""
+        members = Members([], [], [], [], [])
+        if self.captions is not None:
+            for position in _part(step, self._config.batch_size, rank, size):
+                item, picture = self._picture(self.captions, position, self._corpus.caption_media)
+                rng = random.Random(sample_seed(self._config.seed, f"caption/{position}"))
+                members.captions.append(rng.choice(item.captions))
+                members.pictures.append(self._cropped(picture, rng))
+        if self.questions is not None:
+            for position in _part(step, self._config.questions_per_step, rank, size):
+                question, picture = self._picture(self.questions, position, self._corpus.question_media)
+                rng = random.Random(sample_seed(self._config.seed, f"question/{position}"))
+                members.options.append(tuple(option.text for option in question.options))
+                members.correct.append(question.correct)
+                members.question_pictures.append(self._cropped(picture, rng))
+        return members
+
+    def _picture(self, stream: Shuffled[Record], position: int, media: Media) -> tuple[Record, Any]:
+        reason = ""
+        for shift in range(PATIENCE if self._config.unreadable == "skip" else 1):
+            record = stream.at(position, shift)
+            if self._keep:
+                if record.image not in self._bad:
+                    return record, record.image
+                reason = self._bad[record.image]
+            else:
+                try:
+                    return record, media.frames(record.image)[0]
+                except ImageError as error:
+                    reason = str(error)
+            if record.image not in self.skipped:
+                self.skipped.add(record.image)
+                log.warning("left out: %s", reason)
+        raise UserError(f"A picture cannot be used ({reason}); mend it, or say --unreadable skip.")
+
+    def _cropped(self, picture: Any, rng: random.Random) -> Any:
+        return random_crop(picture, rng) if self._config.augment == "crop" else picture
+
+
+def random_crop(picture: np.ndarray, rng: random.Random, low: float = 0.9) -> np.ndarray:
+    """A crop of `low` to 100 % of the area with a side ratio of 3/4 to 4/3, squashed to a square.
+
+    That is torchvision's RandomResizedCrop with scale (0.9, 1), which open_clip trains with. The square has
+    the length of the shorter side; the model's own preprocessing then makes it the size it needs.
+    """
+    height, width = picture.shape[:2]
+    left, top, w, h = 0, 0, width, height
+    for _ in range(10):
+        area = height * width * rng.uniform(low, 1.0)
+        ratio = float(np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))))
+        w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+            break
+    else:
+        w, h, left, top = width, height, 0, 0
+    side = min(height, width)
+    box = (left, top, left + w, top + h)
+    return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BICUBIC, box=box))
+
+
+def _part(step: int, batch: int, rank: int, size: int) -> range:
+    own = batch // size
+    start = step * batch + rank * own
+    return range(start, start + own)
+
+
+def every_picture(corpus: Corpus) -> list[str]:
+    """The distinct references of a corpus, in order of first appearance."""
+    return list(corpus.media)
+
+
+#: What turns a list of pictures into features or pixels.
+Prepare = Callable[[Sequence[np.ndarray]], Any]

@@ -1,0 +1,99 @@
+"""What comes out of a run: a model folder in its library's layout, with a card."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nein.errors import UserError
+from train.contrast.options import ContrastConfig
+from train.contrast.towers import Tower
+from train.tuning.export import is_hub_id, portable
+
+#: Options that a card states also where they have their defaults.
+ALWAYS = (
+    "alpha",
+    "trainable",
+    "batch_size",
+    "questions_per_step",
+    "learning_rate",
+    "weight_decay",
+    "precision",
+)
+NANO = (
+    "Drawn scenes of 64x64 pixels are all it has learned: its figures are real measurements of a miniature "
+    "model and not comparable with a paper's."
+)
+
+
+def place(part: Any, device: torch.device) -> Any:
+    """A tensor, a dictionary of tensors, or None, on a device."""
+    if isinstance(part, dict):
+        return {key: value.to(device, non_blocking=True) for key, value in part.items()}
+    return part.to(device, non_blocking=True) if isinstance(part, torch.Tensor) else part
+
+
+def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Path:
+    """Writes OUT/model, whole or not at all, and returns it."""
+    target = config.out_dir / "model"
+    facts = portable(facts)
+    draft = Path(tempfile.mkdtemp(prefix=".model-", dir=config.out_dir))
+    try:
+        draft.chmod(0o755)
+        tower.save(draft)
+        for file in draft.glob("*config.json"):  # no path of this machine
+            content = json.loads(file.read_text(encoding="utf-8"))
+            content.pop("_name_or_path", None)
+            file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        (draft / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (draft / "README.md").write_text(card(config, facts), encoding="utf-8")
+        if target.exists():
+            shutil.rmtree(target)
+        draft.replace(target)
+    except OSError as error:
+        raise UserError(
+            f"The result cannot be written to '{target}' ({error.strerror or error}); the last checkpoint "
+            "holds it: free some space and run the same command again."
+        ) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
+    """The model card: what it is, what it learned from, how to use it."""
+    about = facts["data"]
+    defaults = ContrastConfig().identity()
+    options = {k: v for k, v in facts["options"].items() if k in ALWAYS or v != defaults[k]}
+    alpha = config.alphas[0]
+    lines = [
+        "---",
+        *([f"base_model: {facts['base'].partition('@')[0]}"] if is_hub_id(facts["base"]) else []),
+        "tags: [nein, negbench, clip, negation]",
+        "---",
+        "# A CLIP fine-tuned on negation",
+        "",
+        f"Started from `{facts['base']}` (weights {facts['base_weights_sha256'][:12]}). Trained with "
+        f"NegBench's objective, {alpha:g} x contrastive loss over negated captions + {1 - alpha:g} x "
+        "cross-entropy over multiple-choice options (Alhamoud et al., CVPR 2025).",
+        "",
+        f"{facts['steps']} steps of {config.batch_size} captions and {config.questions_per_step} questions, "
+        f"from {about['pictures_with_captions']} pictures with captions ({about['captions']}) and "
+        f"{about['number_of_questions']} questions ({about['questions']}), in {facts['seconds']} s on "
+        f"{facts['processes']} process(es).",
+        "",
+        *([NANO, ""] if "nano" in (about["captions"], about["questions"]) else []),
+        "Evaluate: `nein-negbench eval --model FOLDER`.",
+        "",
+        "| option | value |",
+        "|---|---|",
+        *(f"| {key} | {', '.join(v) if isinstance(v, list) else v} |" for key, v in options.items()),
+        "",
+    ]  # fmt: skip
+    return "\n".join(lines)

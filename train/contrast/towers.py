@@ -1,0 +1,196 @@
+"""A two-tower model that learns: features with gradients, which weights move, and the folder that comes out.
+
+What loads and what preprocesses is `metrics.dual`, so that training sees what evaluation will see.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import metrics
+from metrics.dual.hub import ClipDual, HubDual
+from metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual
+from metrics.encoders.clip import pooled
+from metrics.preprocess import map_images
+from nein import models
+from nein.errors import UserError
+
+#: Modules of the vision side, by their names in transformers and in open_clip.
+VISION = ("vision_model.", "visual_projection.", "visual.")
+MAX_SCALE = 100.0  # CLIP clips the logit scale there (arXiv:2103.00020, section 2.5)
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Tower(nn.Module):
+    """One module for both kinds of batch, so that data-parallel training sees a single forward.
+
+    dual  ClipDual, HubDual or OpenClipDual in float32.
+    """
+
+    def __init__(self, dual: Any, reference: str) -> None:
+        super().__init__()
+        if not isinstance(dual, ClipDual | HubDual | OpenClipDual):
+            raise UserError(
+                f"'{reference}' cannot be fine-tuned; give a CLIP or SigLIP of transformers or open_clip."
+            )
+        self.reference = reference
+        self.model = dual.model
+        self._dual = [dual]  # in a list: it is no submodule
+
+    @property
+    def dual(self) -> Any:
+        return self._dual[0]
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """The logit scale, not its logarithm."""
+        return self.model.logit_scale.exp()
+
+    def learn(self, trainable: str) -> None:
+        """Chooses the weights that move: "all", or "text" (everything but the vision tower)."""
+        for name, parameter in self.model.named_parameters():
+            frozen = trainable == "text" and name.startswith(VISION)
+            # A sigmoid model's bias shifts all logits alike: the losses do not depend on it.
+            parameter.requires_grad_(not frozen and not name.endswith("logit_bias"))
+
+    def groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """Parameters for AdamW: matrices with weight decay; gains, biases and the logit scale without."""
+        moving = [p for p in self.parameters() if p.requires_grad]
+        return [
+            {"params": [p for p in moving if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in moving if p.ndim < 2], "weight_decay": 0.0},
+        ]
+
+    @torch.no_grad()
+    def clamp(self) -> None:
+        """Keeps the logit scale in [1, 100], as CLIP and open_clip do after every step."""
+        self.model.logit_scale.clamp_(0, math.log(MAX_SCALE))
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def pixels(self, pictures: Sequence[np.ndarray]) -> Tensors:
+        """(H, W, 3) uint8 pictures as the vision tower takes them, on the CPU."""
+        dual = self.dual
+        if isinstance(dual, ClipDual):
+            crops = torch.from_numpy(np.stack(map_images(dual.preprocess, pictures)))
+            return {"pixel_values": dual.preprocess.normalise(crops)}
+        if isinstance(dual, HubDual):
+            found = dual.processor(
+                images=list(pictures), return_tensors="pt", input_data_format="channels_last"
+            )
+            return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
+        from PIL import Image
+
+        return {"image": torch.stack([dual.transform(Image.fromarray(picture)) for picture in pictures])}
+
+    def tokens(self, texts: Sequence[str]) -> Tensors:
+        """Sentences as the text tower takes them, on the CPU; cut at the model's limit."""
+        dual = self.dual
+        if isinstance(dual, OpenClipDual):
+            return {"text": dual.tokenizer(list(texts))}
+        clip = isinstance(dual, ClipDual)
+        found = dual.tokenizer(
+            list(texts),
+            padding=True if clip else dual._padding,
+            truncation=True,
+            max_length=dual._text_limit if clip else dual._limit,
+            return_tensors="pt",
+        )
+        wanted = {"input_ids", "attention_mask"} if clip else dual._names
+        return {key: found[key] for key in found if key in wanted}
+
+    # --- features ----------------------------------------------------------------------------
+
+    def image(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """(B, D), not normalised. Inputs with a key `features` are features already."""
+        if "features" in inputs:
+            return inputs["features"]
+        if isinstance(self.dual, OpenClipDual):
+            return self.model.encode_image(inputs["image"])
+        return pooled(self.model.get_image_features(**inputs))
+
+    def text(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """(B, D), not normalised."""
+        if isinstance(self.dual, OpenClipDual):
+            return self.model.encode_text(inputs["text"])
+        return pooled(self.model.get_text_features(**inputs))
+
+    def forward(
+        self,
+        pictures: Tensors | None,
+        captions: Tensors | None,
+        asked: Tensors | None,
+        options: Tensors | None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, Any]:
+        """Features of the four inputs, None where there is none, and the logit scale.
+
+        options  Sentences, in any order.
+        """
+        return (
+            self.image(pictures) if pictures is not None else None,
+            self.text(captions) if captions is not None else None,
+            self.image(asked) if asked is not None else None,
+            self.text(options) if options is not None else None,
+            self.scale,
+        )
+
+    # --- what comes out ----------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Writes the model into an existing folder, in the layout of its library, float32 safetensors."""
+        if isinstance(self.dual, OpenClipDual):
+            self._save_open_clip(folder)
+            return
+        from transformers import AutoImageProcessor, AutoTokenizer
+
+        from metrics.loading import _no_bar, from_pretrained
+
+        source = self.dual.source
+        with _no_bar(local=True):
+            self.model.save_pretrained(folder, safe_serialization=True)
+        for kind in (AutoImageProcessor, AutoTokenizer):
+            from_pretrained(kind, source.reference, revision=source.revision).save_pretrained(folder)
+
+    def _save_open_clip(self, folder: Path) -> None:
+        import open_clip
+        from safetensors.torch import save_file
+
+        name = self.reference.removeprefix("open_clip:")
+        if (Path(self.reference) / CONFIG).is_file():
+            about = json.loads((Path(self.reference) / CONFIG).read_text(encoding="utf-8"))
+        else:
+            name = name if name.startswith("hf-hub:") else name.partition("/")[0]
+            config = dict(open_clip.get_model_config(name))
+            if any(type(module).__name__ == "QuickGELU" for module in self.model.modules()):
+                config["quick_gelu"] = True
+            preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}
+            preprocess = (
+                asdict(preprocess)
+                if is_dataclass(preprocess) and not isinstance(preprocess, type)
+                else dict(preprocess)
+            )
+            about = {"model_cfg": config, "preprocess_cfg": preprocess}
+        state = {
+            key: value.detach().cpu().contiguous().clone() for key, value in self.model.state_dict().items()
+        }
+        save_file(state, folder / WEIGHTS)
+        (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def load(reference: str, device: str = "cpu") -> Tower:
+    """The tower of `--base`: nano:NAME, a hub id, a folder, or open_clip:NAME/TAG. Raises one sentence."""
+    where, revision = (
+        models.resolve(reference) if not reference.startswith("open_clip:") else (reference, None)
+    )
+    dual = metrics.load_dual(where, revision=revision, device=device, dtype="float32", batch_size=64)
+    return Tower(dual, where)
