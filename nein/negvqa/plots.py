@@ -68,7 +68,8 @@ def bars(found: Summaries) -> Plot:
             panel.set_xticks(range(len(categories)), [TITLES.get(c, c) for c in categories], fontsize=8)
             panel.set_ylim(0, 105)
             panel.set_xlim(-0.6, len(categories) - 0.4)
-            panel.set_title(f"{name}, {headline(summary)}", fontsize=10, loc="left")
+            scored = min(own[variant, AVERAGE]["n"] for variant in COLORS)
+            panel.set_title(f"{name}, {headline(summary)}, n {scored}", fontsize=10, loc="left")
             panel.grid(axis="y", color="#e5e7eb")
             panel.tick_params(labelleft=True)
             if all(entry["value"] is None for entry in own.values()):
@@ -90,12 +91,14 @@ def pairs(found: Summaries) -> Plot:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7, 1.1 + 0.45 * len(found)), layout="constrained")
         panel = figure.subplots()
-        for y, summary in enumerate(found.values()):
+        names = []
+        for y, (name, summary) in enumerate(found.items()):
             entry = next(
                 e
                 for e in summary["paired"]
                 if (e["scoring"], e["protocol"], e["category"]) == (headline(summary), "fixed", AVERAGE)
             )
+            names.append(f"{name}, n {entry['n']}")
             left = 0.0
             for key, (title, color) in OUTCOMES.items():
                 share = 100 * entry[key] / max(1, entry["n"])
@@ -104,7 +107,7 @@ def pairs(found: Summaries) -> Plot:
                     panel.text(left + share / 2, y, f"{share:.0f}", ha="center", va="center", fontsize=8,
                                color="white" if key == "both" else "#111827")  # fmt: skip
                 left += share
-        panel.set_yticks(range(len(found)), list(found))
+        panel.set_yticks(range(len(found)), names)
         panel.invert_yaxis()
         panel.set_xlim(0, 100)
         panel.set_xlabel("per cent of the pairs scored in both")
