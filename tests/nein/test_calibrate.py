@@ -14,6 +14,7 @@ from metrics.judges.scripted import ScriptedJudge
 from metrics.judges.weakened import Weakened
 from nein import atomic, calibrate, journal, truth
 from nein.cli import main_calibrate
+from nein.errors import UserError
 from nein.images import decode, write_png
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
@@ -84,6 +85,19 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> Non
     assert pasted.sum() == 200 * 3 * 80
     triangle = truth.paste(canvas, donor, (0, 0, 10, 10), [[0, 0, 10, 0, 0, 10]], (0.0, 0.0))
     assert 0 < (triangle == 200).all(-1).sum() < 80
+
+
+def test_a_crowd_is_there_but_is_never_cut_out(world: Path, tmp_path: Path) -> None:
+    content = json.loads((world / "instances.json").read_text())
+    before, categories = truth.read_instances(world / "instances.json", world)
+    for note in content["annotations"]:
+        note["iscrowd"] = 1
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    after, _ = truth.read_instances(tmp_path / "instances.json", world)
+    assert [picture.categories for picture in after] == [picture.categories for picture in before]
+    assert truth.instances(after, categories, 0)[0].words == truth.instances(before, categories, 0)[0].words
+    assert truth.pasted(before[:20], seed=0)
+    assert truth.pasted(after[:20], seed=0) == []
 
 
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
