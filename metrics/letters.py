@@ -68,7 +68,7 @@ def vlmevalkit(answer: str, options: Sequence[str]) -> Letter:
     letters = LETTERS[: len(options)]
     if any(refusal in answer for refusal in _REFUSALS):
         return Letter(None, "the answer declines")
-    words = answer.translate(str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))).split()
+    words = re.sub(r"[.()\[\],:;!*#{}]", " ", answer).split()
     named = [letter for letter in letters if letter in words]
     if len(named) == 1 and words.index(named[0]) > len(words) - 5:
         return Letter(named[0], "")
@@ -93,16 +93,22 @@ _DECLINES = re.compile(
     re.IGNORECASE,
 )
 _NOT = r"(?:not|isn't|is not|n't|never|neither|nor|except|rather than|instead of|other than)"
+#: Words that deny an option's text behind them (a word may stand between), where apostrophes are blanks.
+_DENIED = (
+    r"(?:not|no|without|never|neither|nor|cannot|except|rather than|instead of|other than"
+    r"|(?:is|are|does|do|can|has|have|was|were)n t)"
+)
 _LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"
 _MARK = r"[*_`\"'(\[{<$\s]*"  # what may stand between a lead word and its letter
-#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)"
+#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B."
 _STATED = re.compile(
     rf"(?:\b{_LEAD}\b(?:\s+(?:is|would be|should be|must be|are))?\s*[:=]?(?P<no>\s+{_NOT})?(?:\s+{_LEAD})?"
     rf"\s*(?:is\s*)?[:=]?{_MARK}(?P<lead>[A-Za-z])(?![\w'’])"
     r"|\\boxed\{\s*(?:\\text\{)?\s*(?P<box>[A-Z])\b"
     r"|\*\*\s*\(?(?P<bold>[A-Z])[).:]?\s*(?:\*\*|\s)"
     rf"|(?P<not>\b{_NOT}\s+)?\(\s*(?P<round>[A-Z])\s*\)"
-    r"|(?P<close>(?<![\w'’])[A-Z])\s+is\s+(?P<wrong>in|not\s+)?(?:the\s+)?(?:correct|right|true|answer)\b)",
+    r"|(?P<close>(?<![\w'’])[A-Z])\s+is\s+(?P<wrong>in|not\s+)?(?:the\s+)?(?:correct|right|true|answer)\b"
+    rf"|(?P<never>\b{_NOT}\s+)?(?<![\w'.])(?P<end>[A-Z])[\s.!)*\"']*$)",
     re.IGNORECASE,
 )
 _ALONE = re.compile(r"[\s*_`\"'(\[{<$#.:]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!]*")
@@ -133,7 +139,7 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     by_text = _by_text(text, options)
     if by_text.letter is not None or by_text.reason != "no option is named":
         return by_text
-    bare = {found for found in _BARE.findall(text) if found in letters and found != "A"}
+    bare = {found for found in _BARE.findall(text) if found in letters and found not in "AI"}
     if _lists(text, letters):
         return Letter(None, "several options are named")
     if len(bare) == 1 and not re.search(rf"\b{_NOT}\b", text, re.IGNORECASE):
@@ -150,18 +156,21 @@ def _checked(letter: str, letters: str) -> Letter:
 def _stated(text: str, letters: str, options: Sequence[str]) -> Letter | None:
     """What the statements of an answer agree on; None when there is none."""
     named: list[str] = []
+    answers: list[str] = []  # those called the answer
     excluded = False
     for found in _STATED.finditer(text):
-        kind = next(k for k in ("lead", "box", "bold", "round", "close") if found[k])
+        kind = next(k for k in ("lead", "box", "bold", "round", "close", "end") if found[k])
         letter = found[kind]
         if letter.islower() and kind != "lead":
             continue
         if kind == "lead" and _is_article(text, found.end("lead"), letter):
             continue
-        if found["no"] or found["not"] or found["wrong"]:
+        if found["no"] or found["not"] or found["wrong"] or found["never"]:
             excluded = True
             continue
         named.append(letter.upper())
+        if re.match("answer", found[0], re.IGNORECASE):
+            answers.append(letter.upper())
     inside = [letter for letter in named if letter in letters]
     if not inside:
         if named:
@@ -171,8 +180,7 @@ def _stated(text: str, letters: str, options: Sequence[str]) -> Letter | None:
         return None
     if _lists(text, letters):
         return Letter(None, "several options are named")
-    last = re.search(rf"(?:final|correct|right)\s+answer\b.*?(?<!\w)([{letters}])(?!\w)", text, re.I | re.S)
-    if len(set(inside)) > 1 and not (last and last[1].upper() == inside[-1]):
+    if len(set(inside)) > 1 and set(answers) != {inside[-1]}:
         return Letter(None, "several options are named")
     return Letter(inside[-1], "")
 
@@ -183,9 +191,9 @@ def _is_article(text: str, end: int, letter: str) -> bool:
 
 
 def _lists(text: str, letters: str) -> bool:
-    """Whether letters are joined: "A and B", "A or B", "A, B", "both A and B"."""
+    """Whether letters are joined: "A and B", "A or B", "A, B", "neither A nor B"."""
     one = rf"\(?[{letters}]\)?"
-    return re.search(rf"(?<!\w){one}\s*(?:and|or|&|/|,)\s*{one}(?![\w'])", text) is not None
+    return re.search(rf"(?<!\w){one}\s*(?:and|n?or|&|/|,)\s*{one}(?![\w'])", text) is not None
 
 
 def _plain(text: str) -> str:
@@ -193,7 +201,8 @@ def _plain(text: str) -> str:
 
 
 def _by_text(text: str, options: Sequence[str]) -> Letter:
-    """The one option whose text occurs as whole words; the longer of two that overlap; not after "not"."""
+    """The one option whose text occurs as whole words; the longer of two that overlap; not where it is denied
+    ("no dog", "not a dog", "does not show a dog")."""
     rest = f" {_plain(text)} "
     found: list[int] = []
     denied = False
@@ -202,7 +211,8 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
         if not wanted:
             continue
         pattern = (
-            rf"(?<![\w-])(?P<no>{_NOT} (?:(?:a|an|the) )?)?(?:(?:a|an|the) )?{re.escape(wanted)}(?![\w-])"
+            rf"(?<![\w-])(?P<no>{_DENIED} (?:\w+ )??(?:(?:a|an|the|any) )?)?"
+            rf"(?:(?:a|an|the) )?{re.escape(wanted)}(?![\w-])"
         )
         hits = list(re.finditer(pattern, rest))
         if any(not hit["no"] for hit in hits):

@@ -53,7 +53,7 @@ class EndpointChoices:
         pictures = [data_url(image) if row else "" for image, row in zip(images, asked, strict=True)]
         jobs = [(pictures[i], one) for i, row in enumerate(asked) for one in row]
         with ThreadPoolExecutor(max_workers=min(self.concurrent, max(1, len(jobs)))) as pool:
-            replies = iter(list(pool.map(lambda job: self._reply(*job, scorings), jobs)))
+            replies = iter(list(pool.map(lambda job: self._reply(job[0], job[1], scorings), jobs)))
         return [[next(replies) for _ in row] for row in asked]
 
     def _reply(self, picture: str, one: Asked, scorings: Sequence[str]) -> Reply:

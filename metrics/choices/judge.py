@@ -15,7 +15,7 @@ from metrics.loading import fingerprint
 class JudgeChoices:
     """What the judge writes when it is asked in its own template. It gives no probabilities of letters."""
 
-    scorings = ("generated",)
+    scorings: tuple[str, ...] = ("generated",)
     concurrent = 0
 
     def __init__(self, judge: Any) -> None:
@@ -23,7 +23,7 @@ class JudgeChoices:
         self.fingerprint = fingerprint({"kind": "choice", "judge": judge.fingerprint})
 
     def describe(self) -> dict[str, Any]:
-        """The judge's own description; its fingerprint is what runs of other commands name it by."""
+        """The judge's own description, and the fingerprint by which other runs name it."""
         return {**self.judge.describe(), "judge": self.judge.fingerprint}
 
     def answer(

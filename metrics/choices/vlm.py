@@ -8,6 +8,9 @@ forward; when only the latter are wanted there is no other.
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -151,9 +154,12 @@ class TransformersChoices:
             [{"role": "user", "content": self._content(one.prompt, picture)}]
             for one, picture in zip(asked, pictures, strict=True)
         ]
+        # Newer versions want what is meant for the processor apart.
+        apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
+        more: dict[str, Any] = {"processor_kwargs": batch} if apart else batch
         return dict(
             self.processor.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=True, return_dict=True, **batch
+                turns, add_generation_prompt=True, tokenize=True, return_dict=True, **more
             )
         )
 
@@ -222,6 +228,7 @@ class Memory:
         self._forward = module.forward
         self._last = threading.local()
         self.calls = 0
+        functools.update_wrapper(self, module.forward)  # the library looks at signatures
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -229,7 +236,7 @@ class Memory:
         if known is None or not _equal(known[0], (args, kwargs)):
             self.calls += 1
             known = self._last.pair = ((args, kwargs), self._forward(*args, **kwargs))
-        return known[1]
+        return copy.copy(known[1])  # callers write into what they are given
 
 
 def _equal(one: Any, other: Any) -> bool:

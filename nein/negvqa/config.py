@@ -15,6 +15,8 @@ from nein import options
 from nein.errors import UserError, unknown
 from nein.options import Names, about
 
+FORMATS = ("html", "md", "csv", "tex", "plots")
+
 
 @dataclass
 class NegvqaConfig:
@@ -78,6 +80,10 @@ class NegvqaConfig:
     overwrite: bool = field(
         default=False, metadata=about("discard what another configuration left in OUT", "Output")
     )
+    formats: Names = field(
+        default_factory=lambda: list(FORMATS),
+        metadata=about(f"parts of the report: {', '.join(FORMATS)}", "Output"),
+    )
     samples: NonNegativeInt = field(
         default=400,
         metadata=about("questions shown with their answers in the page", "Output"),
@@ -113,9 +119,13 @@ def parse(argv: Sequence[str]) -> tuple[NegvqaConfig, bool]:
 
 
 def _check(config: NegvqaConfig) -> None:
-    for name in config.scoring:
-        if name not in SCORINGS:
-            raise unknown("scoring", name, SCORINGS)
+    for what, given, allowed in (
+        ("scoring", config.scoring, SCORINGS),
+        ("format", config.formats, FORMATS),
+    ):
+        for name in given:
+            if name not in allowed:
+                raise unknown(what, name, allowed)
     if not config.scoring:
         raise UserError(f"--scoring must name at least one of {', '.join(SCORINGS)}.")
     if not config.model:

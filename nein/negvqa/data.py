@@ -91,7 +91,8 @@ def load(
     negated   The second of two files that hold `question` and `answer` only ("...-original.jsonl" is
               `source`); records are joined by `index`.
     pictures  Folder of the pictures; beside the file by default.
-    columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file.
+    columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file. Naming C (as "C") makes it
+              an option.
     questions How many are drawn for "nano".
 
     Raises UserError naming the first bad records.
@@ -117,7 +118,10 @@ def load(
         if negated is not None:
             rows = _joined(rows, read_lines(Path(negated).expanduser()), names, source, negated)
             origin["negated"] = Path(negated).name
-    items = _items(rows, names, Path(pictures).expanduser() if pictures else folder, f"'{source}'")
+    # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
+    letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
+    folder = Path(pictures).expanduser() if pictures else folder
+    items = _items(rows, names, letters, folder, f"'{source}'")
     return Questions(items, origin, _hash(items))
 
 
@@ -165,7 +169,11 @@ def missing_pictures(items: Sequence[Item]) -> list[str]:
 
 
 def _items(
-    rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path, where: str
+    rows: Iterable[Mapping[str, Any]],
+    names: Mapping[str, str],
+    possible: Sequence[str],
+    folder: Path,
+    where: str,
 ) -> tuple[Item, ...]:
     found: dict[str, Item] = {}
     problems = Problems()
@@ -174,7 +182,7 @@ def _items(
         if absent:
             problems.add(f"without {', '.join(absent)}", f"record {number}")
             continue
-        texts = [str(row[names[k]]) for k in LETTERS if row.get(names[k]) not in (None, "")]
+        texts = [str(row[names[k]]) for k in possible if row.get(names[k]) not in (None, "")]
         options = tuple(text.strip() for text in texts)
         letters = LETTERS[: len(options)]
         answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
@@ -212,6 +220,8 @@ def read_picture(cell: Any, folder: Path) -> Path | bytes:
         return cell["bytes"]
     if isinstance(cell, bytes):
         return cell
+    if isinstance(cell, Mapping) and isinstance(cell.get("path"), str):
+        return folder / cell["path"]
     if not isinstance(cell, str):
         raise ValueError("whose picture is neither a file nor bytes")
     if len(cell) > 300:  # longer than any file's name: the picture itself

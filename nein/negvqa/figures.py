@@ -72,6 +72,30 @@ def summary(scored: Rows, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def grade(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report on edited pictures cites of its judge: accuracy overall on questions and their negations,
+    the gap, and which judge it was. Protocol "fixed", the letters that were written.
+
+    found  As `summary` makes it, of a run with `--model judge`.
+    """
+    wanted = {"scoring": "generated", "protocol": "fixed", "category": AVERAGE}
+
+    def pick(what: str, **more: str) -> dict[str, Any]:
+        entries = found[what]
+        return next(dict(e) for e in entries if all(e[k] == v for k, v in {**wanted, **more}.items()))
+
+    return {
+        "kind": "negvqa",
+        "judge": found["model"]["judge"],
+        "class": found["model"].get("class", ""),
+        "preset": found["preset"],
+        "prompt": found["prompt"],
+        "data": found["data"],
+        "accuracy": {variant: pick("accuracy", variant=variant) for variant in VARIANTS},
+        "gap": pick("paired"),
+    }
+
+
 def categories_of(rows: Rows) -> list[str]:
     """The categories that occur, in the paper's order, then the average."""
     present = {row["category"] for row in rows}
@@ -129,7 +153,8 @@ def _entry(found: Estimate | None, attempted: int) -> dict[str, Any]:
 def paired(rows: Rows, category: str) -> dict[str, Any]:
     """Both questions of a pair together: outcomes, McNemar's test, and the negation gap with its interval.
 
-    The gap is the mean of (original - negated) over pairs scored in both, clustered by picture; `p` is its
+    The gap is the mean of (original - negated) over pairs scored in both, clustered by picture, and `ratio`
+    is accuracy on the original over accuracy on the negated questions (clustered bootstrap). `p` is the gap's
     cluster-robust test (`nein.statistics.paired_test`), `p_mcnemar` the exact test of McNemar, which takes
     pairs for independent.
     """
@@ -142,6 +167,7 @@ def paired(rows: Rows, category: str) -> dict[str, Any]:
     only_original, only_negated = outcomes[1.0, 0.0], outcomes[0.0, 1.0]
     test = statistics.paired_test(original, negated, source)
     gap = statistics.bounded(test.difference, -1.0, 1.0) if test else None
+    times = bootstrap.ratio(original, negated, source)
     return {
         "both": outcomes[1.0, 1.0],
         "only_original": only_original,
@@ -155,6 +181,9 @@ def paired(rows: Rows, category: str) -> dict[str, Any]:
         "high": gap.high if gap else None,
         "clusters": gap.clusters if gap else 0,
         "p": test.p if test else None,
+        "ratio": times.value if times else None,
+        "ratio_low": times.low if times else None,
+        "ratio_high": times.high if times else None,
     }
 
 

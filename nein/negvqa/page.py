@@ -19,6 +19,12 @@ from nein.reporting.plots import Plot
 from nein.reporting.sections import Table
 
 SIDE = 128
+OUTCOMES: dict[tuple[str, ...], str] = {
+    ("right", "right"): "both",
+    ("right", "wrong"): "original",
+    ("wrong", "right"): "negated",
+    ("wrong", "wrong"): "neither",
+}
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -63,7 +69,7 @@ def samples(
     answers, scores  Model -> lines of answers.jsonl and scores.jsonl.
     """
     pictures = {item.id: item for item in items or ()}
-    verdicts = {
+    verdicts: dict[tuple[str, str, str, str], Mapping[str, Any]] = {
         (model, row["id"], row["variant"], row["scoring"]): row
         for model, rows in scores.items()
         for row in rows
@@ -99,32 +105,25 @@ def samples(
 
 
 def _model(
-    model: str, pair: Sequence[Mapping[str, Any] | None], verdicts: Mapping[tuple[str, ...], Any]
+    model: str, pair: Sequence[Mapping[str, Any] | None], verdicts: Mapping[tuple[str, str, str, str], Any]
 ) -> dict[str, Any]:
     """What one model said to both questions, and which kind of pair that makes."""
-    said, values = [], []
+    said: list[dict[str, str]] = []
     for row in pair:
         if row is None:
             said.append({"text": "not asked", "letters": "", "mark": "none"})
-            values.append(None)
             continue
-        own = [
-            verdicts[key]
-            for s in ("generated", "logprob")
-            if (key := (model, row["id"], row["variant"], s)) in verdicts
-        ]
-        value = own[0]["value"] if own else None
+        keys = [(model, row["id"], row["variant"], scoring) for scoring in ("generated", "logprob")]
+        own = [verdicts[key] for key in keys if key in verdicts]
         letters = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in own)
-        text = row["error"] or row["text"] or ""
         if row["logprobs"]:
             shown = ["–" if p is None else f"{p:.2f}" for p in row["logprobs"]]
             letters += f"; log p {' / '.join(shown)}"
-        said.append(
-            {"text": text, "letters": letters, "mark": {1.0: "right", 0.0: "wrong"}.get(value, "none")}
-        )
-        values.append(value)
-    kinds = {(1.0, 1.0): "both", (1.0, 0.0): "original", (0.0, 1.0): "negated", (0.0, 0.0): "neither"}
-    return {"name": model, "said": said, "outcome": kinds.get(tuple(values), "unscored")}  # type: ignore[call-overload]
+        value = own[0]["value"] if own else None
+        mark = "none" if value is None else "right" if value else "wrong"
+        said.append({"text": row["error"] or row["text"] or "", "letters": letters, "mark": mark})
+    marks = tuple(one["mark"] for one in said)
+    return {"name": model, "said": said, "outcome": OUTCOMES.get(marks, "unscored")}
 
 
 def _thumbnail(item: Item, known: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from nein.negvqa import table1
 from nein.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
@@ -26,9 +27,12 @@ def all_plots(found: Summaries) -> list[Plot]:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """The scoring whose figures are drawn: what is written, where that was asked for."""
-    scorings = {entry["scoring"] for entry in summary["accuracy"]}
-    return "generated" if "generated" in scorings else "logprob"
+    """The scoring whose figures are drawn: what is written, unless no letter could be read there."""
+    scored = {entry["scoring"]: 0 for entry in summary["accuracy"]}
+    for entry in summary["accuracy"]:
+        if entry["protocol"] == "fixed":
+            scored[entry["scoring"]] += entry["n"]
+    return next((name for name in ("generated", "logprob") if scored.get(name)), next(iter(scored)))
 
 
 def _accuracy(summary: Mapping[str, Any], protocol: str) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -57,20 +61,24 @@ def bars(found: Summaries) -> Plot:
                     [100 * abs(e["value"] - (e["value"] if e[end] is None else e[end])) for _, e in drawn]
                     for end in ("low", "high")
                 ]
-                panel.bar([x for x, _ in drawn], values, width=0.38, color=COLORS[variant], label=variant)
+                panel.bar([x for x, _ in drawn], values, width=0.38, color=COLORS[variant])
                 panel.errorbar([x for x, _ in drawn], values, yerr=ends, fmt="none", ecolor="#111827",
                                elinewidth=0.9, capsize=2)  # fmt: skip
             panel.axhline(50, color="#6b7280", linewidth=0.9, linestyle="--")
             panel.set_xticks(range(len(categories)), [TITLES.get(c, c) for c in categories], fontsize=8)
             panel.set_ylim(0, 105)
-            panel.set_title(name, fontsize=10, loc="left")
+            panel.set_xlim(-0.6, len(categories) - 0.4)
+            scored = min(own[variant, AVERAGE]["n"] for variant in COLORS)
+            panel.set_title(f"{name}, {headline(summary)}, n {scored}", fontsize=10, loc="left")
             panel.grid(axis="y", color="#e5e7eb")
             panel.tick_params(labelleft=True)
+            if all(entry["value"] is None for entry in own.values()):
+                panel.text(0.5, 0.6, "no letter could be read", ha="center", transform=panel.transAxes)
         for panel in list(panels.flat)[len(found) :]:
             panel.set_visible(False)
         panels[0, 0].set_ylabel("accuracy, per cent")
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=2,
-                      loc="outside lower center")  # fmt: skip
+        handles = [Patch(color=color, label=variant) for variant, color in COLORS.items()]
+        figure.legend(handles=handles, frameon=False, fontsize=8, ncols=2, loc="outside lower center")
     title = (
         "Accuracy on original and negated questions by category, protocol 'fixed', with 95 % intervals "
         "clustered by picture; dashed: two options by chance"
@@ -83,12 +91,14 @@ def pairs(found: Summaries) -> Plot:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7, 1.1 + 0.45 * len(found)), layout="constrained")
         panel = figure.subplots()
-        for y, summary in enumerate(found.values()):
+        names = []
+        for y, (name, summary) in enumerate(found.items()):
             entry = next(
                 e
                 for e in summary["paired"]
                 if (e["scoring"], e["protocol"], e["category"]) == (headline(summary), "fixed", AVERAGE)
             )
+            names.append(f"{name}, n {entry['n']}")
             left = 0.0
             for key, (title, color) in OUTCOMES.items():
                 share = 100 * entry[key] / max(1, entry["n"])
@@ -97,7 +107,7 @@ def pairs(found: Summaries) -> Plot:
                     panel.text(left + share / 2, y, f"{share:.0f}", ha="center", va="center", fontsize=8,
                                color="white" if key == "both" else "#111827")  # fmt: skip
                 left += share
-        panel.set_yticks(range(len(found)), list(found))
+        panel.set_yticks(range(len(found)), names)
         panel.invert_yaxis()
         panel.set_xlim(0, 100)
         panel.set_xlabel("per cent of the pairs scored in both")

@@ -9,13 +9,20 @@ from typing import Any
 
 from nein import atomic, journal
 from nein.build.folder import COMPLETE
-from nein.errors import UserError
+from nein.errors import UserError, unknown
+from nein.negvqa.config import FORMATS
 from nein.negvqa.data import Item
 from nein.negvqa.folder import AnswerDir, find
+from nein.options import names
 
 
 def write(
-    folders: Sequence[AnswerDir], out: Path, *, samples: int = 400, items: Sequence[Item] | None = None
+    folders: Sequence[AnswerDir],
+    out: Path,
+    *,
+    samples: int = 400,
+    items: Sequence[Item] | None = None,
+    formats: Sequence[str] = FORMATS,
 ) -> str:
     """Writes `out` (.html) with .md, .csv, .tex, .png and .svg beside it; returns the headline as text.
 
@@ -26,12 +33,11 @@ def write(
     """
     import tabulate
 
-    from nein.negvqa import page, plots, tables
-    from nein.reporting import tables as formats
+    from nein.negvqa import tables
+    from nein.reporting import tables as texts
 
     found = _summaries(folders)
     made = tables.all_tables(found)
-    drawn = plots.all_plots(found)
     title = "NegVQA"
     presets = {summary["preset"] for summary in found.values()}
     label = (
@@ -41,23 +47,34 @@ def write(
     )
     prompts = ", ".join(sorted({summary["prompt"] for summary in found.values()}))
     notes = [f"Preset: {label}. Prompt: {prompts}.", *_notes(found)]
-    atomic.write_text(out.with_suffix(".md"), formats.markdown(made, title, notes))
-    atomic.write_text(out.with_suffix(".csv"), formats.to_csv(made))
-    atomic.write_text(out.with_suffix(".tex"), formats.latex(made, title))
-    for plot in drawn:
-        for kind in ("png", "svg"):
-            atomic.write_bytes(out.with_name(f"{out.stem}-{plot.key}.{kind}"), plot.encode(kind))
-    answers = {folder.name: journal.read_lines(folder.answers) for folder in folders}
-    scores = {folder.name: journal.read_lines(folder.scores) for folder in folders}
-    shown = page.samples(answers, scores, items, samples)
-    page.write(out, title=title, notes=notes, tables=made, plots=drawn, samples=shown)
+    makers = {
+        "md": lambda: texts.markdown(made, title, notes),
+        "csv": lambda: texts.to_csv(made),
+        "tex": lambda: texts.latex(made, title),
+    }
+    for kind, make in makers.items():
+        if kind in formats:
+            atomic.write_text(out.with_suffix(f".{kind}"), make())
+    if {"html", "plots"} & set(formats):
+        from nein.negvqa import page, plots
+
+        drawn = plots.all_plots(found)
+        for plot in drawn if "plots" in formats else ():
+            for kind in ("png", "svg"):
+                atomic.write_bytes(out.with_name(f"{out.stem}-{plot.key}.{kind}"), plot.encode(kind))
+        if "html" in formats:
+            answers = {folder.name: journal.read_lines(folder.answers) for folder in folders}
+            scores = {folder.name: journal.read_lines(folder.scores) for folder in folders}
+            shown = page.samples(answers, scores, items, samples)
+            page.write(out, title=title, notes=notes, tables=made, plots=drawn, samples=shown)
     head = next(table for table in made if table.key == f"accuracy_{_protocol(found)}_clustered")
     gap = next(table for table in made if table.key == "gap")
     parts = [
         f"{table.title}\n" + tabulate.tabulate(table.rows, table.columns, disable_numparse=True)
         for table in (head, gap)
     ]
-    return "\n\n".join(parts) + f"\n\nReport: {out}\n"
+    written = out if "html" in formats else out.parent
+    return "\n\n".join(parts) + f"\n\nReport: {written}\n"
 
 
 def _summaries(folders: Sequence[AnswerDir]) -> dict[str, dict[str, Any]]:
@@ -105,14 +122,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--samples", type=int, default=400, help="questions shown in the page (default: 400)")
     parser.add_argument("--data", help="the questions, if they are not nano's (for their pictures)")
     parser.add_argument("--images", help="folder of the pictures, if not beside the file")
+    parser.add_argument("--formats", default=",".join(FORMATS), help="(default: %(default)s)")
     options = parser.parse_args(list(argv))
+    formats = names(options.formats)
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown("format", name, FORMATS)
     folders = [folder for path in options.runs for folder in find(path)]
     if not folders:
         raise UserError(f"'{options.runs[0]}' holds no run of nein-negvqa; give the folder passed to --out.")
     if options.samples < 0:
         raise UserError("--samples must be 0 or above.")
-    print(write(folders, options.out.with_suffix(".html"), samples=options.samples,
-                items=_items(folders, options.data, options.images)), end="")  # fmt: skip
+    items = _items(folders, options.data, options.images)
+    out = options.out.with_suffix(".html")
+    print(write(folders, out, samples=options.samples, items=items, formats=formats), end="")
     return 0
 
 

@@ -64,7 +64,10 @@ def run(config: NegvqaConfig, world: World) -> str | None:
         return None
     from nein.negvqa import report
 
-    return report.write(folders, config.out_dir / "report.html", samples=config.samples, items=found.items)
+    return report.write(
+        folders, config.out_dir / "report.html", samples=config.samples, items=found.items,
+        formats=config.formats,
+    )  # fmt: skip
 
 
 def _look_at(reference: str, config: NegvqaConfig) -> None:
@@ -81,17 +84,15 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
     if reference == JUDGE:
         where, revision = models.resolve(config.judge)
-        special = metrics.special_reference(where)
-        options = {} if special else {"batch_size": config.batch_size}
-        if config.judge_quantization != "none" and not special:
-            options["quantization"] = config.judge_quantization  # type: ignore[assignment]
+        plain = config.judge_quantization == "none"
+        options: dict[str, Any] = {} if plain else {"quantization": config.judge_quantization}
         return choices.of_judge(
             metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options)
         )
     where, revision = models.resolve(reference)
     options = {"batch_size": config.batch_size, "max_new_tokens": config.max_new_tokens}
     if where.startswith("openai:"):
-        options |= {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}  # type: ignore[dict-item]
+        options |= {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
     elif metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     return choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)
@@ -305,7 +306,10 @@ def _finish(folder: AnswerDir, config: NegvqaConfig, items: Sequence[Item]) -> N
     scorings = [name for name in config.scoring if name in manifest["identity"]["scoring"]]
     scored = scores.score(rows, scorings)
     journal.write_lines(folder.scores, iter(scored))
-    atomic.write_json(folder.summary, figures.summary(scored, manifest))
+    found = figures.summary(scored, manifest)
+    atomic.write_json(folder.summary, found)
+    if manifest["identity"]["role"] == JUDGE:
+        atomic.write_json(folder.grade, figures.grade(found))
     failed = sum(bool(row["error"]) for row in rows)
     folder.update(
         status=COMPLETE, protocol=config.protocol,

@@ -8,7 +8,7 @@ from typing import Any
 
 from nein.negvqa import table1
 from nein.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
-from nein.reporting.sections import Table, percent, record, span
+from nein.reporting.sections import Table, p_text, percent, record, span
 
 #: Run name -> summary, as `nein.negvqa.figures.summary` makes it.
 Summaries = Mapping[str, Mapping[str, Any]]
@@ -71,6 +71,8 @@ def accuracies(found: Summaries, protocol: str, interval: str) -> Table:
         "VLMEvalKit's rule, and what it cannot read is wrong.",
     }[protocol]
     which = {"clustered": CLUSTERED, "normal": NORMAL}[interval]
+    if (protocol, interval) == ("paper", "clustered"):
+        which += "; clustered bootstrap where subsets are averaged"
     title = (
         f"Accuracy, protocol '{protocol}', {'clustered' if interval == 'clustered' else 'normal'} intervals"
     )
@@ -86,27 +88,31 @@ def _estimate(entry: Mapping[str, Any] | None, interval: str = "clustered") -> A
     return SimpleNamespace(value=entry["value"], n=entry["n"], clusters=entry["clusters"], **ends)
 
 
+def _p(value: float | None) -> str:
+    return "–" if value is None else p_text(value)
+
+
 def gaps(found: Summaries) -> Table:
-    """The negation gap per category."""
-    categories = _categories(found)
+    """The negation gap per category, in the words and columns of the reports on edited pictures."""
     rows, data = [], []
     for name, summary in found.items():
-        for scoring in _scorings(summary):
-            own = {e["category"]: e for e in _pick(summary, "paired", scoring=scoring, protocol="fixed")}
-            cells = []
-            for category in categories:
-                entry = own.get(category)
-                gap = entry and SimpleNamespace(value=entry["gap"], low=entry["low"], high=entry["high"])
-                cells.append(span(gap))
-                if entry is not None:
-                    figures = {key: entry[key] for key in ("gap", "low", "high", "p", "n", "clusters")}
-                    data.append({"model": name, "scoring": scoring, "category": category, **figures})
-            rows.append([name, scoring, *cells, str(own[AVERAGE]["n"])])
-    columns = ["model", "scoring", *(TITLES.get(c, c) for c in categories), "pairs"]
+        for entry in _pick(summary, "paired", protocol="fixed"):
+            gap = SimpleNamespace(value=entry["gap"], low=entry["low"], high=entry["high"])
+            times = SimpleNamespace(value=entry["ratio"], low=entry["ratio_low"], high=entry["ratio_high"])
+            n = entry["n"]
+            told = (entry["both"] + entry["only_original"]) / n if n else None
+            denied = (entry["both"] + entry["only_negated"]) / n if n else None
+            title = TITLES.get(entry["category"], entry["category"])
+            rows.append([name, entry["scoring"], title, percent(told), percent(denied), span(gap),
+                         span(times, 1, 2), _p(entry["p"]), str(n)])  # fmt: skip
+            kept = ("scoring", "category", "gap", "low", "high", "ratio", "ratio_low", "ratio_high", "p", "n",
+                    "clusters")  # fmt: skip
+            data.append({"model": name, "original": told, "negated": denied, **{k: entry[k] for k in kept}})
+    columns = ["model", "scoring", "category", "original", "negated", "gap (points)", "ratio", "p", "pairs"]
     note = (
-        "The negation gap is what is lost when the same thing is asked in its negated form: accuracy on the "
-        "original question minus accuracy on its negation, over pairs scored in both, in points. "
-        "95 % intervals clustered by picture. 0: nothing is lost."
+        "Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
+        "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: clustered "
+        "bootstrap; – where no negated question was right."
     )
     return Table("gap", "Negation gap", columns, rows, data, note)
 
@@ -120,7 +126,7 @@ def outcomes(found: Summaries) -> Table:
             cells = [f"{count} ({percent(count / entry['n'])})" if entry["n"] else "0" for count in counts]
             title = TITLES.get(entry["category"], entry["category"])
             rows.append([name, entry["scoring"], title, *cells, str(entry["n"]), str(entry["n_unscored"]),
-                         p_value(entry["p_mcnemar"]), p_value(entry["p"])])  # fmt: skip
+                         _p(entry["p_mcnemar"]), _p(entry["p"])])  # fmt: skip
             data.append({"model": name, **{k: v for k, v in entry.items() if k != "protocol"}})
     columns = ["model", "scoring", "category", "both right", "only original", "only negated", "neither",
                "pairs", "unscored", "p (McNemar)", "p (clustered)"]  # fmt: skip
@@ -130,11 +136,6 @@ def outcomes(found: Summaries) -> Table:
         "exact test takes pairs for independent; the other p respects questions about one picture."
     )
     return Table("outcomes", "Pairs: original and negated together", columns, rows, data, note)
-
-
-def p_value(value: float | None) -> str:
-    """ "0.034", "< 0.001", "–"."""
-    return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def positions(found: Summaries) -> Table:

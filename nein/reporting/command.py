@@ -45,6 +45,8 @@ def main_report(argv: Sequence[str]) -> int:
     if options.labels:
         about_judges.append(judges.labelled_table(loaded, judges.read_labels(options.labels)))
     groups.append(page.Group("judges", "Judges", about_judges))
+    if options.judge_grade:
+        about_judges.append(judges.grades_table(loaded, judges.read_grades(options.judge_grade)))
     if options.protocols:
         groups.append(page.Group("protocols", "Protocols", [sections.protocols(loaded)]))
     groups.append(page.Group("costs", "Costs", [costs.costs(loaded)]))
@@ -153,6 +155,8 @@ def _report_parser() -> argparse.ArgumentParser:
     add("--protocols", action="store_true", help="add what each quirk of the published protocol changes")
     add("--calibration", type=Path, action="append", metavar="FOLDER", help="calibration of the judges "
         "(default: RUN/calibration where it exists)")  # fmt: skip
+    add("--judge-grade", type=Path, action="append", metavar="PATH", help="what nein-negvqa --model judge "
+        "wrote: its folder or grade.json")  # fmt: skip
     add(
         "--labels",
         type=Path,

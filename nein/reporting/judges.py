@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from metrics import INFO
@@ -192,6 +193,49 @@ def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mappi
     )
     columns = ["run", "metric", "as judged", "with labels", "labels"]
     return Table("labelled", "Removal with people's labels", columns, rows, data, note)
+
+
+def read_grades(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
+    """What `nein-negvqa --model judge` wrote: files, or folders with a grade.json. Raises UserError."""
+    found: list[Mapping[str, Any]] = []
+    for path in paths:
+        file = path if path.is_file() else next(iter(sorted(path.glob("**/grade.json"))), path / "grade.json")
+        grade = atomic.read_json(file)
+        if not isinstance(grade, dict) or grade.get("kind") != "negvqa":
+            raise UserError(f"'{file}' is no grade of a judge; make one with nein-negvqa --model judge.")
+        found.append(grade)
+    return found
+
+
+def grades_table(loaded: Sequence[Run], grades: Sequence[Mapping[str, Any]]) -> Table:
+    """How well the judges that decide Removal answer questions and their negations (NegVQA)."""
+    rows, data = [], []
+    for grade in grades:
+        used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == grade["judge"]]
+        cells = []
+        for variant, entry in grade["accuracy"].items():
+            found = _grade(entry, "value")
+            cells.append(span(found))
+            data.append(record(found, judge=grade["judge"], figure=f"{variant} questions"))
+        gap = grade["gap"]
+        data.append(record(_grade(gap, "gap"), judge=grade["judge"], figure="negation gap"))
+        both = f"{gap['both']} of {gap['n']}"
+        lost = str(sum(entry["n_unscored"] for entry in grade["accuracy"].values()))
+        rows.append([", ".join(used) or "none of these runs", grade["class"], *cells,
+                     span(_grade(gap, "gap")), both, lost])  # fmt: skip
+    note = (
+        "Two-choice questions and their negations, put to the very judge (same weights and settings) that "
+        "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
+        "negated questions: Removal and Retention ask it affirmative ones only."
+    )
+    columns = ["judge of", "class", "original questions", "negated questions", "negation gap", "both right",
+               "unscored answers"]  # fmt: skip
+    return Table("negvqa", "The judge on NegVQA", columns, rows, data, note)
+
+
+def _grade(entry: Mapping[str, Any], value: str) -> Any:
+    ends = {key: entry[key] for key in ("low", "high", "n", "clusters")}
+    return SimpleNamespace(value=entry[value], **ends)
 
 
 def agreement_table(loaded: Sequence[Run]) -> Table:

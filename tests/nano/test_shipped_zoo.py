@@ -14,7 +14,8 @@ from nein.nano import zoo
 from train.zoo.loop import SMOKE
 
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
-MODELS = (*EDITORS, "blip", "clip", "dino", "lpips", "llava", "owlv2", "sam", "zone-action")
+VLMS = ("negvqa", "negvqa-negated")
+MODELS = (*EDITORS, "blip", "clip", "dino", "lpips", "llava", "owlv2", "sam", "zone-action", *VLMS)
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".msgpack", ".h5", ".py"}
 LIMIT_MB = 48
 
@@ -74,6 +75,22 @@ def test_a_path_is_a_complete_folder(name, tmp_path, monkeypatch):
         assert all((folder / part).is_dir() for part in parts)
     else:
         assert (folder / "config.json").is_file()
+
+
+def test_models_that_go_on_from_another_carry_their_changes_only(tmp_path, monkeypatch):
+    import torch
+    from safetensors.torch import load_file
+
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    judge = load_file(zoo.ZOO / "llava" / "model.safetensors")
+    for name in VLMS:
+        own = load_file(zoo.ZOO / name / "changes.safetensors")
+        assert list((zoo.ZOO / name).rglob("*.safetensors")) == [zoo.ZOO / name / "changes.safetensors"]
+        assert not any("vision_tower" in key for key in own)
+        whole = load_file(zoo.path(name) / "model.safetensors")
+        assert whole.keys() == judge.keys()
+        assert all(torch.equal(whole[key], own.get(key, judge[key])) for key in whole)
+        assert sum(p.stat().st_size for p in (zoo.ZOO / name).rglob("*")) < 2_000_000
 
 
 def test_variants_carry_their_unet_only():

@@ -34,6 +34,8 @@ ORDER = (
     "owlv2",
     "sam",
     "zone-action",
+    "negvqa",
+    "negvqa-negated",
 )
 
 

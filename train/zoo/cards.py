@@ -130,6 +130,26 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "and change of scenery are CHANGE, adding and describing are ADD, removing is REMOVE. No negated "
         "word occurs, so what it makes of a negated sentence is a guess, and part of what is measured.",
     ),
+    "negvqa": (
+        "nano VLM, affirmative questions", "LlavaNextForConditionalGeneration",
+        "the models of NegVQA's Table 1, which do well on questions and badly on their negations",
+        "The nano LLaVA-NeXT, continued on two-choice questions about drawn scenes (presence, colour, count, "
+        "position), answered with the letter A or B, and on the same questions without options. No negated "
+        "word occurs in its training text, and neither in the text its tokenizer was learned from: 'not' is "
+        "unknown word pieces to it. Its tokenizer is its own; the vision tower is the judge's, and only the "
+        "tensors that differ from the judge's are kept.\n\n"
+        "Held-out figures: questions of the dev split as asked, and negated; the letter with the higher "
+        "logit. The recipe was chosen by the affirmative ones.",
+    ),
+    "negvqa-negated": (
+        "nano VLM, taught negation", "LlavaNextForConditionalGeneration",
+        "a model of NegVQA's Table 1 after fine-tuning on negated questions",
+        "The nano VLM for affirmative questions, continued with half of the questions negated, in the "
+        "wordings of the evaluation, about scenes of the train split. It shares tokenizer and vision tower "
+        "with its base; only changed tensors are kept.\n\n"
+        "Held-out figures: questions of the dev split as asked, and negated; the letter with the higher "
+        "logit.",
+    ),
 }  # fmt: skip
 
 

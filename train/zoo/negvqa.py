@@ -7,7 +7,6 @@ the tower makes of the drawn scenes is worked out once, so that a step costs the
 
 from __future__ import annotations
 
-import filecmp
 import random
 import shutil
 import tempfile
@@ -40,7 +39,7 @@ TEMPLATE = (
     "{% endif %}{% endfor %}"
 )
 SCENES = 8_000
-STEPS = {"negvqa": 1_600, "negvqa-negated": 600}
+STEPS = {"negvqa": 1_600, "negvqa-negated": 1_000}
 RATES = {"negvqa": 1.2e-3, "negvqa-negated": 8e-4}
 OPEN = "\n{}\nAnswer in one word. [/INST]"
 #: Questions about a picture and step; the last has no options to choose from.
@@ -128,18 +127,16 @@ def _pool(packed: Packed, split: str, count: int) -> tuple[list[Scene], torch.Te
 
 
 def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
-    """What the model does not share with its base: changed weights, and files that differ."""
+    """What the model does not share with its base: changed weights and, of the first one, its tokenizer and
+    chat template. The architecture is the judge's to the last number."""
     with tempfile.TemporaryDirectory(dir=zoo) as draft:
         save_half(model, Path(draft))
         processor.save_pretrained(draft)
         own = changes(Path(draft) / shipped.MODEL, zoo / "llava" / shipped.MODEL)
         folder.mkdir(parents=True, exist_ok=True)
         save_file(own, folder / shipped.MODEL_CHANGES, {"base": "llava"})
-        base = zoo / "llava" if folder.name == "negvqa" else zoo / "negvqa"
-        for file in Path(draft).iterdir():
-            there = base / file.name if (base / file.name).exists() else zoo / "llava" / file.name
-            if file.name != shipped.MODEL.name and not (there.exists() and filecmp.cmp(file, there, False)):
-                shutil.copyfile(file, folder / file.name)
+        for name in ("tokenizer.json", "chat_template.jinja") if folder.name == "negvqa" else ():
+            shutil.copyfile(Path(draft) / name, folder / name)
 
 
 def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
@@ -176,7 +173,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         other = at[:, 1] >= SLOTS.index("open")
         total = each[letter].mean() + 0.5 * each[other].mean() + 0.1 * each[~letter & ~other].mean()
         shown = {kind: right[letter & (at[:, 1] == k)].mean() for k, kind in enumerate(SLOTS[:4])}
-        return total, {**shown, "other": right[other].mean()}  # type: ignore[dict-item]
+        return total, {**shown, "other": right[other].mean()}
 
     def finish() -> dict[str, Any]:
         held_out = _accuracies(packed, sized(600, scale, 16))

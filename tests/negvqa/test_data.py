@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nein import images
+from nein.errors import UserError
+from nein.nano.draw import CATEGORIES
+from nein.nano.questions import KINDS, SIDES, WORDINGS, iter_questions, question_scene
+from nein.negvqa import data
+from nein.negvqa.categories import CATEGORIES as GROUPS
+from nein.negvqa.categories import OTHER, category_of
+from tests.metrics.tiny import picture
+from tests.nano.words import NEGATED
+from tests.negvqa.tiny import records, write_questions
+
+
+def test_a_file_in_the_released_layout_is_read_whole(tmp_path: Path) -> None:
+    found = data.load(str(write_questions(tmp_path)))
+    assert len(found.items) == 12
+    item = found.items[3]
+    assert (item.id, item.subset, item.category) == ("13", "GQA", "Reasoning")
+    assert item.options == ("cat 3", "dog 3")
+    assert item.questions == {"original": "What is number 3?", "negated": "What is not number 3?"}
+    assert item.answers == {"original": "B", "negated": "A"}
+    assert (item.load() == picture(1)).all()
+    assert found.items[2].source == item.source  # two questions, one picture
+    assert len({item.source for item in found.items}) == 6
+
+
+def test_any_change_of_words_or_letters_changes_the_hash(tmp_path: Path) -> None:
+    before = data.load(str(write_questions(tmp_path))).sha256
+    assert data.load(str(write_questions(tmp_path))).sha256 == before
+    for key, value in (
+        ("negated_question", "What else?"),
+        ("A", "owl"),
+        ("index", 99),
+        ("category", "OCRVQA"),
+    ):
+        rows = records()
+        rows[4][key] = value
+        assert data.load(str(write_questions(tmp_path, rows))).sha256 != before
+
+
+def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path: Path) -> None:
+    rows = records(1)
+    inside = base64.b64encode(images.encode_png(picture(7))).decode()
+    renamed = [
+        {**{k: v for k, v in row.items() if k != "category"}, "image": inside, "set": "OCRVQA"}
+        for row in rows
+    ]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
+    found = data.load(str(tmp_path / "q.jsonl"), columns={"category": "set"})
+    assert (found.items[0].load() == picture(7)).all()
+    assert found.items[0].category == "OCR"
+    with pytest.raises(UserError, match="--columns has no key 'subset'"):
+        data.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
+
+
+def test_two_files_are_joined_by_index(tmp_path: Path) -> None:
+    rows = records(2)
+    for variant in ("original", "negated"):
+        own = [
+            {
+                **{k: r[k] for k in ("index", "image", "category", "A", "B")},
+                "question": r[f"{variant}_question"],
+                "answer": r[f"{variant}_answer"],
+            }
+            for r in (rows if variant == "original" else rows[::-1])
+        ]
+        (tmp_path / f"{variant}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    found = data.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
+    assert found.sha256 == data.load(str(write_questions(tmp_path, rows))).sha256
+    (tmp_path / "negated.jsonl").write_text("")
+    with pytest.raises(UserError, match="has no question 10"):
+        data.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
+
+
+def test_left_over_columns_of_the_source_are_no_options_unless_named(tmp_path: Path) -> None:
+    rows = [{**row, "C": "owl", "D": None} for row in records(1)]
+    file = str(write_questions(tmp_path, rows))
+    assert data.load(file).items[0].options == ("cat 0", "dog 0")
+    assert data.load(file, columns={"C": "C"}).items[0].options == ("cat 0", "dog 0", "owl")
+
+
+def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path: Path) -> None:
+    import datasets
+
+    rows = records(2)
+    pictures = [{"bytes": images.encode_png(picture(n // 2)), "path": None} for n in range(4)]
+    columns = {key: [row[key] for row in rows] for key in rows[0] if key != "image"}
+    table = datasets.Dataset.from_dict({**columns, "image": pictures})
+    table = table.cast_column("image", datasets.Image())
+    (tmp_path / "made" / "data").mkdir(parents=True)
+    table.to_parquet(str(tmp_path / "made" / "data" / "test-00000-of-00001.parquet"))
+    found = data.load(f"hub:{tmp_path / 'made'}")
+    assert [item.id for item in found.items] == ["10", "11", "12", "13"]
+    assert (found.items[2].load() == picture(1)).all()
+    assert found.items[0].source == found.items[1].source != found.items[2].source
+    with pytest.raises(UserError, match="could not be loaded from the hub"):
+        data.load(f"hub:{tmp_path / 'nowhere'}")
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"negated_question": ""}, "without negated_question"),
+        ({"original_answer": "C"}, "no letter of its options"),
+        ({"negated_answer": "B"}, "one answer to both"),
+        ({"index": 11}, "occurs twice"),
+        ({"image": 7}, "neither a file nor bytes"),
+    ],
+)
+def test_bad_records_are_named(tmp_path: Path, change: dict, sentence: str) -> None:
+    rows = records()
+    rows[3] = {**rows[3], "original_answer": "B", "negated_answer": "A", **change}
+    file = write_questions(tmp_path, rows)
+    with pytest.raises(UserError, match=sentence):
+        data.load(str(file))
+
+
+def test_wrong_files_are_answered_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no file"):
+        data.load(str(tmp_path / "nothing.jsonl"))
+    with pytest.raises(UserError, match="is a folder"):
+        data.load(str(tmp_path))
+    (tmp_path / "broken.jsonl").write_text('{"index": 1}\n{"index":')
+    with pytest.raises(UserError, match="line 2, is not JSON"):
+        list(data._lines(tmp_path / "broken.jsonl"))
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(UserError, match="holds no questions"):
+        data.load(str(tmp_path / "empty.jsonl"))
+
+
+def test_every_subset_of_the_paper_has_a_category_however_it_is_spelt() -> None:
+    assert category_of("SEEDBench") == category_of("seed-bench") == "General"
+    assert category_of("TableVQABench") == "DocChart"
+    assert category_of("ScienceQA") == "Reasoning"
+    assert category_of("TextVQA") == "OCR"
+    assert category_of("something else") == OTHER
+    assert len({name for names in GROUPS.values() for name in names}) == sum(map(len, GROUPS.values())) == 24
+
+
+# --- the embedded questions ----------------------------------------------------------------
+
+
+def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path: Path) -> None:
+    found = data.load("nano", questions=48, cache=tmp_path)
+    again = data.load("nano", questions=48, cache=tmp_path)
+    assert found.sha256 == again.sha256
+    assert len(found.items) == 48
+    for kind in KINDS:
+        own = [item for item in found.items if item.subset == kind]
+        assert Counter(item.answers["original"] for item in own) == {"A": 6, "B": 6}
+        assert all(item.answers["negated"] != item.answers["original"] for item in own)
+    assert data.missing_pictures(found.items) == []
+    assert found.items[0].load().shape == (64, 64, 3)
+
+
+def test_the_answers_are_true_of_the_drawn_scenes() -> None:
+    seen = Counter()
+    for _, scene, question in iter_questions("dev", 240):
+        seen[question.kind] += 1
+        assert question.right != question.wrong
+        if question.kind == "presence":
+            assert question.right in scene.categories
+            assert question.wrong not in scene.categories
+        elif question.kind == "count":
+            assert question.right == str(len(scene.items))
+        elif question.kind == "colour":
+            thing = next(
+                c for c in CATEGORIES if f"the {c}?" in question.question or f"the {c} " in question.question
+            )
+            assert [i.colour for i in scene.items if i.category == thing] == [question.right]
+        else:
+            _check_position(scene, question)
+    assert set(seen.values()) == {60}
+
+
+def _check_position(scene, question) -> None:
+    centres = {item.category: item.centre for item in scene.items}
+    side = next((s for s in SIDES if f"{s} the" in question.question), None)
+    if side is None:
+        thing = max((c for c in centres if f"the {c}?" in question.question), key=len)
+        x, y = centres[thing]
+        assert {"left": x < 32, "right": x > 32, "top": y < 32, "bottom": y > 32}[question.right]
+        return
+    thing = max((c for c in centres if f"{side} the {c}?" in question.question), key=len)
+    axis, sign = SIDES[side]
+    assert (centres[question.right][axis] - centres[thing][axis]) * sign > 0
+    if question.wrong in centres:
+        assert (centres[question.wrong][axis] - centres[thing][axis]) * sign < 0
+
+
+def test_only_the_negated_wording_holds_a_negated_word() -> None:
+    for forms in WORDINGS.values():
+        for question, negated in forms:
+            assert not NEGATED.search(question)
+            assert NEGATED.search(negated)
+            # The smallest change that negates: the other words stay.
+            rest = re.findall(r"[\w{}]+", re.sub(r"cannot", "can", negated).replace(" not", ""))
+            assert rest == re.findall(r"[\w{}]+", question)
+
+
+def test_splits_share_no_scene() -> None:
+    scenes = {
+        split: {question_scene(split, index) for index in range(60)} for split in ("train", "dev", "val")
+    }
+    assert not scenes["train"] & scenes["val"]
+    assert not scenes["dev"] & scenes["val"]
+    assert not scenes["train"] & scenes["dev"]

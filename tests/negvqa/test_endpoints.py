@@ -1,0 +1,195 @@
+"""Against a real server on the loopback address: what is sent, retried, given up, and never asked twice."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from metrics import choices
+from metrics.choices import Asked, prompt
+from metrics.choices.base import SCORINGS
+from metrics.choices.endpoint import EndpointChoices
+from nein import journal
+from nein.negvqa.run import answered
+from tests.loopback import HANG_UP, Server, say
+from tests.metrics.tiny import picture
+from tests.negvqa.test_run import folder_of
+from tests.negvqa.tiny import lines, run, write_questions
+
+ASKED = Asked(prompt("paper", "What is not there?", ["cat", "dog"]))
+
+
+def model(server: Server, **options: Any) -> EndpointChoices:
+    return EndpointChoices(server.url, "eye-7b", pause=0.01, **options)
+
+
+def question(body: dict[str, Any]) -> str:
+    return " ".join(part["text"] for part in body["messages"][0]["content"] if part["type"] == "text")
+
+
+def ask(server: Server, questions: Path, out: Path, *more: object) -> int:
+    return run(
+        "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out,
+        "--concurrency", 3, "--retries", 0, "--formats", "csv", *more,
+    )  # fmt: skip
+
+
+def test_the_picture_stands_between_the_words_and_letters_come_with_probabilities(server: Server) -> None:
+    server.rule = lambda body, count: (200, say(" B.", {"B": 0.5, " B": 0.2, "A": 0.1, "Because": 0.1}), {})
+    found = model(server).answer([picture(3)], [[ASKED]], SCORINGS)[0][0]
+    assert found.text == "B."
+    assert found.logprobs == pytest.approx((np.log(0.1), np.log(0.7)))
+    assert found.likeliest == "B"
+    content = server.requests[0]["messages"][0]["content"]
+    assert [part["type"] for part in content] == ["text", "image_url", "text"]
+    data = base64.b64decode(content[1]["image_url"]["url"].removeprefix("data:image/png;base64,"))
+    assert (np.array(Image.open(io.BytesIO(data))) == picture(3)).all()
+    assert server.requests[0]["temperature"] == 0
+
+
+def test_a_server_without_probabilities_still_gives_letters(server: Server) -> None:
+    server.rule = lambda body, count: (400, {}, {}) if "logprobs" in body else (200, say("A"), {})
+    found = model(server).answer([picture(3)], [[ASKED]], SCORINGS)[0][0]
+    assert (found.text, found.logprobs, found.error) == ("A", None, "")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, HANG_UP])
+def test_a_passing_failure_is_retried_and_a_lasting_one_is_a_counted_error(
+    server: Server, status: int
+) -> None:
+    server.rule = lambda body, count: (status, {}, {}) if count < 3 else (200, say("A"), {})
+    assert model(server, retries=3).answer([picture(3)], [[ASKED]], ["generated"])[0][0].text == "A"
+    server.rule = lambda body, count: (status, {}, {})
+    found = model(server, retries=1).answer([picture(3)], [[ASKED]], ["generated"])[0][0]
+    assert "gave no answer after 2 attempts" in found.error
+    assert found.text is None
+
+
+def test_a_slow_answer_is_given_up(server: Server) -> None:
+    def rule(body: dict[str, Any], count: int) -> Any:
+        time.sleep(0.5)
+        return 200, say("A"), {}
+
+    server.rule = rule
+    found = model(server, retries=0, timeout=0.1).answer([picture(3)], [[ASKED]], ["generated"])[0][0]
+    assert "no answer within 0.1 s" in found.error
+
+
+def test_questions_are_asked_side_by_side(server: Server, tmp_path: Path) -> None:
+    def rule(body: dict[str, Any], count: int) -> Any:
+        time.sleep(0.05)
+        return 200, say("A"), {}
+
+    server.rule = rule
+    assert ask(server, write_questions(tmp_path), tmp_path / "out") == 0
+    assert 2 <= server.most <= 3
+    assert len(server.requests) == 24
+    assert Counter(row["text"] for row in lines(folder_of(tmp_path / "out").answers)) == {"A": 24}
+
+
+def test_what_was_answered_before_a_kill_is_never_asked_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.rule = lambda body, count: (200, say("B" if "not" in question(body) else "A"), {})
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    append, count = journal.Journal.append, []
+
+    def dies(self: journal.Journal, record: Any) -> None:
+        if len(count) == 7:
+            raise KeyboardInterrupt
+        count.append(1)
+        append(self, record)
+
+    monkeypatch.setattr(journal.Journal, "append", dies)
+    assert ask(server, questions, out) == 130
+    monkeypatch.undo()
+    known = set(answered(folder_of(out)))
+    assert len(known) == 7
+    server.requests.clear()
+    assert ask(server, questions, out) == 0
+    assert len(server.requests) == 24 - 7
+    again = {question(body) for body in server.requests}
+    texts = {(row["id"], row["variant"]): row["question"] for row in lines(folder_of(out).answers)}
+    assert not any(any(texts[key] in words for words in again) for key in known if key[0] != "11")
+    server.requests.clear()
+    assert ask(server, questions, out) == 0
+    assert server.requests == []
+
+
+def test_a_question_that_failed_is_unscored_and_asked_again_by_the_same_command(
+    server: Server, tmp_path: Path
+) -> None:
+    server.rule = lambda body, count: (404, {}, {}) if "number 5?" in question(body) else (200, say("A"), {})
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    assert ask(server, questions, out) == 0
+    errors = [row for row in lines(folder_of(out).answers) if row["error"]]
+    assert {row["id"] for row in errors} == {"15"}
+    assert all("HTTP 404" in row["error"] for row in errors)
+    summary = json.loads(folder_of(out).summary.read_text())
+    average = [e for e in summary["accuracy"] if e["category"] == "Average" and e["scoring"] == "generated"]
+    assert {(e["protocol"], e["n"], e["n_unscored"]) for e in average} == {("fixed", 11, 1), ("paper", 12, 0)}
+    server.rule = lambda body, count: (200, say("A"), {})
+    server.requests.clear()
+    assert ask(server, questions, out) == 0
+    assert len(server.requests) == 2
+    assert not any(row["error"] for row in lines(folder_of(out).answers))
+
+
+def test_a_server_that_goes_away_ends_the_run_in_a_sentence_and_keeps_what_there_is(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.rule = lambda body, count: (200, say("A"), {}) if count <= 5 else (HANG_UP, {}, {})
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    assert ask(server, questions, out) == 2
+    error = capsys.readouterr().err
+    assert "10 questions in a row without an answer" in error
+    assert "Traceback" not in error
+    assert sum(not row["error"] for row in answered(folder_of(out)).values()) == 5
+    server.rule = lambda body, count: (200, say("A"), {})
+    server.requests.clear()
+    assert ask(server, questions, out) == 0
+    assert len(server.requests) == 24 - 5
+
+
+def test_nobody_at_the_address_and_an_unknown_model_are_said_at_once(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = write_questions(tmp_path)
+    where = "openai:http://127.0.0.1:9/v1#eye-7b"
+    assert run("--model", where, "--data", questions, "--out", tmp_path / "a") == 2
+    assert "Nobody answers at" in capsys.readouterr().err
+    assert run("--model", f"openai:{server.url}#eye-8b", "--data", questions, "--out", tmp_path / "b") == 2
+    assert "Did you mean 'eye-7b'" in capsys.readouterr().err
+
+
+def test_a_tiny_model_behind_the_server_answers_as_it_does_here(
+    vlms: Path, server: Server, tmp_path: Path
+) -> None:
+    local: Any = choices.load(str(vlms / "llava"), max_new_tokens=3)
+
+    def rule(body: dict[str, Any], count: int) -> Any:
+        before, image, after = body["messages"][0]["content"]
+        data = base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))
+        pixels = np.array(Image.open(io.BytesIO(data)))
+        asked = Asked(choices.Prompt(before["text"], after["text"]))
+        reply = local.answer([pixels], [[asked]], SCORINGS)[0][0]
+        return 200, say(reply.text, dict(zip("AB", np.exp(reply.logprobs), strict=True))), {}
+
+    server.rule = rule
+    questions = write_questions(tmp_path)
+    assert ask(server, questions, tmp_path / "served", "--limit", 4) == 0
+    assert run("--model", vlms / "llava", "--data", questions, "--out", tmp_path / "here", "--limit", 4,
+               "--max-new-tokens", 3, "--device", "cpu", "--formats", "csv") == 0  # fmt: skip
+    served, here = (lines(folder_of(tmp_path / name).answers) for name in ("served", "here"))
+    for one, other in zip(served, here, strict=True):
+        assert one["text"] == other["text"]
+        assert one["logprobs"] == pytest.approx(other["logprobs"], abs=1e-3)

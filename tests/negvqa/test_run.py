@@ -1,0 +1,222 @@
+"""The whole command on tiny models: what is written, resumed, refused and left unscored."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metrics.choices.vlm import TransformersChoices
+from nein import journal
+from nein.negvqa.folder import AnswerDir
+from nein.negvqa.run import answered
+from tests.negvqa.tiny import lines, records, run, write_questions
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    return write_questions(tmp_path / "data")
+
+
+def ask(vlms: Path, questions: Path, out: Path, *more: object, formats: str = "csv") -> int:
+    return run(
+        "--model", vlms / "llava", "--data", questions, "--out", out, "--batch-size", 4,
+        "--max-new-tokens", 3, "--device", "cpu", "--formats", formats, *more,
+    )  # fmt: skip
+
+
+def folder_of(out: Path) -> AnswerDir:
+    return AnswerDir(next(path.parent for path in out.glob("*/negvqa.json")))
+
+
+def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
+    vlms: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert ask(vlms, questions, out, formats="html,md,csv,tex,plots") == 0
+    folder = folder_of(out)
+    answers, scores = lines(folder.answers), lines(folder.scores)
+    assert [(row["id"], row["variant"]) for row in answers] == [
+        (str(10 + n), variant) for n in range(12) for variant in ("original", "negated")
+    ]
+    assert len(scores) == 24 * 2 * 2
+    assert all(len(row["logprobs"]) == 2 and not row["error"] for row in answers)
+    # The headline figure again, from the canonical file alone.
+    summary = json.loads(folder.summary.read_text())
+    own = [
+        row["value"] for row in scores
+        if (row["scoring"], row["protocol"], row["variant"]) == ("logprob", "fixed", "negated")
+    ]  # fmt: skip
+    entry = next(
+        e for e in summary["accuracy"]
+        if (e["scoring"], e["protocol"], e["variant"], e["category"])
+        == ("logprob", "fixed", "negated", "Average")
+    )  # fmt: skip
+    assert entry["value"] == pytest.approx(sum(own) / len(own))
+    assert (entry["n"], entry["clusters"]) == (12, 6)
+    with (out / "report.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] == "accuracy_fixed_clustered"]
+    shown = next(
+        row for row in rows
+        if (row["scoring"], row["variant"], row["category"]) == ("logprob", "negated", "Average")
+    )  # fmt: skip
+    assert float(shown["value"]) == entry["value"]
+    page = (out / "report.html").read_text()
+    assert page.count('<article class="pair"') == 12
+    assert "What is not number 3?" in page
+    assert page.count("data:image/webp") == 12
+    assert not re.search(r"(?:src|href)=\"https?:", page)
+    assert str(tmp_path) not in page
+    assert {p.name for p in out.glob("report-*.png")} == {
+        "report-accuracy.png", "report-outcomes.png", "report-scaling.png",
+    }  # fmt: skip
+    assert "Negation gap" in capsys.readouterr().out
+
+
+def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
+    vlms: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert ask(vlms, questions, out, "--scoring", "logprob") == 0
+    before = folder_of(out).answers.read_bytes()
+    monkeypatch.setattr("metrics.choices.load", lambda *a, **k: pytest.fail("loaded again"))
+    assert ask(vlms, questions, out, "--scoring", "logprob") == 0
+    assert folder_of(out).answers.read_bytes() == before
+    where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
+    assert run("report", out, *where) == 0
+    assert (tmp_path / "again.csv").read_text() == (out / "report.csv").read_text()
+
+
+def test_a_killed_run_goes_on_where_it_stopped_with_the_same_answers(
+    vlms: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert ask(vlms, questions, whole) == 0
+    append, count = journal.Journal.append, []
+
+    def once(self: journal.Journal, record: Any) -> None:
+        if count:
+            raise KeyboardInterrupt
+        count.append(1)
+        append(self, record)
+
+    monkeypatch.setattr(journal.Journal, "append", once)
+    assert ask(vlms, questions, parts) == 130
+    monkeypatch.undo()
+    assert len(answered(folder_of(parts))) == 8  # one block of four questions and their negations
+    asked: list[int] = []
+    answer = TransformersChoices.answer
+
+    def counting(self: Any, images: Any, rows: Any, scorings: Any) -> Any:
+        asked.append(len(images))
+        return answer(self, images, rows, scorings)
+
+    monkeypatch.setattr(TransformersChoices, "answer", counting)
+    assert ask(vlms, questions, parts) == 0
+    assert sum(asked) == 8  # of twelve
+    for name in ("answers.jsonl", "scores.jsonl", "summary.json"):
+        assert (folder_of(parts).path / name).read_bytes() == (folder_of(whole).path / name).read_bytes()
+
+
+def test_another_configuration_is_refused_by_name_until_overwritten(
+    vlms: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert ask(vlms, questions, out, "--scoring", "logprob", "--limit", 4) == 0
+    assert len(lines(folder_of(out).answers)) == 8
+    assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit") == 2
+    assert "prompt paper, not vlmevalkit" in capsys.readouterr().err
+    assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--overwrite") == 0
+    assert len(lines(folder_of(out).answers)) == 24
+    assert (
+        ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--protocol", "paper")
+        == 0
+    )
+
+
+def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
+    vlms: Path, questions: Path, tmp_path: Path
+) -> None:
+    (questions.parent / "p1.png").unlink()
+    (questions.parent / "p2.png").write_bytes(b"no picture")
+    out = tmp_path / "out"
+    assert ask(vlms, questions, out, "--scoring", "logprob") == 0
+    answers = lines(folder_of(out).answers)
+    assert [row["id"] for row in answers if row["error"]] == [
+        str(n) for n in (12, 12, 13, 13, 14, 14, 15, 15)
+    ]
+    assert all(row["error"].startswith("no picture") for row in answers if row["error"])
+    summary = json.loads(folder_of(out).summary.read_text())
+    entry = next(e for e in summary["accuracy"] if e["category"] == "Average" and e["protocol"] == "fixed")
+    assert (entry["n"], entry["n_unscored"]) == (8, 4)
+    # Once the pictures are there, the same command asks for them only.
+    fresh = write_questions(tmp_path / "fresh")
+    for name in ("p1.png", "p2.png"):
+        shutil.copy(fresh.parent / name, questions.parent / name)
+    assert ask(vlms, questions, out, "--scoring", "logprob") == 0
+    assert not any(row["error"] for row in lines(folder_of(out).answers))
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--model", "nano:nothing"], "no embedded model 'nano:nothing'"),
+        (["--model", "no/such/folder"], "no model folder"),
+        (["--model", ""], "--model names no model"),
+        (["--data", "nothing.jsonl"], "no file 'nothing.jsonl'"),
+        (["--scoring", "likelihood"], "Unknown scoring 'likelihood'"),
+        (["--prompt", "papr"], "papr"),
+        (["--limit", "0"], "limit"),
+        (["--modle", "x"], "--model"),
+        (["--model", "scripted:Yes"], "can only be a judge"),
+        (["--device", "gpu"], "--device is 'gpu'"),
+        (["report", "nowhere"], "holds no run"),
+    ],
+)
+def test_mistakes_are_answered_in_one_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+    base = [] if arguments[0] == "report" else ["--questions", "4"]
+    if "--model" not in arguments and base:
+        base += ["--model", "judge"]
+    assert run(*arguments, *base) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+    assert len([line for line in error.splitlines() if line.startswith("error:")]) == 1
+
+
+def test_pictures_that_are_nowhere_are_noticed_at_once(
+    vlms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in records()))
+    assert run("--model", vlms / "llava", "--data", file, "--out", tmp_path / "out") == 2
+    assert "None of the pictures is there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_judge_answers_the_same_questions(questions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("--model", "judge", "--judge", "scripted:B", "--data", questions, "--out", out,
+               "--formats", "csv") == 0  # fmt: skip
+    summary = json.loads((out / "judge" / "summary.json").read_text())
+    entry = next(e for e in summary["paired"] if e["protocol"] == "fixed" and e["category"] == "Average")
+    # One letter for everything: right on one question of every pair.
+    assert (entry["both"], entry["only_original"], entry["only_negated"], entry["neither"]) == (0, 6, 6, 0)
+    assert summary["model"]["judge"]
+
+
+def test_help_is_quick_and_names_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    for word in ("--scoring", "--prompt", "openai:URL#MODEL", "nein-negvqa report"):
+        assert word in shown

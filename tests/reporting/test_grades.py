@@ -1,0 +1,61 @@
+"""A report on edited pictures cites how well its judge answers negated questions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.errors import UserError
+from nein.reporting.command import main_report as report
+from tests.negvqa.tiny import run, write_questions
+from tests.reporting import made
+
+
+@pytest.fixture(scope="module")
+def grade(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `nein-negvqa --model judge` writes for a judge that always says B."""
+    root = tmp_path_factory.mktemp("grade")
+    questions = write_questions(root)
+    assert run("--model", "judge", "--judge", "scripted:B", "--data", questions, "--out", root / "out",
+               "--formats", "csv") == 0  # fmt: skip
+    return root / "out" / "judge"
+
+
+def runs(root: Path, fingerprint: str) -> Path:
+    rows = made.records(4, 2)
+    data = made.write_data(root / "data", rows)
+    values: dict[str, Any] = {"removal_vqa": lambda i: float(i % 2)}
+    made.write_run(root / "runs", data, "ip2p", "negative", rows, values,
+                   models={"vqa": {"fingerprint": fingerprint}})  # fmt: skip
+    return root / "runs"
+
+
+def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade: Path, tmp_path: Path) -> None:
+    known = json.loads((grade / "grade.json").read_text())
+    out = tmp_path / "report.html"
+    assert report([str(runs(tmp_path, known["judge"])), "-o", str(out), "--judge-grade", str(grade)]) == 0
+    assert "The judge on NegVQA" in out.read_text()
+    with out.with_suffix(".csv").open(newline="") as file:
+        rows = {r["figure"]: r for r in csv.DictReader(file) if r["table"] == "negvqa"}
+    assert float(rows["original questions"]["value"]) == float(rows["negated questions"]["value"]) == 0.5
+    assert float(rows["negation gap"]["value"]) == 0.0
+    assert int(rows["negated questions"]["n"]) == 12
+    markdown = out.with_suffix(".md").read_text()
+    assert "| ip2p/negative" in markdown.partition("## The judge on NegVQA")[2]
+
+
+def test_another_judges_grade_is_shown_as_another_judges(grade: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    file = grade / "grade.json"
+    assert report([str(runs(tmp_path, "other")), "-o", str(out), "--judge-grade", str(file)]) == 0
+    assert "none of these runs" in out.with_suffix(".md").read_text()
+
+
+def test_a_file_that_is_no_grade_is_refused(grade: Path, tmp_path: Path) -> None:
+    where = runs(tmp_path, "other")
+    with pytest.raises(UserError, match="no grade of a judge"):
+        report([str(where), "-o", str(tmp_path / "r.html"), "--judge-grade", str(grade / "summary.json")])
