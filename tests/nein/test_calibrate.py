@@ -87,6 +87,19 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> Non
     assert 0 < (triangle == 200).all(-1).sum() < 80
 
 
+def test_a_crowd_is_there_but_is_never_cut_out(world: Path, tmp_path: Path) -> None:
+    content = json.loads((world / "instances.json").read_text())
+    before, categories = truth.read_instances(world / "instances.json", world)
+    for note in content["annotations"]:
+        note["iscrowd"] = 1
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    after, _ = truth.read_instances(tmp_path / "instances.json", world)
+    assert [picture.categories for picture in after] == [picture.categories for picture in before]
+    assert truth.instances(after, categories, 0)[0].words == truth.instances(before, categories, 0)[0].words
+    assert truth.pasted(before[:20], seed=0)
+    assert truth.pasted(after[:20], seed=0) == []
+
+
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     world: Path,
     known: dict,

@@ -150,3 +150,10 @@ def test_pairing_is_narrower_than_two_separate_means() -> None:
     assert found is not None
     assert found.value == pytest.approx(1.0, abs=0.05)
     assert found.standard_error < 0.02
+
+
+def test_bounds_never_turn_an_interval_round() -> None:
+    found = statistics.bounded(statistics.Estimate(0.5, -3.0, -1.0, 0.4, 9, 9), 0.0, math.inf)
+    assert (found.low, found.high) == (0.0, 0.0)
+    found = statistics.bounded(statistics.Estimate(0.5, 0.2, 1.4, 0.4, 9, 9), 0.0, 1.0)
+    assert (found.low, found.high) == (0.2, 1.0)
