@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nein import statistics
-from nein.bootstrap import statistic
+from nein.bootstrap import Resampler, statistic
 from nein.negbench.data import KINDS, NEGATED, ORIGINAL, TEMPLATES
 from nein.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.negbench.retrieval import KS
@@ -80,10 +80,11 @@ def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
     if sum(total) == 0:
         return []
     clusters: list[Hashable] = [row["source"] for row in rows]
+    resampler = Resampler.of(clusters)
     found = []
     for template in TEMPLATES:
         hits = [_mass(row, template) - (row["credit"] if row["type"] == template else 0.0) for row in rows]
-        estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters)
+        estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
         entry = {**_entry(estimate, 0), "n": round(sum(total), 3)}
         found.append({"metric": "wrong", "type": type_, "template": template, **entry})
     return found

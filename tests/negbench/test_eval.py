@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import metrics
+import metrics.encoders.clip
 from nein.errors import UserError
 from nein.negbench import command, config, encode, official, published, registry, report, run, sources, zoo
 from nein.world import World
