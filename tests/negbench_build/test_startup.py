@@ -17,5 +17,10 @@ from tests.test_startup import loaded_by
 )
 def test_help_loads_nothing_heavy(call: str) -> None:
     first, _, second = call.partition("; ")
-    code = f"{first}\ntry:\n    {second}\nexcept SystemExit as end:\n    assert not end.code"
+    code = (
+        f"import contextlib, io\n{first}\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):\n"
+        f"    {second}\n"
+        "assert 'usage' in said.getvalue()"
+    )
     assert loaded_by(code) == ""

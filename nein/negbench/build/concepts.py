@@ -30,7 +30,7 @@ class Concepts:
     """
 
     id: str
-    path: str
+    path: str = ""
     captions: tuple[str, ...] = ()
     positives: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
