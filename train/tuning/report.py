@@ -118,7 +118,10 @@ def _estimate(
         statistics.proportion if INFO[metric].kind == "proportion" else statistics.mean
     )
     scored = {key: value for key, value in found.items() if value is not None}
-    return estimator(list(scored.values()), [clusters[key] for key in scored])
+    estimate = estimator(list(scored.values()), [clusters[key] for key in scored])
+    if estimate is not None and metric.startswith("retention"):  # a mean of shares
+        estimate = statistics.bounded(estimate, 0.0, 1.0)
+    return estimate
 
 
 def markdown(found: Sequence[Mapping[str, Any]]) -> str:
