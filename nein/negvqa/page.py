@@ -17,6 +17,7 @@ from nein.negvqa.data import VARIANTS, Item
 from nein.reporting.page import _read, _uri, policy
 from nein.reporting.plots import Plot
 from nein.reporting.sections import Table
+from nein.seeds import sample_seed
 
 SIDE = 128
 OUTCOMES: dict[tuple[str, ...], str] = {
@@ -64,7 +65,7 @@ def write(
 def samples(
     answers: Mapping[str, Lines], scores: Mapping[str, Lines], items: Sequence[Item] | None, limit: int
 ) -> list[dict[str, Any]]:
-    """What the page shows of the first model's questions, every k-th of them if there are more than `limit`.
+    """What the page shows: the first model's questions in data order, `limit` random ones if there are more.
 
     answers, scores  Model -> lines of answers.jsonl and scores.jsonl.
     """
@@ -78,10 +79,10 @@ def samples(
     replies = {(m, row["id"], row["variant"]): row for m, rows in answers.items() for row in rows}
     first = next(iter(answers.values()), [])
     ids = list(dict.fromkeys(row["id"] for row in first))
-    step = max(1, -(-len(ids) // limit)) if limit else 0
+    drawn = set(sorted(ids, key=lambda identity: sample_seed(0, identity))[:limit])
     found = []
     known: dict[str, str] = {}
-    for identity in ids[::step] if step else []:
+    for identity in (name for name in ids if name in drawn):
         rows = {v: replies[next(iter(answers)), identity, v] for v in VARIANTS}
         item = pictures.get(identity)
         models = [

@@ -37,7 +37,9 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
     assert len(shown) == 9
     assert [model["outcome"] for model in shown[0]["models"]] == ["both", "original", "unscored"]
     assert shown[0]["models"][0]["said"][0]["letters"] == "generated A, logprob A; log p -0.10 / –"
-    assert len(page.samples(said, scored, None, 4)) == 3  # every third
+    some = [sample["id"] for sample in page.samples(said, scored, None, 4)]
+    assert len(some) == 4
+    assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
     assert page.samples(said, scored, None, 0) == []
     made = tables.all_tables(summaries(said))
     page.write(tmp_path / "x.html", title="t", notes=["n"], tables=made, plots=[], samples=shown)
