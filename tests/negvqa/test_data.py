@@ -131,7 +131,7 @@ def test_wrong_files_are_answered_in_a_sentence(tmp_path: Path) -> None:
         data.load(str(tmp_path))
     (tmp_path / "broken.jsonl").write_text('{"index": 1}\n{"index":')
     with pytest.raises(UserError, match="line 2, is not JSON"):
-        list(data._lines(tmp_path / "broken.jsonl"))
+        list(data.read_lines(tmp_path / "broken.jsonl"))
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="holds no questions"):
         data.load(str(tmp_path / "empty.jsonl"))
