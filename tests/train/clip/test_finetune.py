@@ -160,8 +160,10 @@ def test_a_finished_run_is_left_as_it_is(tune: Tune) -> None:
     } == before
 
 
-def test_alpha_weighs_the_two_losses(tune: Tune, tmp_path: Path) -> None:
-    first = {a: losses(tune(out=tmp_path / f"{a}", alpha=a, steps=1))[0] for a in (0, 0.25, 1)}
+def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune: Tune) -> None:
+    run = tune(alpha="0,0.25,1", steps=1)
+    first = {a: losses(run / f"alpha-{a:g}")[0] for a in (0, 0.25, 1)}
+    assert all((run / f"alpha-{a:g}" / "model" / "model.safetensors").is_file() for a in first)
     assert first[0.25] == pytest.approx(0.25 * first[1] + 0.75 * first[0], abs=1e-5)
     assert abs(first[0] - first[1]) > 0.01
 
