@@ -11,10 +11,12 @@ import pytest
 from safetensors import safe_open
 
 from nein.nano import zoo
+from train.tuning.encoder import module_hash
 from train.zoo.cards import COMMANDS
 from train.zoo.loop import SMOKE
 
-EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
+TUNED = ("nein-ip2p", "nein-magicbrush")
+EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion", *TUNED)
 VLMS = ("negvqa", "negvqa-negated")
 MODELS = (*EDITORS, "blip", "clip", "dino", "lpips", "llava", "owlv2", "sam", "zone-action", *VLMS)
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".msgpack", ".h5", ".py"}
@@ -25,6 +27,12 @@ def files():
     return [p for p in zoo.ZOO.rglob("*") if p.is_file()]
 
 
+def weights_hash(name):
+    from diffusers import UNet2DConditionModel
+
+    return module_hash(UNet2DConditionModel.from_pretrained(zoo.path(name), subfolder="unet"))
+
+
 def test_exactly_the_promised_models_are_available():
     assert set(zoo.available()) == {*MODELS, *zoo.ALIASES}
 
@@ -33,10 +41,16 @@ def test_exactly_the_promised_models_are_available():
 def test_a_model_has_a_card_a_record_and_weights(name):
     folder = zoo.ZOO / name
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert f"python train/nano.py {COMMANDS.get(name, name)}" in card
     record = json.loads((folder / "training.json").read_text())
-    assert record["model"] == name
-    assert record["scale"] >= SMOKE
+    if name in TUNED:
+        base = name.removeprefix("nein-")
+        assert f"python train/finetune_ip2p.py --recipe nano --base nano:{base}" in card
+        assert record["base"] == f"nano:{base}"
+        assert record["base_weights_sha256"] == weights_hash(base)  # made from the editor that ships
+    else:
+        assert f"python train/nano.py {COMMANDS.get(name, name)}" in card
+        assert record["model"] == name
+        assert record["scale"] >= SMOKE
     assert f"| steps | {record['steps']} |" in card
     assert list(folder.rglob("*.safetensors"))
 
