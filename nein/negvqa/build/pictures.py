@@ -24,11 +24,7 @@ class Pictures:
     def keep(self, item: Choice) -> str:
         """Name, relative to the root, of an item's picture, copied unless it is there; equal pictures are one
         file. Raises UserError for a file that cannot be read."""
-        assert item.picture is not None, "an item without a picture is not usable"
-        try:
-            data = item.picture if isinstance(item.picture, bytes) else item.picture.read_bytes()
-        except OSError as error:
-            raise UserError(f"'{item.picture}' cannot be read: {error.strerror or error}.") from None
+        data = _content(item.picture)
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._names:
             stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
@@ -38,6 +34,16 @@ class Pictures:
                 atomic.write_bytes(path, data)
             self._names[digest] = name
         return self._names[digest]
+
+
+def _content(picture: Path | bytes | None) -> bytes:
+    assert picture is not None, "an item without a picture is not usable"
+    if isinstance(picture, bytes):
+        return picture
+    try:
+        return picture.read_bytes()
+    except OSError as error:
+        raise UserError(f"'{picture}' cannot be read: {error.strerror or error}.") from None
 
 
 def _ending(data: bytes) -> str:

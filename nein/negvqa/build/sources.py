@@ -88,11 +88,13 @@ def load(
     for key in columns or {}:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
+    rows: Iterable[Mapping[str, Any]]
+    origin: dict[str, Any]
     if source == "nano":
         from nein.negvqa.build.drawn import draw
 
         folder, rows = draw(questions, cache)
-        origin: dict[str, Any] = {"kind": "nano", "questions": questions}
+        origin = {"kind": "nano", "questions": questions}
     elif source.startswith("hub:"):
         name, _, revision = source.removeprefix("hub:").partition("@")
         folder, rows = Path(), data.read_hub(name, revision or None, split)
