@@ -169,7 +169,7 @@ class Encoder:
         for frames in shown:
             own = found[start : start + len(frames)]
             start += len(frames)
-            parts.append(_first_reason(own) or np.stack(own))  # type: ignore[arg-type]
+            parts.append(_first_reason(own) or np.stack(own))
         return parts
 
     # --- sentences -------------------------------------------------------------------------

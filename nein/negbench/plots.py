@@ -70,7 +70,7 @@ def accuracy(summaries: Summaries) -> Plot | None:
             if chance is not None:
                 panel.hlines(
                     100 * chance["value"], place - 0.45, place + 0.45, color="#111827", linewidth=1.2,
-                    linestyle=":", label="chance" if place == 0 else None,
+                    linestyle=":", label="chance" if place == 0 else "",
                 )  # fmt: skip
         _finish(panel, [name for name, *_ in groups], "accuracy, per cent")
         panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -107,8 +107,8 @@ def chosen(summaries: Summaries) -> Plot | None:
             right.imshow(matrix, cmap="Oranges", vmin=0, vmax=100, aspect="auto")
             for y, x in np.ndindex(matrix.shape):
                 text = "–" if np.isnan(matrix[y, x]) else f"{matrix[y, x]:.0f}"
-                shade = "white" if matrix[y, x] > 60 else "#111827"
-                right.text(x, y, text, ha="center", va="center", color=shade)
+                ink = "white" if matrix[y, x] > 60 else "#111827"
+                right.text(x, y, text, ha="center", va="center", color=ink)
             right.set_xticks(range(len(TEMPLATES)), TEMPLATES)
             right.set_yticks(range(len(types)), [_of_type(report.pick(s, **about, metric="wrong", type=y), y)
                                                  for y in types])  # fmt: skip

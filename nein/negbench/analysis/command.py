@@ -93,7 +93,7 @@ def analyse(
         values = [measure(part, own) for part, own in zip(rows, sets, strict=True)]
         clusters = ["/".join(sorted(pair)) for pair in pairs]
         found[label] = {
-            key: _entry(statistics.mean([value[key] for value in values], clusters)) for key in MEASURES
+            key: _entry(key, statistics.mean([value[key] for value in values], clusters)) for key in MEASURES
         }
         shown[label] = rows[0]
     text = _markdown(found, pairs)
@@ -156,7 +156,11 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _entry(found: Any) -> dict[str, Any]:
+def _entry(measure: str, found: Any) -> dict[str, Any]:
+    from nein import statistics
+
+    floor = -1.0 if measure.startswith(("collapse", "twin")) else 0.0  # cosines, or shares
+    found = statistics.bounded(found, floor, 1.0)
     return {"value": found.value, "low": found.low, "high": found.high, "pairs": found.n}
 
 
@@ -168,18 +172,20 @@ def _markdown(found: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str,
         cells = [_figure(entries[name]) for entries in found.values()]
         rows.append([title, *cells, "" if chance is None else f"{chance:.2f}"])
     table = tabulate.tabulate(rows, ["", *found, "without structure"], tablefmt="pipe", disable_numparse=True)
+    named = ", ".join("/".join(pair) for pair in pairs)
     return (
         f"## Templates: what text encoders separate\n\n{table}\n\n"
-        f"Means over {len(pairs)} pairs of objects ({', '.join('/'.join(pair) for pair in pairs)}), ± the "
-        "95 % interval over pairs. A small share between polarities together with a high cosine to the own "
-        "negation means that negation hardly moves a sentence. "
-        f"{PUBLISHED} templates of each group are the paper's.\n"
+        f"Means over {len(pairs)} pairs of objects ({named}), ± and [ ]: 95 % interval over pairs. A small "
+        "share between polarities together with a high cosine to the own negation means that negation hardly "
+        f"moves a sentence. {PUBLISHED} templates of each group are the paper's.\n"
     )
 
 
 def _figure(entry: Mapping[str, Any]) -> str:
     if entry["low"] is None:
         return f"{entry['value']:.3f}"
+    if abs(entry["low"] + entry["high"] - 2 * entry["value"]) > 0.001:  # cut off at the end of the range
+        return f"{entry['value']:.3f} [{entry['low']:.3f}, {entry['high']:.3f}]"
     return f"{entry['value']:.3f} ± {(entry['high'] - entry['low']) / 2:.3f}"
 
 
