@@ -54,8 +54,11 @@ class Choice:
     @property
     def wrong(self) -> list[str]:
         """The options that differ from the right one, each once, case and white space aside."""
-        seen = {_plain(self.answer)}
-        return [text for text in self.options if not (_plain(text) in seen or seen.add(_plain(text)))]
+        first: dict[str, str] = {}
+        for text in self.options:
+            first.setdefault(_plain(text), text)
+        first.pop(_plain(self.answer))
+        return list(first.values())
 
 
 @dataclass(frozen=True)
