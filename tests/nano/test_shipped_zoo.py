@@ -10,8 +10,8 @@ import json
 import pytest
 from safetensors import safe_open
 
+from editors.checkpoint import load_pipeline
 from nein.nano import zoo
-from train.tuning.encoder import module_hash
 from train.zoo.cards import COMMANDS
 from train.zoo.loop import SMOKE
 
@@ -28,9 +28,7 @@ def files():
 
 
 def weights_hash(name):
-    from diffusers import UNet2DConditionModel
-
-    return module_hash(UNet2DConditionModel.from_pretrained(zoo.path(name), subfolder="unet"))
+    return load_pipeline(str(zoo.path(name))).weights_sha256
 
 
 def test_exactly_the_promised_models_are_available():
