@@ -23,7 +23,9 @@ from train.zoo import cards, llava
 ORDER = (
     "vae",
     "base",
+    "ip2p-first",
     "ip2p",
+    "magicbrush-first",
     "magicbrush",
     "backbone",
     "clip",
