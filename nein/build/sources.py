@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from nein.errors import UserError
 NO_CAPTION = "no caption"
 SAME_NAME = "another image has this name"
 BAD_NAME = "the file name is not a plain name"
-IMAGE_KEYS = ("image", "file_name", "filename")
+IMAGE_KEYS = ("image", "file_name", "filename", "filepath")
 CAPTION_KEYS = ("captions", "caption", "text")
 NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
 
@@ -95,7 +95,7 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
     folder = Path(images) if images else path.parent
     if not folder.is_dir():
         raise UserError(f"--images '{folder}' is not a folder.")
-    rows = _jsonl(path) if path.suffix == ".jsonl" else _coco(path)
+    rows = list(captioned_lines(path)) if path.suffix == ".jsonl" else _coco(path)
     listed = _collect(
         rows, folder, {"kind": "jsonl" if path.suffix == ".jsonl" else "coco", "list": path.name}
     )
@@ -164,32 +164,33 @@ def _coco(path: Path) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _jsonl(path: Path) -> list[tuple[str, list[str]]]:
-    rows = []
+def captioned_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """(image, captions) of every line of a JSONL file, read as it is asked for.
+
+    Raises UserError for a file that cannot be read and a line that is not such a record.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _captioned_line(line, f"'{path}', line {number}")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' cannot be read ({error}).") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"'{path}', line {number} is not valid JSON: {error}.") from None
-        name = next((row[k] for k in IMAGE_KEYS if k in row), None) if isinstance(row, dict) else None
-        if not isinstance(name, str) or not name:
-            raise UserError(
-                f"'{path}', line {number} names no image; it needs one of: {', '.join(IMAGE_KEYS)}."
-            )
-        said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
-        said = [said] if isinstance(said, str) else said
-        if not isinstance(said, list):
-            raise UserError(
-                f"'{path}', line {number}: captions must be a text or a list of texts, not {said!r:.40}."
-            )
-        rows.append((name, [text for text in said if isinstance(text, str)]))
-    return rows
+
+
+def _captioned_line(line: str, where: str) -> tuple[str, list[str]]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where} is not valid JSON: {error}.") from None
+    name = next((row[k] for k in IMAGE_KEYS if k in row), None) if isinstance(row, dict) else None
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{where} names no image; it needs one of: {', '.join(IMAGE_KEYS)}.")
+    said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
+    said = [said] if isinstance(said, str) else said
+    if not isinstance(said, list):
+        raise UserError(f"{where}: captions must be a text or a list of texts, not {said!r:.40}.")
+    return name, [text for text in said if isinstance(text, str)]
 
 
 def _nano(out: Path, scenes: int) -> SourceSet:

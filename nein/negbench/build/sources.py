@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 from nein import atomic
+from nein.build.sources import captioned_lines
 from nein.errors import UserError
 from nein.negbench.build.concepts import Concepts, with_negatives
 from nein.negbench.build.config import BuildConfig
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-IMAGE_KEYS = ("image", "file_name", "filename", "filepath")
-CAPTION_KEYS = ("captions", "caption", "text")
 NO_CAPTION = "no caption"
 NO_OBJECT = "no annotated object"
 BAD_FILE = "the annotation cannot be read"
@@ -131,7 +129,8 @@ def _captioned(config: BuildConfig) -> Iterator[Concepts]:
     if path.is_dir():
         yield from _folder(path)
     elif path.suffix == ".jsonl" and path.is_file():
-        yield from _jsonl(path)
+        for name, said in captioned_lines(path):
+            yield _captions_of(name, [" ".join(text.split()) for text in said])
     elif path.suffix == ".json" and path.is_file():
         yield from _coco(config)
     else:
@@ -152,25 +151,6 @@ def _folder(folder: Path) -> Iterator[Concepts]:
                     Path(place, f"{path.stem}.txt").read_text(encoding="utf-8", errors="replace").split()
                 )
             yield _captions_of(path.as_posix(), [said])
-
-
-def _jsonl(path: Path) -> Iterator[Concepts]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise UserError(f"'{path}', line {number} is not valid JSON: {error}.") from None
-            name = next((row[k] for k in IMAGE_KEYS if k in row), None) if isinstance(row, dict) else None
-            if not isinstance(name, str) or not name:
-                raise UserError(
-                    f"'{path}', line {number} names no image; it needs one of: {', '.join(IMAGE_KEYS)}."
-                )
-            said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
-            said = [said] if isinstance(said, str) else said
-            yield _captions_of(name, [" ".join(str(text).split()) for text in said])
 
 
 def _captions_of(name: str, texts: list[str]) -> Concepts:
