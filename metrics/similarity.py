@@ -6,6 +6,7 @@ samples and every editor share, are kept in the store that the caller hands in.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -82,12 +83,13 @@ class ImageMetrics:
                 L1, L2 and LPIPS; the networks see both pictures as they are. "crop": the target first gets
                 the crop that NeIn's samples got (`r64_fit`), because those do not show all of it.
     resolution  Of that crop; 512 for NeIn, 64 for 64-pixel data.
-    store       Cache for target features. Keys hold the encoder's fingerprint, the target's key and the
-                alignment.
+    store       Cache for target features. Keys hold the encoder's fingerprint, the target's key, the
+                alignment, and a digest of the targets encoded together.
     workers     Threads for resizing; None: by the number of cores.
 
-    Target features are computed one picture at a time and once only, so they are the same to the last bit
-    whoever computes them first; edited pictures go through the networks in batches of `batch_size`.
+    Edited pictures go through the networks in batches of `batch_size`, and so do the targets of one call. The
+    last bits of a feature can depend on what else is in its batch; a cached one is therefore used only where
+    the same targets, in the same order, are asked for again, and never changes a result.
     """
 
     def __init__(
@@ -196,30 +198,27 @@ class ImageMetrics:
     def _pair(self, kind: str, ready: Sequence[_Prepared]) -> tuple[dict[int, Any], dict[int, Any]]:
         """Features of edited and target pictures by item index; a string in place of one is a reason."""
         encoder = self.encoders[kind]
-        edited: dict[int, Any] = {}
-        for start in range(0, len(ready), self.batch_size):
-            chunk = ready[start : start + self.batch_size]
-            rows = _encode(encoder.encode, [p.edited for p in chunk])
-            edited.update((p.index, row) for p, row in zip(chunk, rows, strict=True))
-        store = self.store if self.store is not None else MemoryFeatures()
-        target: dict[int, Any] = {}
-        seen: dict[str, Any] = {}
-        for p in ready:
-            if p.target_key not in seen:
-                seen[p.target_key] = self._target_feature(store, encoder, p)
-            target[p.index] = seen[p.target_key]
-        return edited, target
+        found = _encode_all(encoder.encode, [p.edited for p in ready], self.batch_size)
+        edited = {p.index: row for p, row in zip(ready, found, strict=True)}
+        rows = self._targets(encoder, {p.target_key: p.target for p in ready})
+        return edited, {p.index: rows[p.target_key] for p in ready}
 
-    def _target_feature(self, store: FeatureStore, encoder: Any, p: _Prepared) -> np.ndarray | str:
-        key = f"{p.target_key}-{self._alignment}"
-        cached = store.get(encoder.fingerprint, key)
-        if cached is not None and cached.ndim == 1 and np.isfinite(cached).all():
-            return cached
-        row = _encode(encoder.encode, [p.target])[0]
-        if isinstance(row, str):
-            return f"the target: {row}"
-        store.put(encoder.fingerprint, key, row)
-        return row
+    def _targets(self, encoder: Any, targets: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Features of all targets by key, from the store where it has every one of them, else together."""
+        store = self.store if self.store is not None else MemoryFeatures()
+        company = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
+        names = {key: f"{key}-{self._alignment}-{company}" for key in targets}
+        found = {key: store.get(encoder.fingerprint, name) for key, name in names.items()}
+        if all(row is not None and row.ndim == 1 and np.isfinite(row).all() for row in found.values()):
+            return found
+        rows: dict[str, Any] = dict(
+            zip(targets, _encode_all(encoder.encode, list(targets.values()), self.batch_size), strict=True)
+        )
+        if any(isinstance(row, str) for row in rows.values()):
+            return {key: f"the target: {row}" if isinstance(row, str) else row for key, row in rows.items()}
+        for key, row in rows.items():
+            store.put(encoder.fingerprint, names[key], row)
+        return rows
 
     def _clip(
         self,

@@ -221,12 +221,55 @@ def test_clip_i_and_clip_t_share_one_look_at_an_edit(items, encoders, monkeypatc
     assert counting.seen == len(items) + 3
 
 
+class Damaging(MemoryFeatures):
+    """A store that gives back the features of one target as NaN."""
+
+    def __init__(self, target_key: str) -> None:
+        super().__init__()
+        self.target_key, self.damaged = target_key, 0
+
+    def get(self, space: str, key: str) -> np.ndarray | None:
+        row = super().get(space, key)
+        if row is None or self.target_key not in key:
+            return row
+        self.damaged += 1
+        return np.full_like(row, np.nan)
+
+
 def test_a_damaged_cache_entry_is_computed_again(items, encoders) -> None:
-    store = MemoryFeatures()
+    store = Damaging(items[0].target_key)
     metric = ImageMetrics(["dino"], encoders=encoders, store=store)
     good = metric.score(items)
-    store.put(encoders["dino"].fingerprint, f"{items[0].target_key}-stretch", np.full(24, np.nan))
+    assert store.damaged == 0
     assert values(metric.score(items), "dino") == values(good, "dino")
+    assert store.damaged == 1
+
+
+def test_the_targets_of_a_call_go_through_a_network_together(items, encoders) -> None:
+    calls = []
+    counting = Counting(encoders["dino"])
+    encode = counting.encode
+
+    def listen(images: Any) -> np.ndarray:
+        calls.append(len(images))
+        return encode(images)
+
+    counting.encode = listen  # type: ignore[method-assign]
+    ImageMetrics(["dino"], encoders={"dino": counting}).score(items)
+    assert calls == [len(items), 3]
+
+
+def test_what_is_cached_never_changes_a_value_whoever_was_encoded_beside_it(items, encoders) -> None:
+    """A failed edit takes its target out of the batch, and batches decide the last bits."""
+    store = MemoryFeatures()
+    ImageMetrics(["dino"], encoders=encoders, store=store).score(items)
+    fewer, reverse = [item for item in items if item.target_key != items[2].target_key], items[::-1]
+    for part in (fewer, reverse):
+        counting = Counting(encoders["dino"])
+        cached = ImageMetrics(["dino"], encoders={"dino": counting}, store=store).score(part)
+        fresh = ImageMetrics(["dino"], encoders=encoders).score(part)
+        assert values(cached, "dino") == values(fresh, "dino")
+        assert counting.seen == len(part) + len({item.target_key for item in part})
 
 
 # ---------------------------------------------------------------------------------------------- unscored
