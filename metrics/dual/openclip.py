@@ -269,6 +269,9 @@ def _build(open_clip: Any, config: Mapping[str, Any]) -> Any:
     from open_clip.factory import CLIP, CustomTextCLIP
 
     fields = {key: value for key, value in config.items() if key != "custom_text"}
+    if "hf_model_name" in config["text_cfg"]:  # BioMedCLIP's kind: the text tower is one of transformers'
+        fields["text_cfg"] = {**config["text_cfg"], "hf_model_pretrained": False}
+        return CustomTextCLIP(**fields)
     return (CustomTextCLIP if config.get("custom_text") else CLIP)(**fields)
 
 

@@ -166,7 +166,7 @@ def _rows(
         about = run.manifest()["models"]["model"]
     own = {"scale": about["scale"], "bias": about["bias"]}
     if isinstance(task, RetrievalTask):
-        return results.retrieval_rows(task, pictures, texts, **own)
+        return results.retrieval_rows(task, pictures, texts, **own, protocol=config.protocol)
     return results.choice_rows(
         task, pictures, texts, **own, features=config.features, protocol=config.protocol, seed=config.seed
     )

@@ -220,3 +220,56 @@ def test_similarity_is_the_cosine_of_every_pair() -> None:
     assert similarity(prepare(a), prepare(b)) == pytest.approx(brute_force(a, b), abs=1e-6)
     assert normalise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
     assert (normalise(a * 4) == normalise(a)).all()
+
+
+@pytest.fixture(scope="module")
+def medical_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token, BERT's tokenizer."""
+    from open_clip.factory import CustomTextCLIP
+    from transformers import BertConfig, BertModel
+
+    root = tmp_path_factory.mktemp("medical")
+    words = tiny.tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
+    BertModel(
+        BertConfig(
+            vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
+        )
+    ).config.save_pretrained(root / "bert")  # fmt: skip
+    words.save_pretrained(root / "bert")
+    shape = {
+        "embed_dim": 24,
+        "vision_cfg": {
+            "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "", "timm_proj": "linear",
+            "image_size": 160,
+        },
+        "text_cfg": {
+            "hf_model_name": str(root / "bert"), "hf_tokenizer_name": str(root / "bert"), "hf_proj_type": "mlp",
+            "hf_pooler_type": "cls_last_hidden_state_pooler", "context_length": 32,
+        },
+    }  # fmt: skip
+    (root / "shape.json").write_text(json.dumps(shape))
+    with tiny.seeded(8):
+        own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
+        torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
+    convert.main(
+        ["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")]
+    )
+    return root / "model"
+
+
+def test_a_model_with_a_text_tower_of_transformers_scores_as_its_own_forward_does(medical_folder: Path) -> None:
+    import open_clip
+
+    theirs, transform = open_clip.create_model_from_pretrained(f"local-dir:{medical_folder}")
+    theirs.eval()
+    pixels = torch.stack([transform(Image.fromarray(p)) for p in PICTURES])
+    with torch.no_grad():
+        images, texts, scale = theirs(pixels, open_clip.get_tokenizer(f"local-dir:{medical_folder}")(TEXTS))[:3]
+        own = scale * images @ texts.T
+    model = metrics.load_dual(str(medical_folder))
+    assert model.describe()["class"] == "CustomTextCLIP"
+    assert type(theirs.text).__name__ == "HFTextEncoder"
+    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
+    assert own_score(model, cosine) == pytest.approx(own.numpy(), rel=1e-4)
+    assert np.ptp(own.numpy(), axis=1).min() > 1e-3
