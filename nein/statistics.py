@@ -120,12 +120,12 @@ def difference_of_means(
 ) -> Estimate | None:
     """Mean of `first` minus mean of `second`; values of one cluster are alike, also across the two.
 
-    With e_g = (residuals of `first` in g) / n_1 - (residuals of `second` in g) / n_2, each about its own mean,
+    With e_g = (residuals of `first` in g) / n_1 - (those of `second` in g) / n_2, each about its own mean,
 
         SE^2 = G / (G - 1) * sum_g e_g^2,
 
-    which is `paired_difference` where every value has one partner, and needs no partner where one has none. `n`
-    is the larger of the two numbers of values. None where one of them is 0.
+    which is `paired_difference` where every value has a partner, and does not need one. `n` is the larger of
+    the two numbers of values. None where one of them is 0.
     """
     if not len(first) or not len(second):
         return None

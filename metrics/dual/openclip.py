@@ -35,6 +35,7 @@ from metrics.loading import (
     exact,
     fingerprint,
     folder_digest,
+    from_pretrained,
     source_fields,
 )
 from metrics.preprocess import map_images
@@ -178,6 +179,10 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
             preprocess["size"] = config["vision_cfg"]["image_size"]
             about = {"model_cfg": config, "preprocess_cfg": preprocess}
             (draft / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            if name := config["text_cfg"].get("hf_tokenizer_name"):  # open_clip looks for it in the folder
+                from transformers import AutoTokenizer
+
+                from_pretrained(AutoTokenizer, name).save_pretrained(draft)
             os.rename(draft, folder)  # noqa: PTH104 - the atomic rename itself
         finally:
             if draft.exists():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from nein.negbench import official
 from nein.negbench.data import AFFIRMATION, HYBRID, NEGATED, NEGATION, Option, Question, RetrievalItem
 from tests.metrics import tiny
 
@@ -49,6 +50,28 @@ def questions(count: int = 12, pictures: int = 8) -> tuple[Question, ...]:
         name = f"{i % pictures:03d}.png"
         found.append(Question(f"q{i}", name, options, 0, type_, source=name))
     return tuple(found)
+
+
+def write_data(folder: Path) -> Path:
+    """The released files of COCO and CheXpert's binary sets, by hand, below a new folder."""
+    (folder / "images").mkdir(parents=True)
+    original, negated = items()
+    official.write_retrieval(folder / "images" / "COCO_val_retrieval.csv", original)
+    name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
+    official.write_retrieval(folder / "images" / name, negated)
+    rows = ["correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path"]
+    words = {"affirmation": "positive", "negation": "negative", "hybrid": "hybrid"}
+    for q in questions():
+        texts = ",".join(f'"{o.text}"' for o in q.options)
+        rows.append(f"0,{texts},{words[q.type or '']},/cluster/val2017/{q.image}")
+    (folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv").write_text("\n".join(rows) + "\n")
+    for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):
+        lines = [f'0,"There is no {n}","There is a {n}",/x/{i:03d}.png' for i, n in enumerate("abcdefgh")]
+        if k:
+            lines = [line.replace("There is no", "We see a") for line in lines]
+        text = "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(lines) + "\n"
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,7 +72,11 @@ def test_siglip_scores_as_its_own_forward_does(siglip_folder: Path) -> None:
     model = metrics.load_dual(str(siglip_folder))
     theirs = SiglipModel.from_pretrained(siglip_folder).eval()
     words = AutoTokenizer.from_pretrained(siglip_folder)(
-        TEXTS, padding="max_length", max_length=20, truncation=True, return_tensors="pt"
+        [text.lower() for text in TEXTS],
+        padding="max_length",
+        max_length=20,
+        truncation=True,
+        return_tensors="pt",
     )
     processor = AutoImageProcessor.from_pretrained(siglip_folder, backend="pil")
     pixels = processor(images=[Image.fromarray(p) for p in PICTURES], return_tensors="pt")["pixel_values"]
@@ -240,32 +244,34 @@ def medical_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = {
         "embed_dim": 24,
         "vision_cfg": {
-            "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "", "timm_proj": "linear",
-            "image_size": 160,
+            "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "",
+            "timm_proj": "linear", "image_size": 160,
         },
         "text_cfg": {
-            "hf_model_name": str(root / "bert"), "hf_tokenizer_name": str(root / "bert"), "hf_proj_type": "mlp",
-            "hf_pooler_type": "cls_last_hidden_state_pooler", "context_length": 32,
+            "hf_model_name": str(root / "bert"), "hf_tokenizer_name": str(root / "bert"),
+            "hf_proj_type": "mlp", "hf_pooler_type": "cls_last_hidden_state_pooler", "context_length": 32,
         },
     }  # fmt: skip
     (root / "shape.json").write_text(json.dumps(shape))
     with tiny.seeded(8):
         own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
         torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
-    convert.main(
-        ["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")]
-    )
+    convert.main(["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")])
     return root / "model"
 
 
-def test_a_model_with_a_text_tower_of_transformers_scores_as_its_own_forward_does(medical_folder: Path) -> None:
+def test_a_model_with_a_text_tower_of_transformers_scores_as_its_own_forward_does(
+    medical_folder: Path,
+) -> None:
     import open_clip
 
     theirs, transform = open_clip.create_model_from_pretrained(f"local-dir:{medical_folder}")
     theirs.eval()
     pixels = torch.stack([transform(Image.fromarray(p)) for p in PICTURES])
     with torch.no_grad():
-        images, texts, scale = theirs(pixels, open_clip.get_tokenizer(f"local-dir:{medical_folder}")(TEXTS))[:3]
+        images, texts, scale = theirs(pixels, open_clip.get_tokenizer(f"local-dir:{medical_folder}")(TEXTS))[
+            :3
+        ]
         own = scale * images @ texts.T
     model = metrics.load_dual(str(medical_folder))
     assert model.describe()["class"] == "CustomTextCLIP"

@@ -16,31 +16,12 @@ import metrics.encoders.clip
 from nein.errors import UserError
 from nein.negbench import command, config, encode, official, published, registry, report, run, sources, zoo
 from nein.world import World
-from tests.negbench.conftest import items, questions
+from tests.negbench.conftest import items, questions, write_data
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The released files of COCO, CheXpert's binary sets, and a set of one's own, by hand."""
-    folder = tmp_path / "data"
-    (folder / "images").mkdir(parents=True)
-    original, negated = items()
-    official.write_retrieval(folder / "images" / "COCO_val_retrieval.csv", original)
-    name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
-    official.write_retrieval(folder / "images" / name, negated)
-    rows = ["correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path"]
-    words = {"affirmation": "positive", "negation": "negative", "hybrid": "hybrid"}
-    for q in questions():
-        texts = ",".join(f'"{o.text}"' for o in q.options)
-        rows.append(f"0,{texts},{words[q.type or '']},/cluster/val2017/{q.image}")
-    (folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv").write_text("\n".join(rows) + "\n")
-    for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):
-        lines = [f'0,"There is no {n}","There is a {n}",/x/{i:03d}.png' for i, n in enumerate("abcdefgh")]
-        if k:
-            lines = [line.replace("There is no", "We see a") for line in lines]
-        text = "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(lines) + "\n"
-        (folder / name).write_text(text)
-    return folder
+    return write_data(tmp_path / "data")
 
 
 def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.NegbenchConfig:

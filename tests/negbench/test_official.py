@@ -42,7 +42,7 @@ def test_the_synthetic_set_has_its_own_table_of_wrong_options(tmp_path: Path) ->
 
 
 def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path: Path) -> None:
-    # The released table of wrong options has one at 0 for the synthetic set, so the right one is elsewhere then.
+    # The released table has a wrong option at 0 for the synthetic set: the right one is elsewhere then.
     text = MCQ.splitlines()[0] + "\n3,a,b,c,This image does not feature a car.,negative,x.png\n"
     (tmp_path / "a.csv").write_text(text + "1,a,This image features b but not c.,c,d,hybrid,y.png\n")
     found = official.read_questions(tmp_path / "a.csv", "synthetic")

@@ -117,7 +117,9 @@ def test_siglip_2_scores_as_its_own_forward_does(name: str, request: pytest.Fixt
     # A pair's probability is the sigmoid of the score: no other pair has a part in it.
     assert model.bias == pytest.approx(-2.5)
     assert model.scale == pytest.approx(np.exp(1.5))
-    alone = own_score(model, similarity(prepare(model.encode(PICTURES[:1])), prepare(model.encode_text(TEXTS[:1]))))
+    alone = own_score(
+        model, similarity(prepare(model.encode(PICTURES[:1])), prepare(model.encode_text(TEXTS[:1])))
+    )
     assert 1 / (1 + np.exp(-alone[0, 0])) == pytest.approx(float(torch.tensor(own).sigmoid()[0, 0]), abs=1e-4)
 
 
