@@ -31,7 +31,7 @@ from metrics.loading import (
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
 #: other kind. Not every tokenizer sees to it: checkpoints of SigLIP 2 with a fixed resolution call themselves
-#: "siglip" and come with Gemma's, which keeps capitals. Sources: transformers, docs/model_doc/siglip2 (padding
+#: "siglip" and come with Gemma's, which keeps capitals. Sources: transformers, docs/model_doc/siglip2 (padded
 #: to 64 tokens) and its Siglip2Tokenizer ("training default: lowercase normalization").
 FULL_LENGTH = ("siglip", "siglip2")
 

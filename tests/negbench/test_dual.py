@@ -121,6 +121,30 @@ def test_a_tag_whose_weights_need_quick_gelu_gets_it() -> None:
     assert not openclip._needs_quick_gelu(open_clip, "ViT-B-32", "datacomp_xl_s13b_b90k")
 
 
+@pytest.mark.parametrize(
+    "reference, expected",
+    [
+        ("open_clip:ViT-B-32/laion400m_e32", True),
+        ("open_clip:ViT-B-32/laion400m_e32#gelu", False),  # as the released scripts ran these weights
+        ("open_clip:ViT-B-32/datacomp_xl_s13b_b90k#quickgelu", True),
+    ],
+)
+def test_the_activation_can_be_said(monkeypatch: pytest.MonkeyPatch, reference: str, expected: bool) -> None:
+    import open_clip
+
+    asked = []
+
+    def create(name: str, tag: str, **options: Any) -> Any:
+        asked.append((name, tag, options["force_quick_gelu"]))
+        raise RuntimeError("no weights here")
+
+    monkeypatch.setattr(open_clip, "create_model_from_pretrained", create)
+    with pytest.raises(metrics.MetricError, match="no weights here"):
+        metrics.load_dual(reference)
+    tag = reference.partition("/")[2].partition("#")[0]
+    assert asked == [("ViT-B-32", tag, expected)]
+
+
 def test_a_pickle_that_would_run_something_is_not_run(tmp_path: Path) -> None:
     import pickle
 
@@ -151,6 +175,7 @@ def test_a_state_dict_of_another_architecture_is_refused_whole(
         ("open_clip:ViT-B-32", "names no weights"),
         ("open_clip:ViT-B32/openai", "Did you mean 'ViT-B-32'"),
         ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
+        ("open_clip:ViT-B-32/openai#relu", "Unknown activation 'relu'"),
         ("open_clip:ViT-B-32/negclip.pth", "nein-negbench convert"),
         ("open_clip:ViT-B-32/x.safetensors", "There is no file 'x.safetensors'"),
         ("conch:x.bin", "non-commercial research"),

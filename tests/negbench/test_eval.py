@@ -174,6 +174,44 @@ def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pic
     assert found["random/coco"]["protocol"] == "paper"
 
 
+@pytest.mark.parametrize(
+    "second, said",
+    [
+        ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
+        ("{folder}", "has no config.json"),
+        ("{missing}", "There is no model"),
+    ],
+)
+def test_the_last_model_is_looked_at_before_the_first_is_run(
+    tmp_path: Path, data: Path, pictures: Path, second: str, said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    second = second.format(folder=tmp_path / "empty", missing=tmp_path / "nowhere")
+    with pytest.raises((UserError, metrics.MetricError), match=said):
+        evaluate(tmp_path, data, pictures, "--model", f"random,{second}")
+    assert not list(tmp_path.glob("out/*/*/samples"))
+
+
+def test_the_last_run_is_opened_before_the_first_is_run(tmp_path: Path, data: Path, pictures: Path) -> None:
+    evaluate(tmp_path, data, pictures, "--model", "constant")
+    with pytest.raises(UserError, match="made with protocol fixed, not paper"):
+        evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper")
+    assert not (tmp_path / "out" / "random" / "coco" / "samples").exists()
+
+
+def test_two_models_of_one_name_are_told_apart(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
+) -> None:
+    import shutil
+
+    other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
+    options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
+    run.evaluate(options, World())
+    names = {summary["model"] for summary in report.read(options.out_dir)}
+    assert len(names) == 2
+    assert all(name.startswith(f"{clip_folder.name}-") for name in names)
+
+
 def test_replaced_weights_are_noticed(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
     import shutil
 
@@ -211,6 +249,45 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     evaluate(tmp_path / "b", data, pictures, "--model", str(clip_folder), "--datasets", "coco")
     name = next(p.name for p in (tmp_path / "out").glob("clip*"))
     assert rows_of(tmp_path, name, "coco") == rows_of(tmp_path / "b", name, "coco")
+
+
+def test_what_the_model_fails_on_is_unscored_and_tried_again(
+    tmp_path: Path, data: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from metrics.dual.controls import ControlEncoder
+    from nein.images import decode
+
+    bad = decode(pictures / "deep" / "002.png")
+    images, texts = ControlEncoder.encode, ControlEncoder.encode_text
+
+    def encode_images(self: Any, shown: Any) -> Any:
+        if any((image == bad).all() for image in shown):
+            raise RuntimeError("too hot")
+        return images(self, shown)
+
+    def encode_texts(self: Any, said: Any) -> Any:
+        if any(text.startswith("This image features car and") for text in said):
+            raise RuntimeError("too cold")
+        return texts(self, said)
+
+    arguments = (data, pictures, "--model", "random", "--datasets", "coco")
+    monkeypatch.setattr(ControlEncoder, "encode", encode_images)
+    monkeypatch.setattr(ControlEncoder, "encode_text", encode_texts)
+    found = evaluate(tmp_path, *arguments)["random/coco"]
+    asked = [
+        "too hot" if q.image == "002.png" else "cold"
+        for q in questions()
+        if q.image == "002.png" or any(o.text.startswith("This image features car and") for o in q.options)
+    ]
+    assert set(asked) == {"too hot", "cold"}
+    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    assert entry is not None
+    assert (entry["n"], entry["n_unscored"]) == (12 - len(asked), len(asked))
+    assert any("too hot" in reason for reason in entry["reasons"])
+    monkeypatch.undo()
+    evaluate(tmp_path, *arguments)
+    evaluate(tmp_path / "b", *arguments)
+    assert rows_of(tmp_path, "random", "coco") == rows_of(tmp_path / "b", "random", "coco")
 
 
 def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, pictures: Path) -> None:
