@@ -44,7 +44,7 @@ def frames(path: Path, count: int = 4) -> list[np.ndarray]:
         length, promised = _length(path)
         if length == 0:
             raise ImageError(f"{path}: the video has no frame that can be decoded")
-        if promised > length:
+        if promised:
             raise ImageError(
                 f"{path}: the video is cut short; {length} of its {promised} frames can be decoded"
             )
@@ -63,9 +63,11 @@ def frames(path: Path, count: int = 4) -> list[np.ndarray]:
 
 
 def _length(path: Path) -> tuple[int, int]:
-    """(frames that can be decoded, frames the container promises, 0 where it does not say).
+    """(frames that can be decoded, frames that the container promises if the file ends before them, else 0).
 
-    Counting decodes once, since containers may be wrong about their length: the promise is not relied upon.
+    Counting decodes once, since containers may be wrong about their length. So may a whole MP4 file be: a clip
+    cut out of a longer video without coding it again holds frames that are not to be shown (its edit list).
+    There the index says where every frame lies, and thus whether the file has them.
     """
     import av
 
@@ -79,4 +81,9 @@ def _length(path: Path) -> tuple[int, int]:
         except av.FFmpegError:
             if promised == 0:
                 raise
-        return length, promised
+        if "mp4" in container.format.name.split(","):
+            end = path.stat().st_size
+            whole = all(entry.pos + entry.size <= end for entry in stream.index_entries)
+        else:
+            whole = promised <= length
+        return length, 0 if whole else promised

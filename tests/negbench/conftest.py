@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from nein.negbench import official
+from nein.negbench import config, official, report, run
 from nein.negbench.data import AFFIRMATION, HYBRID, NEGATED, NEGATION, Option, Question, RetrievalItem
+from nein.world import World
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
@@ -153,3 +155,26 @@ def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
             a, b = image.astype(float), text.astype(float)
             found[i, j] = a @ b / np.sqrt((a @ a) * (b @ b))
     return found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path / "data")
+
+
+def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.NegbenchConfig:
+    line = ["--data", str(data), "--image-root", str(pictures), "--out", str(tmp_path / "out")]
+    line += ["--batch-size", "3", "--device", "cpu", *extra]
+    return config.parse(line)[0]
+
+
+def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:
+    """Runs the command; (model/data set) -> summary."""
+    options = settings(tmp_path, data, pictures, *extra)
+    run.evaluate(options, World())
+    return {f"{s['row'] or s['model']}/{s['dataset']}": s for s in report.read(options.out_dir)}
+
+
+def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:
+    folder = tmp_path / "out" / model / dataset / "samples"
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
