@@ -82,11 +82,18 @@ def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
     if sum(total) == 0:
         return []
     clusters: list[Hashable] = [row["source"] for row in rows]
-    resampler = Resampler.of(clusters)
+    whole = all(x in (0.0, 1.0) for x in total)  # no ties: every answer is wholly right or wholly wrong
+    resampler = None if whole else Resampler.of(clusters)
     found = []
     for template in TEMPLATES:
         hits = [_mass(row, template) - (row["credit"] if row["type"] == template else 0.0) for row in rows]
-        estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
+        if resampler is None:
+            own = [(hit, name) for hit, name, w in zip(hits, clusters, total, strict=True) if w]
+            estimate = _proportion([hit for hit, _ in own], [name for _, name in own])
+        else:
+            estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
+            if estimate is not None and estimate.low == estimate.high:  # all alike, which is no certainty
+                estimate = statistics.bounded(replace(estimate, standard_error=0.0), 0.0, 1.0)
         entry = {**_entry(estimate, unscored), "n": round(sum(total), 3)}
         found.append({"metric": "wrong", "type": type_, "template": template, **entry})
     return found

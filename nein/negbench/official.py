@@ -68,7 +68,7 @@ def read_retrieval(
                 kind=kind,
                 positives=_optional(row, "positive_objects", path, line),
                 negatives=_optional(row, "negative_objects", path, line),
-                source=row.get("source") or names[image],
+                source=row.get("source", names[image]),
             )
         )
     check_items(items, str(path), allow_empty=allow_empty)

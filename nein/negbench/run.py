@@ -215,7 +215,7 @@ def _identity(config: NegbenchConfig, choice: Choice, data: DataSet, device: str
         "dtype": config.dtype,
         "device": device.partition(":")[0],
         "batch_size": config.batch_size,
-        "data": data.sha256,
+        "data": f"{data.name} {data.sha256[:16]}",
         "protocol": config.protocol,
         "seed": config.seed,
         "image_rule": images.RULE,

@@ -65,7 +65,7 @@ def frames(path: Path, count: int = 4) -> list[np.ndarray]:
 def _length(path: Path) -> tuple[int, int]:
     """(frames that can be decoded, frames that the container promises if the file ends before them, else 0).
 
-    Counting decodes once, since containers may be wrong about their length. So may a whole MP4 file be: a clip
+    Counting decodes once: containers may be wrong about their length. So may even a whole MP4 file be: a clip
     cut out of a longer video without coding it again holds frames that are not to be shown (its edit list).
     There the index says where every frame lies, and thus whether the file has them.
     """

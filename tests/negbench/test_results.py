@@ -129,6 +129,25 @@ def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -
     assert sum(of(found, metric="selected", template=t)["value"] for t in set(taken)) == pytest.approx(1)
 
 
+def test_a_share_of_none_of_the_wrong_answers_is_not_certain(choice: ChoiceTask) -> None:
+    rows = results.choice_rows(choice, *encode_choice(choice))
+    for row in rows:  # whoever is wrong, takes a hybrid
+        row["shares"] = [0.0, 1.0, 0.0, 0.0] if row["credit"] == 0 else row["shares"]
+    found = figures.of_choices(rows)
+    wrong = sum(row["credit"] == 0 for row in rows)
+    none = of(found, metric="wrong", type="all", template="negation")
+    assert (none["value"], none["low"], none["n"]) == (0.0, 0.0, wrong)
+    assert 0.02 < none["high"] < 0.25
+    every = of(found, metric="wrong", type="all", template="hybrid")
+    assert every["high"] == 1.0
+    assert 0.75 < every["low"] < 0.98
+    same = results.choice_rows(
+        choice, *(replace(e, features=np.ones_like(e.features)) for e in encode_choice(choice))
+    )
+    tied = of(figures.of_choices(same), metric="wrong", type="all", template="hybrid")
+    assert tied["low"] < tied["value"] < tied["high"]
+
+
 def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice: ChoiceTask) -> None:
     pictures, texts = encode_choice(choice)
     scale = np.random.default_rng(4).choice([0.25, 8.0, 64.0], (len(texts.features), 1))

@@ -196,11 +196,12 @@ def _markdown(found: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str,
 
 
 def _figure(entry: Mapping[str, Any]) -> str:
+    value = f"{round(entry['value'], 3) + 0.0:.3f}"  # no "-0.000"
     if entry["low"] is None:
-        return f"{entry['value']:.3f}"
+        return value
     if abs(entry["low"] + entry["high"] - 2 * entry["value"]) > 0.001:  # cut off at the end of the range
-        return f"{entry['value']:.3f} [{entry['low']:.3f}, {entry['high']:.3f}]"
-    return f"{entry['value']:.3f} ± {(entry['high'] - entry['low']) / 2:.3f}"
+        return f"{value} [{entry['low']:.3f}, {entry['high']:.3f}]"
+    return f"{value} ± {(entry['high'] - entry['low']) / 2:.3f}"
 
 
 def _measures_csv(found: Mapping[str, Mapping[str, Any]]) -> str:
