@@ -113,9 +113,9 @@ def paired_difference(
 
 
 def difference_of_means(
-    first: Sequence[float],
+    first: Sequence[float] | np.ndarray,
     first_clusters: Sequence[Hashable],
-    second: Sequence[float],
+    second: Sequence[float] | np.ndarray,
     second_clusters: Sequence[Hashable],
 ) -> Estimate | None:
     """Mean of `first` minus mean of `second`; values of one cluster are alike, also across the two.

@@ -255,18 +255,16 @@ def test_similarity_is_the_cosine_of_every_pair() -> None:
 def medical_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token, BERT's tokenizer."""
     from open_clip.factory import CustomTextCLIP
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig
 
     root = tmp_path_factory.mktemp("medical")
     words = tiny.tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
-    BertModel(
-        BertConfig(
-            vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-            intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
-        )
-    ).config.save_pretrained(root / "bert")  # fmt: skip
+    BertConfig(
+        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
+    ).save_pretrained(root / "bert")  # fmt: skip
     words.save_pretrained(root / "bert")
-    shape = {
+    shape: dict[str, Any] = {
         "embed_dim": 24,
         "vision_cfg": {
             "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "",

@@ -131,8 +131,8 @@ def test_twenty_kills_in_a_row_and_a_last_run_give_the_same_bytes(whole: Whole, 
         assert forked(whole.line(tmp_path), moment, how) == -signal.SIGKILL
         assert "table.md" not in contents(tmp_path)
         found = journals(tmp_path)
-        for path, before in written.items():
-            assert found[path].startswith(before)  # nothing that was on disk is lost
+        for path, lines in written.items():
+            assert found[path].startswith(lines)  # nothing that was on disk is lost
         written = found
     assert forked(whole.line(tmp_path)) == 0
     assert contents(tmp_path) == whole.files

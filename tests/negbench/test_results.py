@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -229,13 +230,13 @@ def test_the_models_own_score_is_what_is_kept(choice: ChoiceTask) -> None:
 
 
 def _retrieval_of(
-    original: dict[str, tuple[str, ...]],
-    negated: dict[str, tuple[str, ...]],
+    original: Mapping[str, tuple[str, ...]],
+    negated: Mapping[str, tuple[str, ...]],
     picture: Any = lambda name: name,
 ) -> tuple[RetrievalTask, Encoded, Encoded]:
     """A task from item -> captions, with random features of every picture and caption."""
 
-    def made(captions: dict[str, tuple[str, ...]], kind: str) -> tuple[RetrievalItem, ...]:
+    def made(captions: Mapping[str, tuple[str, ...]], kind: str) -> tuple[RetrievalItem, ...]:
         return tuple(RetrievalItem(name, picture(name), own, kind) for name, own in captions.items())
 
     task = RetrievalTask("x/retrieval", made(original, "original"), made(negated, "negated"), MEDIA)
@@ -334,6 +335,7 @@ def test_the_difference_of_means_is_the_paired_one_where_there_are_pairs() -> No
     # Positively related clusters tell more about the difference than independent ones would.
     apart = statistics.difference_of_means(x, groups, x, [g + 100 for g in groups])
     assert apart is not None
+    assert apart.standard_error is not None
     assert apart.standard_error > 0.05
     assert statistics.difference_of_means([], [], x, groups) is None
 
