@@ -112,6 +112,37 @@ def paired_difference(
     return mean(differences, [cluster_of[key] for key in ids])
 
 
+def difference_of_means(
+    first: Sequence[float] | np.ndarray,
+    first_clusters: Sequence[Hashable],
+    second: Sequence[float] | np.ndarray,
+    second_clusters: Sequence[Hashable],
+) -> Estimate | None:
+    """Mean of `first` minus mean of `second`; values of one cluster are alike, also across the two.
+
+    With e_g = (residuals of `first` in g) / n_1 - (those of `second` in g) / n_2, each about its own mean,
+
+        SE^2 = G / (G - 1) * sum_g e_g^2,
+
+    which is `paired_difference` where every value has a partner, and does not need one. `n` is the larger of
+    the two numbers of values. None where one of them is 0.
+    """
+    if not len(first) or not len(second):
+        return None
+    x, y = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    value = float(x.mean() - y.mean())
+    parts = np.concatenate([(x - x.mean()) / len(x), (y.mean() - y) / len(y)])
+    sums, _ = _cluster_sums(parts, [*first_clusters, *second_clusters])
+    n, count = max(len(x), len(y)), len(sums)
+    if count < 2:
+        return Estimate(value, None, None, None, n, count)
+    error = math.sqrt(count / (count - 1) * float(sums @ sums))
+    # Where all pairs differ by the same amount, rounding errors are left; `bounded` asks for a zero.
+    error = 0.0 if error <= 1e-13 * max(np.abs(x).max(), np.abs(y).max()) else error
+    reach = t_quantile(count - 1) * error
+    return Estimate(value, value - reach, value + reach, error, n, count)
+
+
 def exact_interval(ones: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Clopper-Pearson's interval of a proportion: exact for independent trials, so too narrow for clusters.
 

@@ -29,7 +29,10 @@ from metrics.loading import (
     type_of,
 )
 
-#: Sentences are padded to the full length: these models saw no other kind and mask nothing.
+#: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
+#: other kind. Not every tokenizer sees to it: checkpoints of SigLIP 2 with a fixed resolution call themselves
+#: "siglip" and come with Gemma's, which keeps capitals. Sources: transformers, docs/model_doc/siglip2 (padded
+#: to 64 tokens) and its Siglip2Tokenizer ("training default: lowercase normalization").
 FULL_LENGTH = ("siglip", "siglip2")
 
 
@@ -58,11 +61,12 @@ class HubDual:
     ) -> None:
         self.model = model
         self.processor = processor
-        self.tokenizer = SharedTokenizer(tokenizer)
+        full = model.config.model_type in FULL_LENGTH
+        self.tokenizer = SharedTokenizer(_lower_case(tokenizer) if full else tokenizer)
         self.source = source
         self.batch_size = batch_size
         self._names = set(tokenizer.model_input_names)
-        if model.config.model_type in FULL_LENGTH:
+        if full:
             self._names.discard("attention_mask")
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
@@ -77,7 +81,8 @@ class HubDual:
             "class": type(self.model).__name__,
             **source_fields(self.source),
             "preprocess": f"{type(self.processor).__name__}, {library()}",
-            "text": f"padding {self._padding}, at most {self._limit} tokens",
+            "text": f"padding {self._padding}, at most {self._limit} tokens"
+            + (", lower case" if self.model.config.model_type in FULL_LENGTH else ""),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "device": str(self.model.device),
         }
@@ -125,6 +130,15 @@ class HubDual:
             for key, value in inputs.items()
             if isinstance(value, torch.Tensor)
         }
+
+
+def _lower_case(tokenizer: Any) -> Any:
+    """The tokenizer, given sentences in lower case."""
+
+    def tokenise(texts: Sequence[str], **options: Any) -> Any:
+        return tokenizer([text.lower() for text in texts], **options)
+
+    return tokenise
 
 
 def load(

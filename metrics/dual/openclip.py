@@ -1,6 +1,7 @@
 """Models of open_clip: by architecture and tag, from the hub, or from a folder that `convert` wrote.
 
     open_clip:ViT-B-32/openai                     a published tag; QuickGELU where the tag's weights need it
+    open_clip:ViT-B-32/laion400m_e32#gelu         the same without QuickGELU, or with it (#quickgelu)
     open_clip:ViT-B-32/path/to/weights.safetensors
     open_clip:hf-hub:OWNER/NAME                   BioMedCLIP, say
     FOLDER                                        open_clip_config.json and open_clip_model.safetensors
@@ -35,12 +36,14 @@ from metrics.loading import (
     exact,
     fingerprint,
     folder_digest,
+    from_pretrained,
     source_fields,
 )
 from metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 PREFIX = "open_clip:"
+ACTIVATIONS = {"gelu": False, "quickgelu": True}
 
 
 class OpenClipDual:
@@ -115,8 +118,9 @@ def load(
     open_clip = _library()
     if revision is not None:
         raise MetricError(f"'{path_or_id}': open_clip takes no revision; leave '@{revision}' out.")
-    name, tag = _parts(open_clip, path_or_id)
+    name, tag, activation = _parts(open_clip, path_or_id)
     quick = tag is not None and _needs_quick_gelu(open_clip, name, tag)
+    quick = ACTIVATIONS.get(activation, quick)
     with _quietly(), torch.random.fork_rng(devices=[]):
         try:
             model, transform = open_clip.create_model_from_pretrained(
@@ -132,6 +136,11 @@ def load(
     digest = folder_digest(Path(folder)) if folder != name else _tensor_digest(model)
     source = Source(path_or_id, None, digest)
     return OpenClipDual(model, transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
+
+
+def check(path_or_id: str) -> None:
+    """Raises MetricError for a reference that `load` could not take, without loading weights."""
+    _parts(_library(), path_or_id)
 
 
 def is_folder(path: str) -> bool:
@@ -178,6 +187,10 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
             preprocess["size"] = config["vision_cfg"]["image_size"]
             about = {"model_cfg": config, "preprocess_cfg": preprocess}
             (draft / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            if name := config["text_cfg"].get("hf_tokenizer_name"):  # open_clip looks for it in the folder
+                from transformers import AutoTokenizer
+
+                from_pretrained(AutoTokenizer, name).save_pretrained(draft)
             os.rename(draft, folder)  # noqa: PTH104 - the atomic rename itself
         finally:
             if draft.exists():
@@ -195,15 +208,19 @@ def _library() -> Any:
     return open_clip
 
 
-def _parts(open_clip: Any, reference: str) -> tuple[str, str | None]:
-    """(model name, tag or file) as open_clip takes them. Raises MetricError for what cannot be one."""
+def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
+    """(model name, tag or file, activation asked for) as open_clip takes them. Raises MetricError for what
+    cannot be one."""
     if is_folder(reference):
         if not (Path(reference) / WEIGHTS).is_file():
             raise MetricError(f"The model folder '{reference}' has no {WEIGHTS}.")
-        return f"local-dir:{reference}", None
+        return f"local-dir:{reference}", None, ""
     text = reference.removeprefix(PREFIX)
     if text.startswith("hf-hub:"):
-        return text, None
+        return text, None, ""
+    text, hash_, activation = text.partition("#")
+    if hash_:
+        choose("activation", activation, ACTIVATIONS)
     name, slash, tag = text.partition("/")
     if name not in open_clip.list_models():
         choose("open_clip architecture", name, sorted(open_clip.list_models()))
@@ -222,7 +239,7 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None]:
             raise MetricError(f"There is no file '{tag}'.")
     else:
         choose(f"tag of {name}", tag, tags)
-    return name, tag
+    return name, tag, activation
 
 
 def _needs_quick_gelu(open_clip: Any, name: str, tag: str) -> bool:
@@ -269,6 +286,9 @@ def _build(open_clip: Any, config: Mapping[str, Any]) -> Any:
     from open_clip.factory import CLIP, CustomTextCLIP
 
     fields = {key: value for key, value in config.items() if key != "custom_text"}
+    if "hf_model_name" in config["text_cfg"]:  # BioMedCLIP's kind: the text tower is one of transformers'
+        fields["text_cfg"] = {**config["text_cfg"], "hf_model_pretrained": False}
+        return CustomTextCLIP(**fields)
     return (CustomTextCLIP if config.get("custom_text") else CLIP)(**fields)
 
 

@@ -149,8 +149,7 @@ def check(config: NegbenchConfig) -> None:
                 raise unknown(what, name, allowed, "Or all.")
     if not config.model and not config.vlm:
         raise UserError("No model was named; say --model NAME or --vlm REFERENCE.")
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", config.device):
-        raise UserError(f"--device is '{config.device}'; it must be auto, cpu, cuda, cuda:N or mps.")
+    check_device(config.device)
     if config.preset == "paper" and config.data == NANO:
         raise UserError(
             "The paper preset needs NegBench's data: --data FOLDER (with the released CSV files) and "
@@ -158,3 +157,9 @@ def check(config: NegbenchConfig) -> None:
         )
     if config.data != NANO and (config.scenes is not None or config.split != "val"):
         raise UserError("--scenes and --split are about --data nano; leave them out.")
+
+
+def check_device(device: str) -> None:
+    """Raises UserError for the name of no device."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
+        raise UserError(f"--device is '{device}'; it must be auto, cpu, cuda, cuda:N or mps.")

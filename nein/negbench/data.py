@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -29,7 +30,8 @@ class RetrievalItem:
     id         Unique among the items of its kind in a task, and the same for the original and the negated
                item of a picture: by it the two are paired.
     image      Reference of the picture.
-    captions   At least one; the k-th original and the k-th negated caption of a picture are a pair.
+    captions   The k-th original and the k-th negated caption of a picture are a pair, where it has as many of
+               the one kind as of the other. Mostly at least one; a released file may have lost some.
     kind       "original" or "negated".
     positives  Objects the captions affirm, where known.
     negatives  Objects the captions deny, where known.
@@ -141,11 +143,12 @@ class ChoiceTask:
 Task = RetrievalTask | ChoiceTask
 
 
-def check_items(items: Sequence[RetrievalItem], where: str) -> None:
-    """Raises UserError for items without a caption, of a wrong kind, or with an id that occurs twice."""
+def check_items(items: Sequence[RetrievalItem], where: str, *, allow_empty: bool = False) -> None:
+    """Raises UserError for items of a wrong kind, with an id that occurs twice, or (unless `allow_empty`)
+    without a caption or with an empty one."""
     _unique([item.id for item in items], where)
     for item in items:
-        if not item.captions or any(not text.strip() for text in item.captions):
+        if not allow_empty and (not item.captions or any(not text.strip() for text in item.captions)):
             raise UserError(f"{where}: item '{item.id}' has an empty caption or none at all.")
         if item.kind not in KINDS:
             raise UserError(f"{where}: item '{item.id}' is of kind '{item.kind}', not {' or '.join(KINDS)}.")
@@ -172,7 +175,7 @@ def check_questions(questions: Sequence[Question], where: str) -> None:
 
 
 def _unique(ids: Sequence[str], where: str) -> None:
-    twice = [name for name in dict.fromkeys(ids) if ids.count(name) > 1] if len(set(ids)) < len(ids) else []
+    twice = [name for name, count in Counter(ids).items() if count > 1]
     if twice:
         raise UserError(f"{where}: {len(twice)} ids occur more than once: {shortlist(twice, 3)}.")
 

@@ -89,7 +89,7 @@ class Encoder:
         done = {
             number: rows
             for number, rows in self._journal(journals).items()
-            if self._cached(cache, "images", rows) and not _mended(media, rows)
+            if self._cached(cache, "images", rows) and not _failed(rows) and not _mended(media, rows)
         }
         todo = [b for b, names in enumerate(blocks) if b not in done and wanted.intersection(names)]
         self.world.barrier()  # all have read the journal before one of them writes
@@ -201,7 +201,7 @@ class Encoder:
             cache.open(scope_of(names))
             for name in (n for n in names if n in wanted):
                 kept = cache.get(self._space("texts"), _text_key(name))
-                if kept is None or not np.isfinite(kept).all():
+                if kept is None:
                     reasons[name] = "the model gives no finite feature for the sentence"
                     continue
                 rows[name] = len(features)
@@ -214,12 +214,10 @@ class Encoder:
 
     def _text_block(self, names: Sequence[str], cache: FeatureCache) -> None:
         cache.open(scope_of(names))
-        found = _isolated(self.model.encode_text, names)
-        width = next((len(f) for f in found if not isinstance(f, str)), 1)
-        for name, feature in zip(names, found, strict=True):
-            if isinstance(feature, str):
+        for name, feature in zip(names, _isolated(self.model.encode_text, names), strict=True):
+            if isinstance(feature, str):  # not kept: the next command tries again
                 log.warning("a sentence cannot be encoded (%s): %.80s", feature, name)
-                feature = np.full(width, np.nan, dtype=np.float32)
+                continue
             cache.put(self._space("texts"), _text_key(name), feature)
         cache.flush()
 
@@ -264,6 +262,11 @@ class Encoder:
             for number, result in found:
                 yield number, result
                 bar.update(1)
+
+
+def _failed(rows: Sequence[dict[str, str]]) -> bool:
+    """Whether the model could not encode a picture, which it may be able to the next time."""
+    return any(row["reason"] and not row["reason"].startswith(UNUSABLE) for row in rows)
 
 
 def _mended(media: Media, rows: Sequence[dict[str, str]]) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,23 +70,31 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
             {"metric": "offered", "template": template, "value": float(np.mean(offered)), "n": len(known)}
         )
     for type_ in ["all", *types]:
-        own = [row for row in scored if type_ in ("all", row["type"])]
-        found += _wrong(own, type_)
+        found += _wrong([row for row in known if type_ in ("all", row["type"])], type_)
     return found
 
 
 def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
-    """Of the choices that are wrong, the share that falls on each template."""
+    """Of the choices that are wrong, the share that falls on each template; n is how many are wrong."""
+    unscored = sum(row["shares"] is None for row in rows)
+    rows = [row for row in rows if row["shares"] is not None]
     total = [1.0 - row["credit"] for row in rows]
     if sum(total) == 0:
         return []
     clusters: list[Hashable] = [row["source"] for row in rows]
-    resampler = Resampler.of(clusters)
+    whole = all(x in (0.0, 1.0) for x in total)  # no ties: every answer is wholly right or wholly wrong
+    resampler = None if whole else Resampler.of(clusters)
     found = []
     for template in TEMPLATES:
         hits = [_mass(row, template) - (row["credit"] if row["type"] == template else 0.0) for row in rows]
-        estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
-        entry = {**_entry(estimate, 0), "n": round(sum(total), 3)}
+        if resampler is None:
+            own = [(hit, name) for hit, name, w in zip(hits, clusters, total, strict=True) if w]
+            estimate = _proportion([hit for hit, _ in own], [name for _, name in own])
+        else:
+            estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
+            if estimate is not None and estimate.low == estimate.high:  # all alike, which is no certainty
+                estimate = statistics.bounded(replace(estimate, standard_error=0.0), 0.0, 1.0)
+        entry = {**_entry(estimate, unscored), "n": round(sum(total), 3)}
         found.append({"metric": "wrong", "type": type_, "template": template, **entry})
     return found
 
@@ -102,13 +111,37 @@ def _share(rows: Rows, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gap(original: Rows, negated: Rows, name: str) -> dict[str, Any]:
-    """The negation gap: over the captions (or pictures) scored in both, original minus negated."""
-    first, second = ({row["id"]: row[name] for row in rows} for rows in (original, negated))
-    estimate = statistics.paired_difference(first, second, {row["id"]: row["source"] for row in original})
+    """The negation gap: original minus negated over the items that have both, paired.
+
+    Where an item has as many captions of the one kind as of the other, the k-th belong together and both have
+    to be scored. Where it has not (a paraphrase was lost), all of its scored captions enter; then
+    the pairing is by picture alone.
+    """
+    kinds: list[dict[str, list[Mapping[str, Any]]]] = [{}, {}]
+    for found, rows in zip(kinds, (original, negated), strict=True):
+        for row in rows:
+            found.setdefault(row["item"], []).append(row)
+    values: tuple[list[float], list[float]] = ([], [])
+    clusters: tuple[list[Hashable], list[Hashable]] = ([], [])
+    n = total = 0
+    for item in {**kinds[0], **kinds[1]}:
+        own = [found.get(item, []) for found in kinds]
+        total += max(map(len, own))
+        if len(own[0]) == len(own[1]):
+            pairs = [pair for pair in zip(*own, strict=True) if all(row[name] is not None for row in pair)]
+            kept = [[pair[side] for pair in pairs] for side in (0, 1)]
+        else:
+            kept = [[row for row in rows if row[name] is not None] for rows in own]
+        if not all(kept):
+            continue
+        n += max(map(len, kept))
+        for side in (0, 1):
+            values[side].extend(row[name] for row in kept[side])
+            clusters[side].extend(own[0][0]["source"] for _ in kept[side])
+    estimate = statistics.difference_of_means(values[0], clusters[0], values[1], clusters[1])
     if estimate is not None:
-        estimate = statistics.bounded(estimate, -1.0, 1.0)
-    pairs = 0 if estimate is None else estimate.n
-    return _entry(estimate, len({*first, *second}) - pairs)
+        estimate = replace(statistics.bounded(estimate, -1.0, 1.0), n=n)
+    return _entry(estimate, total - n)
 
 
 def _proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:

@@ -2,7 +2,7 @@
 
 | quirk | `protocol="paper"` | `protocol="fixed"` |
 |---|---|---|
-| order | the right option first, as the released files have it | by the seed of the question |
+| order | the file's: in nearly all released files the right option first | by the seed of the question |
 | ties | the first of the best, so a model that scores all alike is always right | shared evenly |
 """
 
@@ -23,13 +23,13 @@ PROTOCOLS = ("fixed", "paper")
 def order(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
     """The options' indices in the order in which they are shown.
 
-    "fixed": a permutation that depends on run seed and question id only. "paper": the right option, then the
-    others as they stand.
+    "fixed": a permutation that depends on run seed and question id only. "paper": as the file has them, which
+    is what the released code compares them in.
     """
     choose("protocol", protocol, PROTOCOLS)
     places = list(range(len(question.options)))
     if protocol == "paper":
-        return [question.correct, *(k for k in places if k != question.correct)]
+        return places
     random.Random(sample_seed(seed, question.id)).shuffle(places)
     return places
 

@@ -36,7 +36,8 @@ from nein.negbench.data import (
 #: The file's word for a template -> ours.
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID}
 THEIRS = {ours: theirs for theirs, ours in WORDS.items()}
-#: Templates of the wrong options by position in the released files, whose right option is always at 0.
+#: Templates of the wrong options by position. In the released files about photographs ("real") the right
+#: option is at 0; the released table for "synthetic" has a wrong one there, so it may stand anywhere.
 POSITIONS: Mapping[str, tuple[str | None, ...]] = {
     "real": (None, HYBRID, AFFIRMATION, NEGATION),
     "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),
@@ -45,25 +46,32 @@ POSITIONS: Mapping[str, tuple[str | None, ...]] = {
 _LIMIT = 10_000_000  # characters a cell may hold
 
 
-def read_retrieval(path: Path, kind: str = ORIGINAL) -> tuple[RetrievalItem, ...]:
-    """The items of a retrieval file. Raises UserError naming file, line and column for what is wrong."""
+def read_retrieval(
+    path: Path, kind: str = ORIGINAL, *, allow_empty: bool = False
+) -> tuple[RetrievalItem, ...]:
+    """The items of a retrieval file. Raises UserError naming file, line and column for what is wrong.
+
+    allow_empty  Take items without a caption, or with an empty one. The released script for paraphrasing
+                 leaves a caption out of its list when the language model's answer cannot be read.
+    """
     rows = _rows(path, ("filepath", "captions"))
+    names = short_names(_cell(row, "filepath", path, line) for line, row in rows)
     seen: Counter[str] = Counter()
     items = []
     for line, row in rows:
         image = _cell(row, "filepath", path, line)
         items.append(
             RetrievalItem(
-                id=row.get("id") or _name(image, seen),
+                id=row.get("id") or _name(names[image], seen),
                 image=image,
                 captions=_strings(row["captions"], f"{path}, line {line}, captions"),
                 kind=kind,
                 positives=_optional(row, "positive_objects", path, line),
                 negatives=_optional(row, "negative_objects", path, line),
-                source=row.get("source") or "",
+                source=row.get("source", names[image]),
             )
         )
-    check_items(items, str(path))
+    check_items(items, str(path), allow_empty=allow_empty)
     return tuple(items)
 
 
@@ -74,6 +82,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
             the file has no columns `template_0` .. of its own. Binary files say nothing about templates.
     """
     rows = _rows(path, ("correct_answer", "caption_0", "caption_1", "image_path"))
+    names = short_names(_cell(row, "image_path", path, line) for line, row in rows)
     seen: Counter[str] = Counter()
     questions = []
     for line, row in rows:
@@ -86,14 +95,14 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
         templates = _templates(row, len(texts), correct, type_, layout, f"{path}, line {line}")
         questions.append(
             Question(
-                id=row.get("id") or _name(image, seen),
+                id=row.get("id") or _name(names[image], seen),
                 image=image,
                 options=tuple(Option(text, kind) for text, kind in zip(texts, templates, strict=True)),
                 correct=correct,
                 type=type_,
                 positives=_optional(row, "positive_objects", path, line),
                 negatives=_optional(row, "negative_objects", path, line),
-                source=row.get("source") or file_name(image),
+                source=row.get("source") or names[image],
             )
         )
     check_questions(questions, str(path))
@@ -137,8 +146,36 @@ def write_questions(path: Path, questions: Sequence[Question]) -> None:
 
 def file_name(reference: str) -> str:
     """The last part of a path of any system: what a picture is recognised by."""
-    tail = PureWindowsPath(reference).name if "\\" in reference else PurePosixPath(reference).name
-    return tail or reference
+    parts = _path_parts(reference)
+    return parts[-1] if parts else reference
+
+
+def short_names(references: Iterable[str]) -> dict[str, str]:
+    """Reference -> the shortest end of its path that no other of the references has.
+
+    Mostly the file name; "patient7/study1/view1_frontal.jpg" where, as in CheXpert, every picture has the
+    same one. What stands before such an end depends on the machine the file was made on and names nothing.
+    """
+    parts = {name: _path_parts(name) or (name,) for name in references}
+    found: dict[str, str] = {}
+    waiting, length = list(parts), 0
+    while waiting:
+        length += 1
+        groups: dict[str, list[str]] = {}
+        for name in waiting:
+            groups.setdefault("/".join(parts[name][-length:]), []).append(name)
+        waiting = []
+        for end, own in groups.items():
+            if len(own) == 1 or all(len(parts[name]) <= length for name in own):
+                found |= dict.fromkeys(own, end)
+            else:
+                waiting += own
+    return found
+
+
+def _path_parts(reference: str) -> tuple[str, ...]:
+    path = PureWindowsPath(reference) if "\\" in reference else PurePosixPath(reference)
+    return path.parts[1:] if path.anchor else path.parts
 
 
 def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
@@ -184,9 +221,8 @@ def _cell(row: Mapping[str, str], column: str, path: Path, line: int) -> str:
     return row[column].strip()
 
 
-def _name(image: str, seen: Counter[str]) -> str:
-    """An id from the file name: "000000000139.jpg", from the second row with it on "000000000139.jpg#2"."""
-    name = file_name(image)
+def _name(name: str, seen: Counter[str]) -> str:
+    """An id from a picture's name: "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
     seen[name] += 1
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
@@ -226,7 +262,7 @@ def _templates(
     if "template_0" in row:
         return [_template(row.get(f"template_{k}", ""), where) for k in range(count)]
     known: Sequence[str | None] = [None] * count
-    if type_ is not None and count == len(POSITIONS[layout]) and correct == 0:
+    if type_ is not None and count == len(POSITIONS[layout]) and (correct == 0 or layout == "synthetic"):
         known = POSITIONS[layout]
     return [type_ if k == correct else known[k] for k in range(count)]
 

@@ -24,7 +24,8 @@ class Part:
     task      "retrieval", "mcq", "binary", "mcq-control" or "binary-control".
     variant   "templated", or "rephrased" by a language model.
     files     Released names, the first that is there is read. For retrieval: original captions.
-    negated   For retrieval: released names of the file with negated captions.
+    negated   For retrieval: released names of the file with negated captions. (Those that contain "templated"
+              occur in the released code; whether the files are given out is not known.)
     """
 
     task: str
@@ -103,11 +104,18 @@ ROWS: dict[str, Row] = {
             (
                 Part(
                     RETRIEVAL,
+                    TEMPLATED,
+                    ("msr_vtt_retrieval.csv",),
+                    ("msr_vtt_retrieval_templated_llama.csv", "msr_vtt_retrieval_templated.csv"),
+                ),
+                Part(
+                    RETRIEVAL,
                     REPHRASED,
                     ("msr_vtt_retrieval.csv",),
-                    ("msr_vtt_retrieval_rephrased_llama.csv",),
+                    ("msr_vtt_retrieval_rephrased_llama.csv", "msr_vtt_retrieval_rephrased.csv"),
                 ),
-                Part(MCQ, REPHRASED, ("msr_vtt_mcq_rephrased_llama.csv",)),
+                Part(MCQ, TEMPLATED, ("msr_vtt_mcq_templated_llama.csv", "msr_vtt_mcq_templated.csv")),
+                Part(MCQ, REPHRASED, ("msr_vtt_mcq_rephrased_llama.csv", "msr_vtt_mcq_rephrased.csv")),
             ),
         ),
         Row(

@@ -7,10 +7,12 @@ Choice row: id, source, type, templates, correct, shown, scores, shares, credit,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from metrics.base import choose
 from metrics.dual.base import prepare
 from nein.negbench import mcq, retrieval
 from nein.negbench.data import ChoiceTask, Question, RetrievalItem, RetrievalTask
@@ -26,53 +28,93 @@ def retrieval_rows(
     *,
     scale: float = 1.0,
     bias: float = 0.0,
+    protocol: str = "fixed",
 ) -> list[dict[str, Any]]:
     """One row per caption (text_to_image) and per picture (image_to_text), of either kind.
 
-    The gallery of a kind is every picture, and every caption, of its items that could be encoded. A caption
-    that occurs for two pictures is two captions.
+    protocol  What a caption is looked for among. "fixed": every picture of the task that could be encoded,
+              once, so that original and negated captions search the same gallery even where a file lacks some
+              pictures or has one in several rows. "paper": the rows of the caption's own file, as released.
+
+    A caption that occurs for two pictures is two captions.
     """
+    choose("protocol", protocol, mcq.PROTOCOLS)
     rows = []
     for items in (task.original, task.negated):
-        rows += _one_kind(items, pictures, texts, scale, bias)
+        own = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
+        rows += _one_kind(items, own, pictures, texts, scale, bias)
     return rows
+
+
+@dataclass(frozen=True)
+class _Gallery:
+    """`images`: a reference per entry; `place`: per item, its entry."""
+
+    images: list[str]
+    place: list[int]
+
+
+def _once(references: Sequence[str], items: Sequence[RetrievalItem]) -> _Gallery:
+    place = {name: index for index, name in enumerate(references)}
+    return _Gallery(list(references), [place[item.image] for item in items])
+
+
+def _as_filed(items: Sequence[RetrievalItem]) -> _Gallery:
+    return _Gallery([item.image for item in items], list(range(len(items))))
 
 
 def _one_kind(
     items: Sequence[RetrievalItem],
+    gallery: _Gallery,
     pictures: Encoded,
     texts: Encoded,
     scale: float,
     bias: float,
 ) -> list[dict[str, Any]]:
-    shown = [item for item in items if item.image in pictures.rows]
-    gallery = prepare(pictures.features[[pictures.rows[item.image] for item in shown]])
-    place = {item.id: index for index, item in enumerate(shown)}
-    captions = [(item, k) for item in shown for k, text in enumerate(item.captions) if text in texts.rows]
-    queries = prepare(texts.features[[texts.rows[item.captions[k]] for item, k in captions]])
-    own: list[list[int]] = [[] for _ in shown]
-    for index, (item, _) in enumerate(captions):
-        own[place[item.id]].append(index)
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    there = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
+    column = {index: number for number, index in enumerate(there)}
+    shown = prepare(pictures.features[[pictures.rows[gallery.images[index]] for index in there]])
+    captions = [
+        (column[entry], item, k)
+        for item, entry in zip(items, gallery.place, strict=True)
+        if entry in column
+        for k, text in enumerate(item.captions)
+        if _why_not(text, texts) == ""
+    ]
+    queries = prepare(texts.features[[texts.rows[item.captions[k]] for _, item, k in captions]])
+    own: dict[int, list[int]] = {}
+    for index, (entry, _, _) in enumerate(captions):
+        own.setdefault(entry, []).append(index)
+    to_image: dict[str, dict[str, Any]] = {}
+    to_text: dict[int, dict[str, Any]] = {}
     if captions:
-        ranks = retrieval.ranks(queries, gallery, [[place[item.id]] for item, _ in captions])
-        for row, (item, k) in zip(_ranked(ranks, scale, bias), captions, strict=True):
-            found[TEXT_TO_IMAGE, f"{item.id}#{k}"] = row
-        with_caption = [index for index, entries in enumerate(own) if entries]
-        ranks = retrieval.ranks(gallery[with_caption], queries, [own[index] for index in with_caption])
-        for row, index in zip(_ranked(ranks, scale, bias), with_caption, strict=True):
-            found[IMAGE_TO_TEXT, shown[index].id] = row
+        ranks = retrieval.ranks(queries, shown, [[entry] for entry, _, _ in captions])
+        for row, (_, item, k) in zip(_ranked(ranks, scale, bias), captions, strict=True):
+            to_image[f"{item.id}#{k}"] = row
+        ranks = retrieval.ranks(shown[list(own)], queries, list(own.values()))
+        to_text = dict(zip(own, _ranked(ranks, scale, bias), strict=True))
     rows = []
-    for item in items:
+    asked: set[int] = set()
+    for item, entry in zip(items, gallery.place, strict=True):
         about = {"item": item.id, "source": item.cluster, "kind": item.kind}
-        unreadable = pictures.reasons.get(item.image)
+        unreadable = pictures.reasons.get(item.image, "")
         for k, text in enumerate(item.captions):
             name = f"{item.id}#{k}"
-            reason = unreadable or texts.reasons.get(text, "")
-            rows.append(_row(name, about, TEXT_TO_IMAGE, found, reason))
-        reason = unreadable or "none of its captions could be encoded"
+            reason = unreadable or _why_not(text, texts)
+            rows.append(_row(name, about, TEXT_TO_IMAGE, to_image.get(name), reason))
+        if entry in asked:  # another row about the same picture, which is one query
+            continue
+        asked.add(entry)
+        reason = unreadable or (
+            "none of its captions could be encoded" if item.captions else "it has no caption"
+        )
+        found = to_text.get(column[entry]) if entry in column else None
         rows.append(_row(item.id, about, IMAGE_TO_TEXT, found, reason))
     return rows
+
+
+def _why_not(text: str, texts: Encoded) -> str:
+    return texts.reasons.get(text, "") if text.strip() else "the caption is empty"
 
 
 def _ranked(ranks: retrieval.Ranks, scale: float, bias: float) -> list[dict[str, Any]]:
@@ -89,13 +131,8 @@ def _ranked(ranks: retrieval.Ranks, scale: float, bias: float) -> list[dict[str,
 
 
 def _row(
-    name: str,
-    about: Mapping[str, Any],
-    direction: str,
-    found: Mapping[tuple[str, str], Mapping[str, Any]],
-    reason: str,
+    name: str, about: Mapping[str, Any], direction: str, values: Mapping[str, Any] | None, reason: str
 ) -> dict[str, Any]:
-    values = found.get((direction, name))
     if values is not None:
         return {"id": name, **about, "direction": direction, **values, "reason": ""}
     empty: dict[str, Any] = {"rank": None, "tied": None, "score": None}

@@ -60,22 +60,28 @@ def evaluate(config: NegbenchConfig, world: World) -> str | None:
     atomic.check_writable(config.out_dir)
     device = world.device(config.device)
     with _lock(config.out_dir) if world.is_main else contextlib.nullcontext():
-        for choice in choices:
-            _model(config, choice, sets, selected, device, world)
+        plans = [(choice, _begin(config, choice, sets, selected, device, world)) for choice in choices]
+        world.barrier()
+        for choice, work in plans:
+            _model(config, choice, work, selected, device, world)
         text = report.report(config.out_dir) if world.is_main else None
     world.barrier()
     return text
 
 
-def _model(
+Work = Sequence[tuple[DataSet, EvalDir]]
+
+
+def _begin(
     config: NegbenchConfig,
     choice: Choice,
     sets: Sequence[DataSet],
     selected: Mapping[str, Sequence[Task]],
     device: str,
     world: World,
-) -> None:
-    """One model on all data sets. It is loaded once, and only if something is missing."""
+) -> Work:
+    """The data sets of a model with their run directories, begun or gone on with; nothing is loaded."""
+    zoo.check(choice)
     work = [(data, EvalDir(config.out_dir / choice.slug / data.name)) for data in sets if selected[data.name]]
     if choice.kind == "vlm":
         work = [
@@ -88,7 +94,18 @@ def _model(
             run.open(_identity(config, choice, data, device), _entries(config, data, world, device),
                      overwrite=config.overwrite)  # fmt: skip
             _check_weights(choice, run)
-    world.barrier()
+    return work
+
+
+def _model(
+    config: NegbenchConfig,
+    choice: Choice,
+    work: Work,
+    selected: Mapping[str, Sequence[Task]],
+    device: str,
+    world: World,
+) -> None:
+    """One model on all data sets. It is loaded once, and only if something is missing."""
     known = _known(work)
 
     def load() -> Any:
@@ -166,7 +183,7 @@ def _rows(
         about = run.manifest()["models"]["model"]
     own = {"scale": about["scale"], "bias": about["bias"]}
     if isinstance(task, RetrievalTask):
-        return results.retrieval_rows(task, pictures, texts, **own)
+        return results.retrieval_rows(task, pictures, texts, **own, protocol=config.protocol)
     return results.choice_rows(
         task, pictures, texts, **own, features=config.features, protocol=config.protocol, seed=config.seed
     )
@@ -198,7 +215,7 @@ def _identity(config: NegbenchConfig, choice: Choice, data: DataSet, device: str
         "dtype": config.dtype,
         "device": device.partition(":")[0],
         "batch_size": config.batch_size,
-        "data": data.sha256,
+        "data": f"{data.name} {data.sha256[:16]}",
         "protocol": config.protocol,
         "seed": config.seed,
         "image_rule": images.RULE,

@@ -66,7 +66,7 @@ def load(
     Raises UserError, one sentence, for a set that is not there (with where to get it) and for wrong files.
     """
     if data == NANO:
-        if list(names) not in (["all"], [NANO]):
+        if not set(names) <= {"all", NANO}:
             raise UserError(
                 f"--datasets is '{','.join(names)}', but --data is nano, which is a data set of its own; "
                 "give --data FOLDER with the CSV files."
@@ -83,12 +83,12 @@ def load(
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
     roots = _roots(image_roots)
-    wanted = [*ROWS] if list(names) == ["all"] else list(names)
+    wanted = [*ROWS] if "all" in names else list(dict.fromkeys(names))
     for name in wanted:
         if name not in ROWS:
             raise unknown("data set", name, ROWS)
     found = {name: _parts(ROWS[name], folder) for name in wanted}
-    if list(names) == ["all"]:
+    if "all" in names:
         found = {name: parts for name, parts in found.items() if parts}
         if not found:
             raise UserError(f"'{data}' has none of NegBench's files; {CSV_FILES}.")
@@ -223,14 +223,11 @@ def _dataset(
     media = Files(root, beside=_beside(parts) or beside)
     tasks: list[Task] = []
     for part, files in parts:
-        for path in files:
-            if path is not None:
-                _check_sum(row, path)
         name = f"{row.name}/{part.task}"
-        origin = {"files": [path.name for path in files if path is not None]}
+        origin = {"files": {path.name: _check_sum(row, path) for path in files if path is not None}}
         if part.task == RETRIEVAL:
             original, negated = (
-                official.read_retrieval(path, kind) if path is not None else ()
+                official.read_retrieval(path, kind, allow_empty=True) if path is not None else ()
                 for path, kind in zip(files, (ORIGINAL, NEGATED), strict=True)
             )
             tasks.append(RetrievalTask(name, original, negated, media, part.variant, origin))
@@ -274,7 +271,12 @@ def _beside(parts: Sequence[tuple[Part, list[Path | None]]]) -> Path | None:
     return next((path.parent for _, files in parts for path in files if path is not None), None)
 
 
-def _check_sum(row: Row, path: Path) -> None:
-    known = row.sha256.get(path.name)
-    if known is not None and hashlib.sha256(path.read_bytes()).hexdigest() != known:
+def _check_sum(row: Row, path: Path) -> str:
+    """The file's SHA-256; a warning where that of the released file is known and another."""
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    if found != row.sha256.get(path.name, found):
         log.warning("'%s' is not the released file (its SHA-256 differs)", path)
+    return found

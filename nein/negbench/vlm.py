@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,15 @@ from metrics.choices import Asked, ChoiceModel, Reply, answer_each, prompt
 from metrics.letters import LETTERS, parse
 from nein import images, journal
 from nein.blocks import prefetch, share
+from nein.errors import UserError
 from nein.negbench import mcq
 from nein.negbench.data import ChoiceTask, Question
 from nein.negbench.encode import UNUSABLE
 from nein.world import World
 
+#: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
+PICTURE, MODEL = "picture", "model"
+SILENT = "the endpoint gave no answer"
 QUESTION = "Which caption describes the image?"
 
 
@@ -76,35 +80,66 @@ def ask(
                  letter could be read or nothing was answered.
     fingerprint  The model's, where an earlier command has loaded it; a finished run then loads nothing.
 
-    Blocks are cut over all questions and journalled one by one: running again asks only what is missing.
+    Blocks are cut over all questions and journalled one by one: running again asks only what is missing, and
+    what failed. Raises UserError when an endpoint has stopped answering altogether.
     """
     blocks = [task.questions[i : i + batch_size] for i in range(0, len(task.questions), batch_size)]
     wanted = blocks[: -(-needed // batch_size)]
     key = None if fingerprint is None else _key(task, manner, fingerprint)
     done = {} if key is None else _done(journals, key)
-    world.barrier()  # all have read the journals before one of them writes
-    if any(number not in done for number in range(len(wanted))):
+    if any(_open(task, block, done) for block in wanted):
         asked = model()
         key = _key(task, manner, asked.fingerprint)
         done = _done(journals, key)
-        todo = [number for number in range(len(wanted)) if number not in done]
-        mine = share(todo, world.rank, world.size)
-
-        def read(number: int) -> list[np.ndarray | str]:
-            return [_picture(task, question) for question in wanted[number]]
-
-        quiet = not world.is_main or None
-        with (
-            journal.Journal(journals, "answers", world.rank) as lines,
-            tqdm(total=len(mine), desc=f"questions of {label}", unit="block", disable=quiet) as bar,
-        ):
-            for number, pictures in prefetch(read, mine):
-                rows = _block(asked, wanted[number], pictures, manner)
-                lines.append({"block": number, "key": key, "rows": rows})
-                bar.update(1)
+        todo = [number for number, block in enumerate(wanted) if _open(task, block, done)]
+        world.barrier()  # all have read the journals before one of them writes
+        _ask_blocks(asked, task, wanted, todo, done, journals, key, manner, world, label)
         world.barrier()
         done = _done(journals, key)
-    return {row["id"]: row for number in range(len(wanted)) for row in done.get(number, [])}
+    lost = [question.id for block in wanted for question in block if question.id not in done]
+    if lost:
+        raise UserError(f"{label}: {len(lost)} answers are missing; give the same command again.")
+    return {question.id: done[question.id] for block in wanted for question in block}
+
+
+def _ask_blocks(
+    model: ChoiceModel,
+    task: ChoiceTask,
+    blocks: Sequence[Sequence[Question]],
+    todo: Sequence[int],
+    done: Mapping[str, dict[str, Any]],
+    journals: Path,
+    key: str,
+    manner: Manner,
+    world: World,
+    label: str,
+) -> None:
+    """Asks this process's share of the blocks `todo`; each is in the journal before the next is asked."""
+    mine = share(todo, world.rank, world.size)
+    # Questions to an endpoint do not share a batch: those that it has answered need not be asked again.
+    kept = {name: row for name, row in done.items() if not row["failed"]} if model.concurrent else {}
+    open_ = [[question for question in block if question.id not in kept] for block in blocks]
+
+    def read(number: int) -> list[np.ndarray | str]:
+        return [_picture(task, question) for question in open_[number]]
+
+    silent, limit = 0, 2 * model.concurrent + 4
+    quiet = not world.is_main or None
+    with (
+        journal.Journal(journals, "answers", world.rank) as lines,
+        tqdm(total=len(mine), desc=f"questions of {label}", unit="block", disable=quiet) as bar,
+    ):
+        for number, pictures in prefetch(read, mine):
+            rows = _block(model, open_[number], pictures, manner)
+            lines.append({"block": number, "key": key, "rows": rows})
+            bar.update(1)
+            for row in rows:
+                silent = silent + 1 if row["reason"].startswith(SILENT) else 0
+            if silent >= limit:
+                raise UserError(
+                    f"The endpoint left {silent} questions in a row without an answer; "
+                    "see that it runs, then give the same command again to go on."
+                )
 
 
 def _block(
@@ -122,14 +157,27 @@ def _block(
     rows = []
     for i, (question, order) in enumerate(zip(questions, orders, strict=True)):
         if i not in found:
-            answer, letter, reason = None, None, f"{UNUSABLE}{pictures[i]}"
+            answer, letter, reason, failed = None, None, f"{UNUSABLE}{pictures[i]}", PICTURE
         else:
             answer, (letter, reason) = found[i].text, _letter(found[i], question, order, manner)
+            failed = MODEL if found[i].error else ""
         chosen = None if letter is None else order[LETTERS.index(letter)]
         rows.append(
-            {"id": question.id, "answer": answer, "letter": letter, "chosen": chosen, "reason": reason}
-        )
+            {"id": question.id, "answer": answer, "letter": letter, "chosen": chosen, "reason": reason,
+             "failed": failed})  # fmt: skip
     return rows
+
+
+def _open(task: ChoiceTask, block: Sequence[Question], done: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a block has to be asked: for the first time, because the model failed on one of its questions
+    (a timeout, say), or because a picture that could not be read is there now."""
+    for question in block:
+        row = done.get(question.id)
+        if row is None or row["failed"] == MODEL:
+            return True
+        if row["failed"] == PICTURE and not isinstance(_picture(task, question), str):
+            return True
+    return False
 
 
 def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Manner) -> tuple[str | None, str]:
@@ -155,14 +203,19 @@ def _picture(task: ChoiceTask, question: Question) -> np.ndarray | str:
     return np.concatenate([np.concatenate(frames[:half], 1), np.concatenate(frames[half:], 1)], 0)
 
 
-def _done(journals: Path, key: str) -> dict[int, list[dict[str, Any]]]:
-    return {
-        record["block"]: record["rows"]
-        for record in journal.read(journals, "answers")
-        if record["key"] == key
-    }
+def _done(journals: Path, key: str) -> dict[str, dict[str, Any]]:
+    """Question id -> its row; of a question asked twice, one that is no failure if there is one."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in journal.read(journals, "answers"):
+        for row in record["rows"] if record["key"] == key else ():
+            if row["id"] not in found or not row["failed"]:
+                found[row["id"]] = row
+    return found
 
 
 def _key(task: ChoiceTask, manner: Manner, fingerprint: str) -> str:
-    text = json.dumps([task.name, task.variant, task.sha256, asdict(manner), fingerprint], sort_keys=True)
+    # "2": rows say what failed.
+    text = json.dumps(
+        ["2", task.name, task.variant, task.sha256, asdict(manner), fingerprint], sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -50,6 +50,10 @@ MODELS: dict[str, Model] = {
     for row in (
         Model("clip", "open_clip:ViT-B-32/openai", "", _row("CLIP", "CLIP-OpenAI")),
         Model("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _row(None, "CLIP-Laion400M")),
+        # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
+        Model(
+            "clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "", _row(None, "CLIP-Laion400M")
+        ),
         Model("clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "", _row(None, "CLIP-datacomp")),
         Model("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", _row(None, "CLIP-Laion2B-Large")),
         Model("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", _row(None, "CLIP-Laion2B-Huge")),
@@ -133,6 +137,28 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
                 "hub id owner/name, open_clip:ARCHITECTURE/TAG, nano:clip, or random."
             )
     return models.resolve(reference)
+
+
+def check(choice: Choice) -> None:
+    """Looks at a model's folder, file or tag and loads nothing: a command with several models must not find
+    out about the last of them once it has worked for hours. Hub ids are not asked for.
+
+    Raises MetricError, one sentence.
+    """
+    from metrics.loading import check_folder, split_reference
+
+    where = choice.reference
+    if choice.kind == "vlm":
+        if metrics.special_reference(where) is None:
+            check_folder(split_reference(where, choice.revision)[0])
+        return
+    prefix = metrics.dual_prefix(where)
+    if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
+        from metrics.dual import openclip
+
+        openclip.check(where)
+    elif prefix is None:
+        check_folder(split_reference(where, choice.revision)[0])
 
 
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from nein.negbench import config, official, report, run
 from nein.negbench.data import AFFIRMATION, HYBRID, NEGATED, NEGATION, Option, Question, RetrievalItem
+from nein.world import World
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
@@ -49,6 +52,28 @@ def questions(count: int = 12, pictures: int = 8) -> tuple[Question, ...]:
         name = f"{i % pictures:03d}.png"
         found.append(Question(f"q{i}", name, options, 0, type_, source=name))
     return tuple(found)
+
+
+def write_data(folder: Path) -> Path:
+    """The released files of COCO and CheXpert's binary sets, by hand, below a new folder."""
+    (folder / "images").mkdir(parents=True)
+    original, negated = items()
+    official.write_retrieval(folder / "images" / "COCO_val_retrieval.csv", original)
+    name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
+    official.write_retrieval(folder / "images" / name, negated)
+    rows = ["correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path"]
+    words = {"affirmation": "positive", "negation": "negative", "hybrid": "hybrid"}
+    for q in questions():
+        texts = ",".join(f'"{o.text}"' for o in q.options)
+        rows.append(f"0,{texts},{words[q.type or '']},/cluster/val2017/{q.image}")
+    (folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv").write_text("\n".join(rows) + "\n")
+    for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):
+        lines = [f'0,"There is no {n}","There is a {n}",/x/{i:03d}.png' for i, n in enumerate("abcdefgh")]
+        if k:
+            lines = [line.replace("There is no", "We see a") for line in lines]
+        text = "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(lines) + "\n"
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -130,3 +155,26 @@ def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
             a, b = image.astype(float), text.astype(float)
             found[i, j] = a @ b / np.sqrt((a @ a) * (b @ b))
     return found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path / "data")
+
+
+def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.NegbenchConfig:
+    line = ["--data", str(data), "--image-root", str(pictures), "--out", str(tmp_path / "out")]
+    line += ["--batch-size", "3", "--device", "cpu", *extra]
+    return config.parse(line)[0]
+
+
+def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:
+    """Runs the command; (model/data set) -> summary."""
+    options = settings(tmp_path, data, pictures, *extra)
+    run.evaluate(options, World())
+    return {f"{s['row'] or s['model']}/{s['dataset']}": s for s in report.read(options.out_dir)}
+
+
+def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:
+    folder = tmp_path / "out" / model / dataset / "samples"
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

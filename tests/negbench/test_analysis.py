@@ -174,6 +174,20 @@ def test_a_sentence_transformer_is_read_through_its_library(
     assert "| st " in capsys.readouterr().out.replace("|:", "| ")
 
 
+def test_two_models_of_one_name_are_both_in_the_table(
+    tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
+    line = ["--model", f"{clip_folder},{other}", "--objects", "dog/cat,car/cup", "--device", "cpu"]
+    command.main([*line, "--out", str(tmp_path / "out")])
+    capsys.readouterr()
+    rows = list(csv.DictReader((tmp_path / "out" / "measures.csv").open()))
+    assert {row["model"] for row in rows} == {str(clip_folder), str(other)}
+    assert len(rows) == 2 * len(MEASURES)
+
+
 @pytest.mark.parametrize(
     "line, said",
     [
@@ -181,6 +195,8 @@ def test_a_sentence_transformer_is_read_through_its_library(
         (["--objects", "dog/dog"], "pairs of two objects"),
         (["--model", ","], "No model was named"),
         (["--model", "clop"], "did you mean 'clip'"),
+        (["--device", "gpu"], "--device is 'gpu'"),
+        (["--objects", "dog/cat,"], "pairs of two objects"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -> None:

@@ -72,7 +72,11 @@ def test_siglip_scores_as_its_own_forward_does(siglip_folder: Path) -> None:
     model = metrics.load_dual(str(siglip_folder))
     theirs = SiglipModel.from_pretrained(siglip_folder).eval()
     words = AutoTokenizer.from_pretrained(siglip_folder)(
-        TEXTS, padding="max_length", max_length=20, truncation=True, return_tensors="pt"
+        [text.lower() for text in TEXTS],
+        padding="max_length",
+        max_length=20,
+        truncation=True,
+        return_tensors="pt",
     )
     processor = AutoImageProcessor.from_pretrained(siglip_folder, backend="pil")
     pixels = processor(images=[Image.fromarray(p) for p in PICTURES], return_tensors="pt")["pixel_values"]
@@ -117,6 +121,30 @@ def test_a_tag_whose_weights_need_quick_gelu_gets_it() -> None:
     assert not openclip._needs_quick_gelu(open_clip, "ViT-B-32", "datacomp_xl_s13b_b90k")
 
 
+@pytest.mark.parametrize(
+    "reference, expected",
+    [
+        ("open_clip:ViT-B-32/laion400m_e32", True),
+        ("open_clip:ViT-B-32/laion400m_e32#gelu", False),  # as the released scripts ran these weights
+        ("open_clip:ViT-B-32/datacomp_xl_s13b_b90k#quickgelu", True),
+    ],
+)
+def test_the_activation_can_be_said(monkeypatch: pytest.MonkeyPatch, reference: str, expected: bool) -> None:
+    import open_clip
+
+    asked = []
+
+    def create(name: str, tag: str, **options: Any) -> Any:
+        asked.append((name, tag, options["force_quick_gelu"]))
+        raise RuntimeError("no weights here")
+
+    monkeypatch.setattr(open_clip, "create_model_from_pretrained", create)
+    with pytest.raises(metrics.MetricError, match="no weights here"):
+        metrics.load_dual(reference)
+    tag = reference.partition("/")[2].partition("#")[0]
+    assert asked == [("ViT-B-32", tag, expected)]
+
+
 def test_a_pickle_that_would_run_something_is_not_run(tmp_path: Path) -> None:
     import pickle
 
@@ -147,6 +175,7 @@ def test_a_state_dict_of_another_architecture_is_refused_whole(
         ("open_clip:ViT-B-32", "names no weights"),
         ("open_clip:ViT-B32/openai", "Did you mean 'ViT-B-32'"),
         ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
+        ("open_clip:ViT-B-32/openai#relu", "Unknown activation 'relu'"),
         ("open_clip:ViT-B-32/negclip.pth", "nein-negbench convert"),
         ("open_clip:ViT-B-32/x.safetensors", "There is no file 'x.safetensors'"),
         ("conch:x.bin", "non-commercial research"),
@@ -220,3 +249,56 @@ def test_similarity_is_the_cosine_of_every_pair() -> None:
     assert similarity(prepare(a), prepare(b)) == pytest.approx(brute_force(a, b), abs=1e-6)
     assert normalise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
     assert (normalise(a * 4) == normalise(a)).all()
+
+
+@pytest.fixture(scope="module")
+def medical_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token, BERT's tokenizer."""
+    from open_clip.factory import CustomTextCLIP
+    from transformers import BertConfig
+
+    root = tmp_path_factory.mktemp("medical")
+    words = tiny.tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
+    BertConfig(
+        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
+    ).save_pretrained(root / "bert")  # fmt: skip
+    words.save_pretrained(root / "bert")
+    shape: dict[str, Any] = {
+        "embed_dim": 24,
+        "vision_cfg": {
+            "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "",
+            "timm_proj": "linear", "image_size": 160,
+        },
+        "text_cfg": {
+            "hf_model_name": str(root / "bert"), "hf_tokenizer_name": str(root / "bert"),
+            "hf_proj_type": "mlp", "hf_pooler_type": "cls_last_hidden_state_pooler", "context_length": 32,
+        },
+    }  # fmt: skip
+    (root / "shape.json").write_text(json.dumps(shape))
+    with tiny.seeded(8):
+        own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
+        torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
+    convert.main(["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")])
+    return root / "model"
+
+
+def test_a_model_with_a_text_tower_of_transformers_scores_as_its_own_forward_does(
+    medical_folder: Path,
+) -> None:
+    import open_clip
+
+    theirs, transform = open_clip.create_model_from_pretrained(f"local-dir:{medical_folder}")
+    theirs.eval()
+    pixels = torch.stack([transform(Image.fromarray(p)) for p in PICTURES])
+    with torch.no_grad():
+        images, texts, scale = theirs(pixels, open_clip.get_tokenizer(f"local-dir:{medical_folder}")(TEXTS))[
+            :3
+        ]
+        own = scale * images @ texts.T
+    model = metrics.load_dual(str(medical_folder))
+    assert model.describe()["class"] == "CustomTextCLIP"
+    assert type(theirs.text).__name__ == "HFTextEncoder"
+    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
+    assert own_score(model, cosine) == pytest.approx(own.numpy(), rel=1e-4)
+    assert np.ptp(own.numpy(), axis=1).min() > 1e-3

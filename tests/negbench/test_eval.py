@@ -16,49 +16,7 @@ import metrics.encoders.clip
 from nein.errors import UserError
 from nein.negbench import command, config, encode, official, published, registry, report, run, sources, zoo
 from nein.world import World
-from tests.negbench.conftest import items, questions
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """The released files of COCO, CheXpert's binary sets, and a set of one's own, by hand."""
-    folder = tmp_path / "data"
-    (folder / "images").mkdir(parents=True)
-    original, negated = items()
-    official.write_retrieval(folder / "images" / "COCO_val_retrieval.csv", original)
-    name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
-    official.write_retrieval(folder / "images" / name, negated)
-    rows = ["correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path"]
-    words = {"affirmation": "positive", "negation": "negative", "hybrid": "hybrid"}
-    for q in questions():
-        texts = ",".join(f'"{o.text}"' for o in q.options)
-        rows.append(f"0,{texts},{words[q.type or '']},/cluster/val2017/{q.image}")
-    (folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv").write_text("\n".join(rows) + "\n")
-    for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):
-        lines = [f'0,"There is no {n}","There is a {n}",/x/{i:03d}.png' for i, n in enumerate("abcdefgh")]
-        if k:
-            lines = [line.replace("There is no", "We see a") for line in lines]
-        text = "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(lines) + "\n"
-        (folder / name).write_text(text)
-    return folder
-
-
-def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.NegbenchConfig:
-    line = ["--data", str(data), "--image-root", str(pictures), "--out", str(tmp_path / "out")]
-    line += ["--batch-size", "3", "--device", "cpu", *extra]
-    return config.parse(line)[0]
-
-
-def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:
-    """Runs the command; (model/data set) -> summary."""
-    options = settings(tmp_path, data, pictures, *extra)
-    run.evaluate(options, World())
-    return {f"{s['row'] or s['model']}/{s['dataset']}": s for s in report.read(options.out_dir)}
-
-
-def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:
-    folder = tmp_path / "out" / model / dataset / "samples"
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
 
 
 def test_the_released_files_are_evaluated_as_they_are(
@@ -185,51 +143,17 @@ def test_a_selection_changes_no_row(tmp_path: Path, data: Path, pictures: Path, 
     assert own["mcq.rephrased.jsonl"].splitlines() == all_rows[:5]
 
 
-def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pictures: Path) -> None:
-    evaluate(tmp_path, data, pictures, "--model", "random")
-    with pytest.raises(UserError, match="made with protocol fixed, not paper"):
-        evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper")
-    found = evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper", "--overwrite")
-    assert found["random/coco"]["protocol"] == "paper"
-
-
-def test_replaced_weights_are_noticed(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
-    import shutil
-
-    copy = tmp_path / "model"
-    shutil.copytree(clip_folder, copy)
-    evaluate(tmp_path, data, pictures, "--model", str(copy))
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(copy / "model.safetensors")
-    tensors["logit_scale"] += 1
-    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match="have changed since"):
-        evaluate(tmp_path, data, pictures, "--model", str(copy))
-
-
-def test_missing_and_broken_pictures_are_unscored_and_counted(
+def test_two_models_of_one_name_are_told_apart(
     tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
 ) -> None:
     import shutil
 
-    own = tmp_path / "pictures"
-    shutil.copytree(pictures, own)
-    (own / "deep" / "002.png").unlink()
-    (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
-    found = evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")["clip/coco"]
-    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
-    assert entry is not None
-    assert (entry["n"], entry["n_unscored"]) == (9, 3)
-    text = (tmp_path / "out" / "table.md").read_text()
-    assert "3 unscored" in text
-    assert "there is no file of this name" in text
-    for name in ("002.png", "005.png"):  # mended, the same command reads them
-        shutil.copy(pictures / "deep" / name, own / "deep" / name)
-    evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")
-    evaluate(tmp_path / "b", data, pictures, "--model", str(clip_folder), "--datasets", "coco")
-    name = next(p.name for p in (tmp_path / "out").glob("clip*"))
-    assert rows_of(tmp_path, name, "coco") == rows_of(tmp_path / "b", name, "coco")
+    other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
+    options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
+    run.evaluate(options, World())
+    names = {summary["model"] for summary in report.read(options.out_dir)}
+    assert len(names) == 2
+    assert all(name.startswith(f"{clip_folder.name}-") for name in names)
 
 
 def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, pictures: Path) -> None:
@@ -268,49 +192,6 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, 
         evaluate(tmp_path, folder, folder, "--model", model, "--pooling", "average-first")
 
 
-@pytest.mark.parametrize(
-    "line, said",
-    [
-        (["--model", "clop"], "did you mean 'clip'"),
-        (["--model", "negclip"], "nein-negbench convert --architecture ViT-B-32 negclip.pth"),
-        (["--model", "conch"], "non-commercial research"),
-        (["--model", "none"], "No model was named"),
-        (["--datasets", "cocoa"], "did you mean 'coco'"),
-        (["--tasks", "mcqs"], "did you mean 'mcq'"),
-        (["--data", "nowhere"], "--data is 'nowhere'"),
-        (["--datasets", "coco"], "--data is nano"),
-        (["--preset", "paper"], "--data FOLDER"),
-        (["--protocol", "papr"], "papr"),
-        (["--scenes", "0"], "0"),
-        (["--device", "gpu"], "--device is 'gpu'"),
-        (["--split", "dev", "--data", "."], "--data nano"),
-        (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
-        (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
-    ],
-)
-def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
-    line = [str(data) if word == "DATA" else word for word in line]
-    with pytest.raises(UserError) as caught:
-        run.evaluate(config.parse([*line, "--out", str(tmp_path / "out")])[0], World())
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_absent_set_says_where_it_is(tmp_path: Path, data: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        sources.load(str(data), names=["voc2007"])
-    assert "VOC2007_mcq.csv" in str(caught.value)
-    assert "drive.google.com" in str(caught.value)
-    assert "VOCtest_06-Nov-2007.tar" in str(caught.value)
-    with pytest.raises(UserError, match="has none of NegBench's files"):
-        sources.load(str(_empty(tmp_path)))
-
-
-def _empty(tmp_path: Path) -> Path:
-    (tmp_path / "empty").mkdir()
-    return tmp_path / "empty"
-
-
 def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
     asked, (original, negated) = questions(), items()
     expected = set()
@@ -329,18 +210,6 @@ def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
             e for e in expected if e[0].startswith(row.name + "/")
         }
     assert {"coco", "voc2007", "hardneg-syn", "msr-vtt", "chexpert", "ham10000", "own"} == set(registry.ROWS)
-
-
-def test_a_changed_release_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
-) -> None:
-    official.write_questions(tmp_path / "VOC2007_mcq.csv", questions())
-    row = registry.ROWS["voc2007"]
-    from dataclasses import replace
-
-    monkeypatch.setitem(registry.ROWS, "voc2007", replace(row, sha256={"VOC2007_mcq.csv": "0" * 64}))
-    sources.load(str(tmp_path))
-    assert "is not the released file" in caplog.text
 
 
 def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:

@@ -45,10 +45,13 @@ def test_the_order_depends_on_seed_and_question_alone() -> None:
     assert set(first) == {0, 1, 2, 3}  # the right one stands anywhere
 
 
-def test_the_released_order_puts_the_right_option_first() -> None:
+def test_the_released_order_is_the_files() -> None:
     (question,) = questions(1)
     assert mcq.order(question, 0, "paper") == [0, 1, 2, 3]
-    assert mcq.order(replace(question, correct=2), 0, "paper") == [2, 0, 1, 3]
+    # The released code moves nothing: where a file has the right option elsewhere, ties do not help it.
+    moved = replace(question, correct=2)
+    assert mcq.order(moved, 0, "paper") == [0, 1, 2, 3]
+    assert mcq.shares([1.0] * 4, mcq.order(moved, 0, "paper"), "paper")[moved.correct] == 0.0
 
 
 def test_ties_are_shared_or_go_to_the_first_shown() -> None:

@@ -15,11 +15,11 @@ from nein.negbench.media import Drawn, Files
 from tests.metrics import tiny
 
 
-def write_video(path: Path, length: int, rate: int = 10) -> Path:
+def write_video(path: Path, length: int, rate: int = 10, **options: str) -> Path:
     """A video whose n-th frame is grey of level 5 n (modulo 255)."""
     import av
 
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream("mpeg4", rate=rate)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         for number in range(length):
@@ -70,11 +70,11 @@ def test_drawn_pictures_come_from_the_function() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 40, 300, 301])
-def test_four_frames_are_the_middles_of_four_equal_parts(length: int) -> None:
+def test_frames_are_the_middles_of_four_equal_parts(length: int) -> None:
     found = video.frame_numbers(length)
-    edges = [int((length - 1) * k / 4) for k in range(5)]
+    count = min(4, length)
+    edges = [int((length - 1) * k / count) for k in range(count + 1)]
     assert found == [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
-    assert len(found) == 4
     assert min(found) >= 0
     assert max(found) < length
 
@@ -88,9 +88,12 @@ def test_the_frames_of_a_video_are_the_ones_asked_for(tmp_path: Path) -> None:
     assert path.is_file()
 
 
-def test_a_short_video_repeats_frames(tmp_path: Path) -> None:
+def test_a_video_of_fewer_frames_has_as_many_as_it_has(tmp_path: Path) -> None:
+    # Released sampler: min(4, length) intervals; more would weigh the first frame twice in the mean.
+    assert video.frame_numbers(3) == [0, 0, 2]
+    assert video.frame_numbers(1) == [0]
     write_video(tmp_path / "v.mp4", 2)
-    assert len(video.frames(tmp_path / "v.mp4")) == 4
+    assert len(video.frames(tmp_path / "v.mp4")) == 2
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
@@ -106,6 +109,38 @@ def test_a_truncated_video_is_an_error_of_that_video(tmp_path: Path, kept: float
         else:  # a container that can be read without its end: what is there is the video
             assert suffix != "mp4"
             assert [frame.shape for frame in found] == [(48, 64, 3)] * 4
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.97, 1.0])
+def test_an_mp4_file_with_its_index_first_is_read_only_if_it_is_whole(tmp_path: Path, kept: float) -> None:
+    whole = write_video(tmp_path / "v.mp4", 120, movflags="faststart").read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(whole[: int(kept * len(whole))])
+    if kept == 1.0:
+        assert len(video.frames(tmp_path / "cut.mp4")) == 4
+        return
+    with pytest.raises(ImageError, match=r"cut short; \d+ of its 120 frames"):
+        video.frames(tmp_path / "cut.mp4")
+
+
+def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(tmp_path: Path) -> None:
+    import av
+
+    write_video(tmp_path / "v.mp4", 120)
+    with av.open(str(tmp_path / "v.mp4")) as source, av.open(str(tmp_path / "clip.mp4"), "w") as target:
+        own = source.streams.video[0]
+        stream = target.add_stream_from_template(own)
+        tick = own.duration // 120
+        packets = [p for p in source.demux(own) if p.dts is not None]
+        first = next(i for i, p in enumerate(packets) if p.is_keyframe and p.dts >= 30 * tick)
+        begin = packets[first].dts + 5 * tick  # from a key frame on, of which the first five are not shown
+        for packet in packets[first:]:
+            packet.dts, packet.pts, packet.stream = packet.dts - begin, packet.pts - begin, stream
+            target.mux(packet)
+    with av.open(str(tmp_path / "clip.mp4")) as container:
+        held = container.streams.video[0].frames
+        shown = sum(1 for _ in container.decode(video=0))
+    assert shown < held
+    assert len(video.frames(tmp_path / "clip.mp4")) == 4
 
 
 def test_a_file_that_is_no_video_says_so(tmp_path: Path) -> None:

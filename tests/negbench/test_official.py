@@ -41,6 +41,61 @@ def test_the_synthetic_set_has_its_own_table_of_wrong_options(tmp_path: Path) ->
     assert [o.template for o in found[1].options] == [NEGATION, HYBRID, HYBRID, NEGATION]
 
 
+def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path: Path) -> None:
+    # The released table has a wrong option at 0 for the synthetic set: the right one is elsewhere then.
+    text = MCQ.splitlines()[0] + "\n3,a,b,c,This image does not feature a car.,negative,x.png\n"
+    (tmp_path / "a.csv").write_text(text + "1,a,This image features b but not c.,c,d,hybrid,y.png\n")
+    found = official.read_questions(tmp_path / "a.csv", "synthetic")
+    assert [o.template for o in found[0].options] == [AFFIRMATION, HYBRID, HYBRID, NEGATION]
+    assert [o.template for o in found[1].options] == [AFFIRMATION, HYBRID, HYBRID, NEGATION]
+    other = official.read_questions(tmp_path / "a.csv", "real")
+    assert [o.template for o in other[0].options] == [
+        None,
+        None,
+        None,
+        NEGATION,
+    ]  # nothing is published on it
+
+
+def test_pictures_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    # CheXpert calls every picture view1_frontal.jpg: taken for one source, there would be no interval.
+    rows = [
+        f"0,edema,no edema,/data/chexpert/valid/patient{n}/study1/view1_frontal.jpg" for n in (11, 12, 12, 13)
+    ]
+    (tmp_path / "a.csv").write_text(
+        "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(rows) + "\n"
+    )
+    found = official.read_questions(tmp_path / "a.csv")
+    first, second, third = (f"patient{n}/study1/view1_frontal.jpg" for n in (11, 12, 13))
+    assert [q.source for q in found] == [first, second, second, third]
+    assert [q.id for q in found] == [first, second, f"{second}#2", third]
+
+
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        (["/a/x.jpg", "/b/y.jpg"], ["x.jpg", "y.jpg"]),
+        (["/a/p/x.jpg", "/a/q/x.jpg", "/a/q/y.jpg"], ["p/x.jpg", "q/x.jpg", "y.jpg"]),
+        (["/1/p/x.jpg", "/2/p/x.jpg"], ["1/p/x.jpg", "2/p/x.jpg"]),
+        (["x.jpg", "q/x.jpg"], ["x.jpg", "q/x.jpg"]),
+        (["C:\\q\\x.jpg", "C:\\r\\x.jpg"], ["q/x.jpg", "r/x.jpg"]),
+        (["/q/x.jpg", "q/x.jpg"], ["q/x.jpg", "q/x.jpg"]),
+    ],
+)
+def test_a_pictures_name_is_the_shortest_end_of_its_path(given: list[str], names: list[str]) -> None:
+    assert official.short_names(given) == dict(zip(given, names, strict=True))
+
+
+def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "filepath,captions\na.jpg,['A bear.']\nb.jpg,[]\nc.jpg,\"['', 'A dog.']\"\n"
+    )
+    found = official.read_retrieval(tmp_path / "a.csv", allow_empty=True)
+    assert [item.captions for item in found] == [("A bear.",), (), ("", "A dog.")]
+    with pytest.raises(UserError, match=r"item 'b.jpg' has an empty caption or none at all"):
+        official.read_retrieval(tmp_path / "a.csv")
+
+
 def test_captions_are_lists_of_literals(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(RETRIEVAL)
     found = official.read_retrieval(tmp_path / "a.csv")

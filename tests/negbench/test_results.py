@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 from metrics.dual import controls
+from nein import statistics
 from nein.negbench import figures, results
-from nein.negbench.data import ChoiceTask, RetrievalTask
+from nein.negbench.data import ChoiceTask, RetrievalItem, RetrievalTask
 from nein.negbench.encode import Encoded
 from nein.negbench.media import Drawn
 from tests.metrics import tiny
@@ -128,6 +130,25 @@ def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -
     assert sum(of(found, metric="selected", template=t)["value"] for t in set(taken)) == pytest.approx(1)
 
 
+def test_a_share_of_none_of_the_wrong_answers_is_not_certain(choice: ChoiceTask) -> None:
+    rows = results.choice_rows(choice, *encode_choice(choice))
+    for row in rows:  # whoever is wrong, takes a hybrid
+        row["shares"] = [0.0, 1.0, 0.0, 0.0] if row["credit"] == 0 else row["shares"]
+    found = figures.of_choices(rows)
+    wrong = sum(row["credit"] == 0 for row in rows)
+    none = of(found, metric="wrong", type="all", template="negation")
+    assert (none["value"], none["low"], none["n"]) == (0.0, 0.0, wrong)
+    assert 0.02 < none["high"] < 0.25
+    every = of(found, metric="wrong", type="all", template="hybrid")
+    assert every["high"] == 1.0
+    assert 0.75 < every["low"] < 0.98
+    same = results.choice_rows(
+        choice, *(replace(e, features=np.ones_like(e.features)) for e in encode_choice(choice))
+    )
+    tied = of(figures.of_choices(same), metric="wrong", type="all", template="hybrid")
+    assert tied["low"] < tied["value"] < tied["high"]
+
+
 def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice: ChoiceTask) -> None:
     pictures, texts = encode_choice(choice)
     scale = np.random.default_rng(4).choice([0.25, 8.0, 64.0], (len(texts.features), 1))
@@ -206,3 +227,123 @@ def test_the_models_own_score_is_what_is_kept(choice: ChoiceTask) -> None:
     own = results.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0)
     assert own[0]["scores"] == pytest.approx([10 * x - 3 for x in plain[0]["scores"]])
     assert [row["credit"] for row in own] == [row["credit"] for row in plain]
+
+
+def _retrieval_of(
+    original: Mapping[str, tuple[str, ...]],
+    negated: Mapping[str, tuple[str, ...]],
+    picture: Any = lambda name: name,
+) -> tuple[RetrievalTask, Encoded, Encoded]:
+    """A task from item -> captions, with random features of every picture and caption."""
+
+    def made(captions: Mapping[str, tuple[str, ...]], kind: str) -> tuple[RetrievalItem, ...]:
+        return tuple(RetrievalItem(name, picture(name), own, kind) for name, own in captions.items())
+
+    task = RetrievalTask("x/retrieval", made(original, "original"), made(negated, "negated"), MEDIA)
+    texts = [text for item in (*task.original, *task.negated) for text in item.captions]
+    return task, encoded(task.references, 5), encoded(texts, 6)
+
+
+def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released() -> None:
+    # One row per caption: the copies of a picture must not push each other down.
+    captions = {f"{i}#{k}": (f"caption {k} of {i}",) for i in range(12) for k in range(3)}
+    denied = {name: (f"no. {own[0]}",) for name, own in captions.items()}
+    task, pictures, texts = _retrieval_of(captions, denied, lambda name: name.partition("#")[0])
+    rows = results.retrieval_rows(task, pictures, texts)
+    matrix = brute_force(
+        texts.features[[texts.rows[own[0]] for own in captions.values()]],
+        pictures.features[[pictures.rows[str(i)] for i in range(12)]],
+    )
+    owner = np.repeat(np.arange(12), 3)
+    own = [r for r in rows if r["kind"] == "original"]
+    ranks = [r["rank"] for r in own if r["direction"] == "text_to_image"]
+    assert ranks == [int((row > row[i]).sum()) + 1 for row, i in zip(matrix, owner, strict=True)]
+    best = [r["rank"] for r in own if r["direction"] == "image_to_text"]
+    assert best == [
+        int((matrix[:, i] > matrix[owner == i, i].max()).sum()) + 1 for i in range(12)
+    ]  # one query per picture, which any of its three captions answers
+    filed = results.retrieval_rows(task, pictures, texts, protocol="paper")
+    text = [r for r in filed if r["kind"] == "original" and r["direction"] == "text_to_image"]
+    assert {r["tied"] for r in text} == {2}  # every picture three times in the gallery
+    assert sum(r["recall@1"] for r in text) < sum(r["recall@1"] for r in own if "#0" in r["id"])
+    assert len([r for r in filed if r["direction"] == "image_to_text"]) == 2 * 36
+
+
+def test_both_kinds_search_the_same_gallery_and_only_their_own_file_as_released() -> None:
+    captions = {f"{i}": (f"caption of {i}",) for i in range(40)}
+    denied = {name: (f"no. {own[0]}",) for name, own in list(captions.items())[:10]}
+    task, pictures, texts = _retrieval_of(captions, denied)
+    found = {
+        protocol: [
+            r["rank"]
+            for r in results.retrieval_rows(task, pictures, texts, protocol=protocol)
+            if r["kind"] == "negated" and r["direction"] == "text_to_image"
+        ]
+        for protocol in ("fixed", "paper")
+    }
+    said = texts.features[[texts.rows[own[0]] for own in denied.values()]]
+    for protocol, size in (("fixed", 40), ("paper", 10)):
+        shown = pictures.features[[pictures.rows[str(i)] for i in range(size)]]
+        matrix = brute_force(said, shown)
+        assert found[protocol] == [int((row > row[i]).sum()) + 1 for i, row in enumerate(matrix)]
+    assert found["fixed"] != found["paper"]
+
+
+def test_lost_captions_neither_shift_the_pairs_nor_vanish() -> None:
+    captions = {f"{i}": tuple(f"caption {k} of {i}" for k in range(3)) for i in range(20)}
+    denied = {name: tuple(f"no. {text}" for text in own) for name, own in captions.items()}
+    denied["4"] = denied["4"][1:]  # the first paraphrase was lost
+    denied["7"] = ()
+    denied["9"] = ("", *denied["9"][1:])
+    task, pictures, texts = _retrieval_of(captions, denied)
+    rows = results.retrieval_rows(task, pictures, texts)
+    reasons = {(r["id"], r["direction"]): r["reason"] for r in rows if r["reason"]}
+    assert reasons == {
+        ("7", "image_to_text"): "it has no caption", ("9#0", "text_to_image"): "the caption is empty",
+    }  # fmt: skip
+    found = figures.of_retrieval(rows)
+    gap = of(found, metric="gap@5", direction="text_to_image")
+    assert (gap["n"], gap["n_unscored"]) == (
+        60 - 3 - 1,
+        4,
+    )  # all of 7, and the empty one of 9 with its partner
+    kept = [r for r in rows if r["direction"] == "text_to_image" and r["item"] != "7" and r["id"] != "9#0"]
+    first, second = ([r["recall@5"] for r in kept if r["kind"] == kind] for kind in ("original", "negated"))
+    assert (len(first), len(second)) == (56, 55)
+    assert gap["value"] == pytest.approx(np.mean(first) - np.mean(second))
+
+
+def test_the_difference_of_means_is_the_paired_one_where_there_are_pairs() -> None:
+    rng = np.random.default_rng(3)
+    names = [f"{i}" for i in range(90)]
+    x, y = rng.integers(0, 2, 90).astype(float), rng.integers(0, 2, 90).astype(float)
+    groups = [i // 3 for i in range(90)]
+    plain = statistics.paired_difference(
+        dict(zip(names, x, strict=True)),
+        dict(zip(names, y, strict=True)),
+        dict(zip(names, groups, strict=True)),
+    )
+    found = statistics.difference_of_means(x, groups, y, groups)
+    assert plain is not None
+    assert found is not None
+    assert found.value == pytest.approx(plain.value)
+    assert found.standard_error == pytest.approx(plain.standard_error)
+    assert (found.low, found.high, found.clusters) == pytest.approx((plain.low, plain.high, 30))
+    same = statistics.difference_of_means(x, groups, x, groups)
+    assert same is not None
+    assert (same.value, same.standard_error) == (0.0, 0.0)
+    # Positively related clusters tell more about the difference than independent ones would.
+    apart = statistics.difference_of_means(x, groups, x, [g + 100 for g in groups])
+    assert apart is not None
+    assert apart.standard_error is not None
+    assert apart.standard_error > 0.05
+    assert statistics.difference_of_means([], [], x, groups) is None
+
+
+def test_wrong_answers_say_how_many_questions_have_none(choice: ChoiceTask) -> None:
+    gone = {"003.png": "the picture is unusable: it is gone"}
+    found = figures.of_choices(results.choice_rows(choice, *encode_choice(choice, pictures=gone)))
+    assert of(found, metric="wrong", type="all", template="hybrid")["n_unscored"] == 2
+    own = [q.type for q in choice.questions if q.image == "003.png"]
+    for type_ in set(own):
+        assert of(found, metric="wrong", type=type_, template="hybrid")["n_unscored"] == own.count(type_)

@@ -12,6 +12,7 @@ import pytest
 
 from metrics.choices import Asked, Reply, of_judge
 from metrics.judges.scripted import ScriptedJudge
+from nein.errors import UserError
 from nein.images import ImageError
 from nein.negbench import config, mcq, report, results, run, vlm
 from nein.negbench.data import ChoiceTask
@@ -99,6 +100,76 @@ def test_answers_are_kept_and_only_missing_ones_asked_again(tmp_path: Path) -> N
     (tmp_path / "answers-0000.jsonl").write_text("".join(lines[:-2]) + lines[-1][:40])
     assert ask(of_judge(judge), tmp_path) == first
     assert judge.asked == 25  # the last two blocks, of three and of two
+
+
+class Endpoint:
+    """A model behind a server: questions share no batch, and a question may go unanswered."""
+
+    fingerprint, scorings, concurrent = "endpoint", ("generated",), 2
+
+    def __init__(self, down: Sequence[str] = ()) -> None:
+        self.down = set(down)
+        self.asked: list[str] = []
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def answer(
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        return [[self._reply(one) for one in row] for row in asked]
+
+    def _reply(self, one: Asked) -> Reply:
+        self.asked.append(one.prompt.text)
+        if any(word in one.prompt.text for word in self.down):
+            return Reply(error="the endpoint gave no answer after 6 attempts: timed out")
+        return Reply("B")
+
+
+def test_a_question_that_timed_out_is_unscored_and_asked_again_alone(tmp_path: Path) -> None:
+    endpoint = Endpoint(down=["surfboard, but not"])
+    first = ask(endpoint, tmp_path)
+    failed = [name for name, row in first.items() if row["chosen"] is None]
+    assert 0 < len(failed) < 20
+    assert all("timed out" in first[name]["reason"] for name in failed)
+    endpoint.down, before = set(), len(endpoint.asked)
+    again = ask(endpoint, tmp_path)
+    assert len(endpoint.asked) - before == len(failed)
+    assert all(again[name]["letter"] == "B" for name in failed)
+    assert {name: row for name, row in again.items() if name not in failed} == {
+        name: row for name, row in first.items() if name not in failed
+    }
+    assert ask(endpoint, tmp_path) == again
+    assert len(endpoint.asked) - before == len(failed)
+
+
+def test_an_endpoint_that_has_stopped_ends_the_command_and_loses_nothing(tmp_path: Path) -> None:
+    endpoint = Endpoint(down=["Options"])
+    with pytest.raises(UserError, match="9 questions in a row without an answer; see that it runs"):
+        ask(endpoint, tmp_path)
+    assert len(endpoint.asked) == 9  # blocks of three, until eight in a row are silent
+    endpoint.down = set()
+    assert {row["letter"] for row in ask(endpoint, tmp_path).values()} == {"B"}
+
+
+def test_a_picture_that_is_there_now_is_asked_about(tmp_path: Path) -> None:
+    gone = {"002.png"}
+
+    def frames(name: str) -> np.ndarray:
+        if name in gone:
+            raise ImageError(f"{name}: gone")
+        return tiny.picture(int(name[:3]))
+
+    judge = ScriptedJudge(lambda image, text: "C", "C")
+    task = replace(TASK, media=Drawn(frames))
+    first = ask(of_judge(judge), tmp_path, task)
+    assert [name for name, row in first.items() if row["chosen"] is None] == ["q2", "q10", "q18"]
+    asked = judge.asked
+    assert ask(of_judge(judge), tmp_path, task) == first
+    assert judge.asked == asked == 17
+    gone.clear()
+    whole = ask(of_judge(judge), tmp_path, task)
+    assert whole == ask(of_judge(judge), tmp_path / "other", TASK)
 
 
 def test_probabilities_of_letters_choose_too(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import argparse
 import csv
 import io
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import tabulate
 
 from nein.errors import UserError
 from nein.negbench.analysis.templates import AFFIRMED, ARTICLES, DENIED, GROUPS, PAIRS, PUBLISHED, sentences
+from nein.negbench.config import check_device
 
 PROG = "nein-negbench analyse"
 MODELS = ("nano:clip", "random")
@@ -35,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
     names = [name.strip() for part in options.model or MODELS for name in part.split(",") if name.strip()]
     if not names:
         raise UserError("No model was named; say --model NAME, or sentence:FOLDER_OR_ID.")
+    check_device(options.device)
     print(analyse(names, pairs, options.out, article=options.article, device=options.device), end="")
     print(f"Results: {options.out}", file=sys.stderr)
 
@@ -63,6 +66,7 @@ def analyse(
     from nein.world import World
 
     chosen = {name: None if name.startswith("sentence:") else zoo.choose(name) for name in names}
+    labels = _labels({name: choice.name if choice else _end(name) for name, choice in chosen.items()})
     atomic.check_writable(out)
     environment.keep_freed_memory()
     world = World()
@@ -74,7 +78,7 @@ def analyse(
     for name, choice in chosen.items():
         reference = name if choice is None else choice.reference
         revision = None if choice is None else choice.revision
-        label = name.rstrip("/").rpartition("/")[2] if choice is None else choice.name
+        label = labels[name]
 
         def load(reference: str = reference, revision: str | None = revision) -> Any:
             return metrics.load_text_encoder(
@@ -117,6 +121,16 @@ def analyse(
     atomic.write_text(out / "coordinates.csv", _csv(heads, coordinates))
     atomic.write_bytes(out / "measures.png", plots.measures(found).encode("png"))
     return text
+
+
+def _end(reference: str) -> str:
+    return reference.removeprefix("sentence:").rstrip("/").rpartition("/")[2]
+
+
+def _labels(names: Mapping[str, str]) -> dict[str, str]:
+    """Reference -> label; where several references have the same, each is shown as it was given."""
+    shared = [label for label, count in Counter(names.values()).items() if count > 1]
+    return {name: name if label in shared else label for name, label in names.items()}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -182,11 +196,12 @@ def _markdown(found: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str,
 
 
 def _figure(entry: Mapping[str, Any]) -> str:
+    value = f"{round(entry['value'], 3) + 0.0:.3f}"  # no "-0.000"
     if entry["low"] is None:
-        return f"{entry['value']:.3f}"
+        return value
     if abs(entry["low"] + entry["high"] - 2 * entry["value"]) > 0.001:  # cut off at the end of the range
-        return f"{entry['value']:.3f} [{entry['low']:.3f}, {entry['high']:.3f}]"
-    return f"{entry['value']:.3f} ± {(entry['high'] - entry['low']) / 2:.3f}"
+        return f"{value} [{entry['low']:.3f}, {entry['high']:.3f}]"
+    return f"{value} ± {(entry['high'] - entry['low']) / 2:.3f}"
 
 
 def _measures_csv(found: Mapping[str, Mapping[str, Any]]) -> str:

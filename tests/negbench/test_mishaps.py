@@ -1,0 +1,179 @@
+"""`nein-negbench eval` when something is wrong: one sentence, or an unscored row; nothing lost or mixed."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import metrics
+from metrics.dual.controls import ControlEncoder
+from nein.errors import UserError
+from nein.images import decode
+from nein.negbench import config, official, registry, report, run, sources
+from nein.world import World
+from tests.negbench.conftest import evaluate, questions, rows_of
+
+
+def test_replaced_weights_are_noticed(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
+
+    copy = tmp_path / "model"
+    shutil.copytree(clip_folder, copy)
+    evaluate(tmp_path, data, pictures, "--model", str(copy))
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(copy / "model.safetensors")
+    tensors["logit_scale"] += 1
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="have changed since"):
+        evaluate(tmp_path, data, pictures, "--model", str(copy))
+
+
+@pytest.mark.parametrize(
+    "second, said",
+    [
+        ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
+        ("{folder}", "has no config.json"),
+        ("{missing}", "There is no model"),
+    ],
+)
+def test_the_last_model_is_looked_at_before_the_first_is_run(
+    tmp_path: Path, data: Path, pictures: Path, second: str, said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    second = second.format(folder=tmp_path / "empty", missing=tmp_path / "nowhere")
+    with pytest.raises((UserError, metrics.MetricError), match=said):
+        evaluate(tmp_path, data, pictures, "--model", f"random,{second}")
+    assert not list(tmp_path.glob("out/*/*/samples"))
+
+
+def test_the_last_run_is_opened_before_the_first_is_run(tmp_path: Path, data: Path, pictures: Path) -> None:
+    evaluate(tmp_path, data, pictures, "--model", "constant")
+    with pytest.raises(UserError, match="made with protocol fixed, not paper"):
+        evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper")
+    assert not (tmp_path / "out" / "random" / "coco" / "samples").exists()
+
+
+def test_missing_and_broken_pictures_are_unscored_and_counted(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
+) -> None:
+
+    own = tmp_path / "pictures"
+    shutil.copytree(pictures, own)
+    (own / "deep" / "002.png").unlink()
+    (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
+    found = evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")["clip/coco"]
+    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    assert entry is not None
+    assert (entry["n"], entry["n_unscored"]) == (9, 3)
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "3 unscored" in text
+    assert "there is no file of this name" in text
+    for name in ("002.png", "005.png"):  # mended, the same command reads them
+        shutil.copy(pictures / "deep" / name, own / "deep" / name)
+    evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")
+    evaluate(tmp_path / "b", data, pictures, "--model", str(clip_folder), "--datasets", "coco")
+    name = next(p.name for p in (tmp_path / "out").glob("clip*"))
+    assert rows_of(tmp_path, name, "coco") == rows_of(tmp_path / "b", name, "coco")
+
+
+def test_what_the_model_fails_on_is_unscored_and_tried_again(
+    tmp_path: Path, data: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    bad = decode(pictures / "deep" / "002.png")
+    images, texts = ControlEncoder.encode, ControlEncoder.encode_text
+
+    def encode_images(self: Any, shown: Any) -> Any:
+        if any((image == bad).all() for image in shown):
+            raise RuntimeError("too hot")
+        return images(self, shown)
+
+    def encode_texts(self: Any, said: Any) -> Any:
+        if any(text.startswith("This image features car and") for text in said):
+            raise RuntimeError("too cold")
+        return texts(self, said)
+
+    arguments = (data, pictures, "--model", "random", "--datasets", "coco")
+    monkeypatch.setattr(ControlEncoder, "encode", encode_images)
+    monkeypatch.setattr(ControlEncoder, "encode_text", encode_texts)
+    found = evaluate(tmp_path, *arguments)["random/coco"]
+    asked = [
+        "too hot" if q.image == "002.png" else "cold"
+        for q in questions()
+        if q.image == "002.png" or any(o.text.startswith("This image features car and") for o in q.options)
+    ]
+    assert set(asked) == {"too hot", "cold"}
+    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    assert entry is not None
+    assert (entry["n"], entry["n_unscored"]) == (12 - len(asked), len(asked))
+    assert any("too hot" in reason for reason in entry["reasons"])
+    monkeypatch.undo()
+    evaluate(tmp_path, *arguments)
+    evaluate(tmp_path / "b", *arguments)
+    assert rows_of(tmp_path, "random", "coco") == rows_of(tmp_path / "b", "random", "coco")
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (["--model", "clop"], "did you mean 'clip'"),
+        (["--model", "negclip"], "nein-negbench convert --architecture ViT-B-32 negclip.pth"),
+        (["--model", "conch"], "non-commercial research"),
+        (["--model", "none"], "No model was named"),
+        (["--datasets", "cocoa"], "did you mean 'coco'"),
+        (["--tasks", "mcqs"], "did you mean 'mcq'"),
+        (["--data", "nowhere"], "--data is 'nowhere'"),
+        (["--datasets", "coco"], "--data is nano"),
+        (["--preset", "paper"], "--data FOLDER"),
+        (["--protocol", "papr"], "papr"),
+        (["--scenes", "0"], "0"),
+        (["--device", "gpu"], "--device is 'gpu'"),
+        (["--split", "dev", "--data", "."], "--data nano"),
+        (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
+        (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
+    line = [str(data) if word == "DATA" else word for word in line]
+    with pytest.raises(UserError) as caught:
+        run.evaluate(config.parse([*line, "--out", str(tmp_path / "out")])[0], World())
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_absent_set_says_where_it_is(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        sources.load(str(data), names=["voc2007"])
+    assert "VOC2007_mcq.csv" in str(caught.value)
+    assert "drive.google.com" in str(caught.value)
+    assert "VOCtest_06-Nov-2007.tar" in str(caught.value)
+    with pytest.raises(UserError, match="has none of NegBench's files"):
+        sources.load(str(_empty(tmp_path)))
+
+
+def _empty(tmp_path: Path) -> Path:
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "empty"
+
+
+def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pictures: Path) -> None:
+    evaluate(tmp_path, data, pictures, "--model", "random")
+    with pytest.raises(UserError, match="made with protocol fixed, not paper"):
+        evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper")
+    found = evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper", "--overwrite")
+    assert found["random/coco"]["protocol"] == "paper"
+
+
+def test_a_changed_release_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    official.write_questions(tmp_path / "VOC2007_mcq.csv", questions())
+    row = registry.ROWS["voc2007"]
+
+    monkeypatch.setitem(registry.ROWS, "voc2007", replace(row, sha256={"VOC2007_mcq.csv": "0" * 64}))
+    sources.load(str(tmp_path))
+    assert "is not the released file" in caplog.text

@@ -1,0 +1,206 @@
+"""A kill at any moment (signal 9) and the same command again give the same bytes; so do two processes."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import metrics
+from nein import atomic, journal
+from nein.cli import main_negbench
+from nein.negbench import plots, run  # noqa: F401 - here, so that no forked process has to import them
+from tests.negbench.conftest import write_data
+
+ROOT = Path(__file__).parents[2]
+HOW = ("before", "torn", "after")
+
+
+def arguments(data: Path, pictures: Path, model: Path, out: Path) -> list[str]:
+    """Retrieval, questions and binary questions to a CLIP, and the questions to a generative model."""
+    return [
+        "eval", "--data", str(data), "--image-root", str(pictures), "--model", str(model),
+        "--vlm", "scripted:B", "--batch-size", "2", "--device", "cpu", "--out", str(out),
+    ]  # fmt: skip
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file that must not depend on how the work was done."""
+    kept = (".jsonl", ".csv", ".md", ".png")
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+        and path.parent.name != "journal"
+        and (path.suffix in kept or path.name == "summary.json")
+        and not path.name.startswith(".")
+    }
+
+
+def journals(out: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in out.rglob("journal/*.jsonl")}
+
+
+def forked(
+    line: Sequence[str], moment: int | None = None, how: str = "torn", count: Path | None = None
+) -> int:
+    """Exit code of the command in a forked process that kills itself at its MOMENT-th write to disk.
+
+    A write is a line of a journal or a whole file. "before" it, "torn" in the middle of it (a file is then
+    still under its temporary name), or "after" it. `count` gets the number of writes, of an undisturbed run.
+    """
+
+    def child() -> None:
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+        seen = 0
+        whole_line, whole_file = journal.Journal._write, atomic.write_bytes
+
+        def counted(write: Callable[[bool], None]) -> None:
+            nonlocal seen
+            seen += 1
+            if seen != moment:
+                return write(False)
+            if how != "before":
+                write(how == "torn")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def to_line(self: journal.Journal, data: bytes) -> None:
+            counted(lambda half: whole_line(self, data[: len(data) // 2] if half else data))
+
+        def to_file(path: Path, data: bytes) -> None:
+            def write(half: bool) -> None:
+                if not half:
+                    return whole_file(path, data)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                (path.parent / f".{path.name}.killed.tmp").write_bytes(data[: len(data) // 2])
+
+            counted(write)
+
+        journal.Journal._write = to_line  # type: ignore[method-assign]
+        atomic.write_bytes = to_file
+        try:
+            main_negbench(line)
+        finally:
+            if count is not None:
+                count.write_text(str(seen))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(300)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An evaluation that nothing disturbed."""
+
+    line: Callable[[Path], list[str]]
+    files: dict[str, bytes]
+    writes: int
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, pictures: Path, clip_folder: Path) -> Whole:
+    root = tmp_path_factory.mktemp("whole")
+    metrics.load_dual(str(clip_folder)).encode_text(["."])
+    data = write_data(root / "data")
+
+    def line(out: Path) -> list[str]:
+        return arguments(data, pictures, clip_folder, out)
+
+    assert forked(line(root / "out"), count=root / "writes") == 0
+    files = contents(root / "out")
+    assert len([name for name in files if "/samples/" in name]) == 4 + 3
+    assert {"table.md", "figures.csv", "recall.png", "mcq.png"} <= set(files)
+    return Whole(line, files, int((root / "writes").read_text()))
+
+
+def test_twenty_kills_in_a_row_and_a_last_run_give_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
+    written: dict[Path, bytes] = {}
+    for moment, how in zip(range(2, 22), itertools.cycle(HOW), strict=False):
+        assert forked(whole.line(tmp_path), moment, how) == -signal.SIGKILL
+        assert "table.md" not in contents(tmp_path)
+        found = journals(tmp_path)
+        for path, lines in written.items():
+            assert found[path].startswith(lines)  # nothing that was on disk is lost
+        written = found
+    assert forked(whole.line(tmp_path)) == 0
+    assert contents(tmp_path) == whole.files
+    before = journals(tmp_path)
+    assert forked(whole.line(tmp_path)) == 0  # finished, it writes no line more
+    assert journals(tmp_path) == before
+    assert contents(tmp_path) == whole.files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(20))
+def test_a_kill_anywhere_gives_the_same_bytes(whole: Whole, tmp_path: Path, part: int) -> None:
+    moment = 1 + part * (whole.writes - 1) // 19
+    assert forked(whole.line(tmp_path), moment, HOW[part % 3]) == -signal.SIGKILL
+    assert forked(whole.line(tmp_path)) == 0
+    assert contents(tmp_path) == whole.files
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mark",
+    ["*/coco/manifest.json", "*/coco/journal/pictures-0000.jsonl", "*/coco/samples/mcq*", "*/*/summary.json"],
+)
+def test_the_command_killed_from_outside_goes_on(whole: Whole, tmp_path: Path, mark: str) -> None:
+    """A process of its own, killed as soon as a file is there."""
+    out = tmp_path / "out"
+    line = [sys.executable, "-m", "nein.negbench", *whole.line(out)]
+    process = subprocess.Popen(
+        line, env=environment(), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        end = time.monotonic() + 300
+        while process.poll() is None and not any(p.stat().st_size for p in out.glob(mark)):
+            assert time.monotonic() < end
+            time.sleep(0.002)
+    finally:
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
+    done = subprocess.run(line, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert contents(out) == whole.files
+    assert done.stdout.encode() == whole.files["table.md"]
+
+
+def launch(whole: Whole, out: Path, folder: Path, port: int) -> subprocess.CompletedProcess[str]:
+    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
+    launcher = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
+    launcher += ["--dynamo_backend", "no", "--main_process_port", str(port)]
+    line = [sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein.negbench"]
+    return subprocess.run(
+        [*line, *whole.line(out)], env=environment(), cwd=folder, capture_output=True, text=True, timeout=600
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_bytes_also_after_one(whole: Whole, tmp_path: Path) -> None:
+    done = launch(whole, tmp_path / "two", tmp_path, 29671)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert contents(tmp_path / "two") == whole.files
+    ranks = {path.name for path, data in journals(tmp_path / "two").items() if data}
+    assert ranks == {f"{kind}-{rank:04d}.jsonl" for kind in ("pictures", "answers") for rank in (0, 1)}
+    assert done.stdout.count("### Multiple choice") == 1
+
+    assert forked(whole.line(tmp_path / "mixed"), 9, "torn") == -signal.SIGKILL
+    done = launch(whole, tmp_path / "mixed", tmp_path, 29672)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert contents(tmp_path / "mixed") == whole.files
