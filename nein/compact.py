@@ -58,6 +58,5 @@ class Numbers:
 
 
 def key_of(text: str) -> int:
-    """The first 64 bits of a text's SHA-256: among 100 million texts two agree with a chance of 1 in 3,700.
-    """
+    """The first 64 bits of a text's SHA-256: of 10^8 texts two agree with a chance of 1 in 3,700."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")

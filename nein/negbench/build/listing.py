@@ -36,7 +36,9 @@ class Listing:
         return list(range(-(-min(self.count, limit or self.count) // self.shard_size)))
 
     def members(self, shard: int) -> list[Concepts]:
-        with _file(self.folder, shard).open(encoding="utf-8", newline="\n") as lines:  # no other end of a line
+        with _file(self.folder, shard).open(
+            encoding="utf-8", newline="\n"
+        ) as lines:  # no other end of a line
             return [Concepts.of(json.loads(line)) for line in lines]
 
 
