@@ -162,8 +162,8 @@ def paraphrase(
     """(paraphrase, "") or (None, why there is none) for every sentence.
 
     A paraphrase that loses an object or turns its polarity round is refused and drawn again, as often as the
-    client's `attempts` say; with `keep_order`, so is one that turns round what comes first. Where the
-    model gave no answer at all, none of another seed takes its place: asked again, it gives what it would have.
+    client's `attempts` say; with `keep_order`, so is one that turns round what comes first. Where the model
+    gave no answer at all, none of another seed takes its place: asked again, it gives what it would have.
     """
     found: dict[int, tuple[str | None, str]] = {}
     rounds = client.attempts if client.temperature > 0 else 1

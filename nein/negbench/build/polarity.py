@@ -25,8 +25,8 @@ _BREAK = re.compile(
 _BEFORE = re.compile(
     r"\b(?:no|not|never|without|neither|nor|none|lacks?|lacking|excludes?|excluding|omits?|omitting"
     r"|absence of|absent (?:of|an?|any|the)|absent\b[^,;]* (?:is|are)|(?:de)?void of|barren of|bereft of"
-    r"|free (?:of|from)|rid of|rather than|instead of|missing(?: an?| the| any)|cannot|nowhere|minus|sans|zero"
-    r"|hardly|scarcely|lacked|fail(?:s|ed|ing|ure)? to|unaccompanied by"
+    r"|free (?:of|from)|rid of|rather than|instead of|missing(?: an?| the| any)|cannot|nowhere|minus|sans"
+    r"|zero|hardly|scarcely|lacked|fail(?:s|ed|ing|ure)? to|unaccompanied by"
     r")\b|n't\b"
 )
 #: Words that deny what stands before them within the clause.
@@ -52,10 +52,10 @@ _TWICE = re.compile(
 )
 #: Neither said to be there nor said not to be: "there might be a dog", "everything except a dog".
 _HEDGED = re.compile(
-    r"\b(?:if|whether|perhaps|maybe|possibly|might|may|could|would|imagin\w+|resembl\w+|looks? like"
-    r"|except\w*|exception|apart|aside from|other than|save for|but for|besides)\b"
+    r"\b(?:if|whether|perhaps|maybe|possibly|(?:might|may|could|would)\b(?! not)|imagin\w+|resembl\w+"
+    r"|looks? like|except\w*|exception|apart|aside from|other than|save for|but for|besides)\b"
 )
-_HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b")
+_HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b(?! not)")
 
 
 def mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
