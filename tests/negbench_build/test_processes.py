@@ -1,4 +1,4 @@
-"""Killed by signal 9 at any moment, or shared by several processes: the same files, and nothing asked twice."""
+"""Killed by signal 9 at any moment, or shared by processes: the same files, and nothing asked twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def arguments(captions: Path, out: Path, server: Server) -> list[str]:
     return [
         "build", "--source", "captions", "--captions", str(captions), "--form", "training",
         "--concepts", "llm", "--verify", "negatives", "--detector", "scripted:0.05", "--paraphrase",
-        "--llm.model", f"openai:{server.url}#eye-7b", "--llm.concurrency", str(CONCURRENCY), "--llm.retries", "0",
+        "--llm.model", f"openai:{server.url}#eye-7b", "--llm.retries", "0",
+        "--llm.concurrency", str(CONCURRENCY),
         "--shard-size", "3", "--device", "cpu", "--out", str(out),
     ]  # fmt: skip
 
