@@ -105,6 +105,11 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     if run.finished and folder.is_dir():
         run.say(f"Finished before: {folder}")
         return folder
+    if config.warmup >= steps:
+        run.say(
+            f"Warning: the warm-up of {config.warmup} steps outlasts the run's {steps}; the learning rate never "
+            "reaches its peak. Lower --warmup."
+        )
     features = None
     if config.trainable == "text":
         features = Features(corpus, tower.dual, Path(config.features) if config.features else None)
