@@ -107,8 +107,8 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
         return folder
     if config.warmup >= steps:
         run.say(
-            f"Warning: the warm-up of {config.warmup} steps outlasts the run's {steps}; the learning rate never "
-            "reaches its peak. Lower --warmup."
+            f"Warning: the warm-up of {config.warmup} steps outlasts the run's {steps}; the learning rate "
+            "never reaches its peak. Lower --warmup."
         )
     features = None
     if config.trainable == "text":

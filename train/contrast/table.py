@@ -82,6 +82,10 @@ class Table(Sequence[Record], Generic[Record]):
         k = range(len(self))[index]
         start, end = int(self._ends[k - 1]) if k else self._first, int(self._ends[k])
         data = os.pread(self._file.fileno(), end - start, start)
+        if len(data) < end - start:
+            raise UserError(
+                f"'{self.path}' has become shorter while it was read; start again with the whole file."
+            )
         return self.record(parse(self.columns, data), f"row {k + 1}")
 
     def _look_through(self) -> bytes:

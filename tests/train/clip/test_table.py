@@ -101,6 +101,14 @@ def test_a_file_is_looked_through_once_and_again_when_it_has_changed(
     assert first[4].captions == again[4].captions  # what was opened before stays what it was
 
 
+def test_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path: Path) -> None:
+    captions, _ = write(tmp_path, 5)
+    found = table.Captions(captions)
+    os.truncate(captions, 100)
+    with pytest.raises(UserError, match="has become shorter"):
+        found[4]
+
+
 def test_memory_holds_a_few_bytes_of_a_row(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         folder = tmp_path / str(count)
