@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nein.errors import UserError
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes `data` to `path`: temporary file beside it, fsync, rename. Creates the folder."""
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into that becomes `path` when the block ends well: temporary file beside it, fsync,
+    rename. Creates the folder; an exception leaves what was there."""
     make_folder(path.parent)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files only the owner can read
@@ -25,6 +29,12 @@ def write_bytes(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes `data` to `path`, as `writing` does."""
+    with writing(path) as file:
+        file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -80,9 +80,10 @@ def read(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def write_lines(path: Path, records: Iterator[Mapping[str, Any]]) -> None:
-    """Writes a whole JSONL file atomically."""
-    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
-    atomic.write_text(path, "".join(lines))
+    """Writes a whole JSONL file atomically, a line at a time."""
+    with atomic.writing(path) as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

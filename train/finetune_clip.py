@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.cli import Terminated, finish  # noqa: E402
 from nein.errors import UserError  # noqa: E402
-from train.contrast.options import ContrastConfig, dump, parse  # noqa: E402
+from train.contrast.options import ContrastConfig, dump, parse, spelled  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def run(config: ContrastConfig) -> list[Path]:
     found = []
     with Session(config) as session:
         for alpha in config.alphas:
-            one = config if single else config.at(alpha, config.out_dir / f"alpha-{alpha:g}")
+            one = config if single else config.at(alpha, config.out_dir / f"alpha-{spelled(alpha)}")
             try:
                 found.append(train(one, session.accelerator, session.world))
             except torch.OutOfMemoryError:
@@ -78,6 +78,7 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     from train.contrast.features import Features
     from train.tuning import model, record
     from train.tuning.checkpoints import Checkpoints
+    from train.tuning.order import reseed
 
     # ---------------------------------------------------------------------------------- processes and device
     environment.keep_freed_memory()
@@ -104,11 +105,16 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     if run.finished and folder.is_dir():
         run.say(f"Finished before: {folder}")
         return folder
+    if config.warmup >= steps:
+        run.say(
+            f"Warning: the warm-up of {config.warmup} steps outlasts the run's {steps}; the learning rate "
+            "never reaches its peak. Lower --warmup."
+        )
     features = None
     if config.trainable == "text":
         features = Features(corpus, tower.dual, Path(config.features) if config.features else None)
         features.make(world)
-        reader = data.Reader(config, corpus, keep=True, bad=features.bad)
+        reader = data.Reader(config, corpus, features)
 
     # ---------------------------------------------------------------------------------------------- optimiser
     tower.learn(config.trainable)
@@ -159,11 +165,14 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
             torch.tensor([[places[text] for text in options] for options in members.options]),
         )
 
-    bar = tqdm(total=steps, initial=done, desc=f"alpha {alpha:g}", unit="step", disable=not world.is_main)
+    bar = tqdm(
+        total=steps, initial=done, desc=f"alpha {spelled(alpha)}", unit="step", disable=not world.is_main
+    )
     pending: list[tuple[int, Any]] = []  # tallies still on the device: reading one at once would stall it
     with record.terminable() as asked, contextlib.closing(bar):
         for step, parts in prefetch(read, range(done, steps), config.workers):
             *inputs, correct, places = (export.place(part, device) for part in parts)
+            reseed(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
             image, text, asked_about, options, scale = network(*inputs)
             loss = torch.zeros((), device=device)
             if image is not None:

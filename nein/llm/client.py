@@ -8,7 +8,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol
@@ -117,6 +117,9 @@ class Client:
         self.temperature, self.max_tokens, self.attempts = temperature, max_tokens, attempts
         self.counts: Counter[str] = Counter()
         self._answers = Answers(cache) if cache is not None else None
+        self._room = threading.BoundedSemaphore(max(1, backend.concurrency))
+        self._silent = 0  # requests without an answer since the last one with, over all calls
+        self._mutex = threading.Lock()
 
     def complete(
         self, requests: Sequence[Request], schema: type[Schema], *, progress: str = ""
@@ -125,25 +128,27 @@ class Client:
 
         progress  Title of a progress bar on standard error; none if empty.
 
-        Raises UserError when so many requests in a row get no answer at all (HOPELESS) that the rest would
-        not either; answers so far are kept.
+        Raises UserError when so many requests in a row, over all calls, get no answer at all (HOPELESS) that
+        the rest would not either; answers so far are kept. Threads may call it side by side: the backend sees
+        `concurrency` questions at a time all the same.
         """
         unique = list(dict.fromkeys(requests))
         found: dict[Request, Outcome[Schema]] = {}
-        silent = 0
         with _bar(len(unique), progress) as bar:
             for request, outcome in self._each(unique, schema):
                 found[request] = outcome
                 bar.update()
-                silent = silent + 1 if outcome.failure in SILENT else 0
+                with self._mutex:
+                    self._silent = silent = self._silent + 1 if outcome.failure in SILENT else 0
+                    self._silent %= HOPELESS
                 if silent >= HOPELESS:
                     raise UserError(
                         f"The language model gave no answer to {silent} requests in a row "
                         f"({outcome.failure}: {outcome.reason}); mend that and run the same command again, "
                         "answers so far are kept."
                     )
-        for request in requests:
-            self.counts[found[request].failure or "ok"] += 1
+        with self._mutex:
+            self.counts.update(found[request].failure or "ok" for request in requests)
         return [found[request] for request in requests]
 
     def describe(self) -> dict[str, Any]:
@@ -225,9 +230,12 @@ class Client:
         kept = self._answers.get(key) if self._answers is not None else None
         if kept is not None:
             return Answer(kept["text"], kept["finished"])
-        answer = self.backend.answer(
-            prompt, schema=schema, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
-        )
+        with self._room:
+            answer = self.backend.answer(
+                prompt, schema=schema, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
+            )
+        # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
+        answer = replace(answer, text=answer.text.encode("utf-8", "replace").decode())
         if self._answers is not None:
             self._answers.put(key, {"text": answer.text, "finished": answer.finished})
         return answer

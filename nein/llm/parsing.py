@@ -69,6 +69,10 @@ def _only_object(text: str) -> dict[str, Any]:
             value, end = decoder.raw_decode(body, place)
         except json.JSONDecodeError:
             break
+        except AnswerError:
+            raise
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
+            raise AnswerError(NONSENSE, f"the JSON of the answer cannot be read ({error})") from None
         found.append(value)
         place = body.find("{", end)
     if place >= 0 or not found:

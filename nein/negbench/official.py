@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from nein import atomic
-from nein.errors import UserError, near_match
+from nein.errors import UserError
 from nein.negbench.data import (
     AFFIRMATION,
     HYBRID,
@@ -32,6 +32,7 @@ from nein.negbench.data import (
     check_items,
     check_questions,
 )
+from nein.negbench.rows import Records
 
 #: The file's word for a template -> ours.
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID}
@@ -43,7 +44,6 @@ POSITIONS: Mapping[str, tuple[str | None, ...]] = {
     "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),
     "control": (None, None, None, None),  # nothing but affirmations, of which nothing is known
 }
-_LIMIT = 10_000_000  # characters a cell may hold
 
 
 def read_retrieval(
@@ -180,39 +180,7 @@ def _path_parts(reference: str) -> tuple[str, ...]:
 
 def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """(line, row) of every record; the columns `needed` are there."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"There is no file '{path}'.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 text ({error.reason} at byte {error.start}).") from None
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    csv.field_size_limit(_LIMIT)
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    found: list[tuple[int, dict[str, str]]] = []
-    try:
-        columns = list(reader.fieldnames or [])
-        missing = [name for name in needed if name not in columns]
-        if missing:
-            near = near_match(missing[0], columns)
-            guess = f" (is '{near}' meant?)" if near else ""
-            raise UserError(
-                f"'{path}' has no column '{missing[0]}'{guess}; it needs {', '.join(needed)} "
-                f"and has {', '.join(columns) or 'none'}."
-            )
-        for row in reader:
-            if None in row or None in row.values():
-                raise UserError(
-                    f"'{path}', line {reader.line_num}: the row has "
-                    f"{'more' if None in row else 'fewer'} cells than the header's {len(columns)}."
-                )
-            found.append((reader.line_num, row))
-    except csv.Error as error:
-        raise UserError(f"'{path}' is not valid CSV: {error} at line {reader.line_num}.") from None
-    if not found:
-        raise UserError(f"'{path}' has a header and no rows.")
-    return found
+    return [(row.line, row.cells) for row in Records(path, needed)]
 
 
 def _cell(row: Mapping[str, str], column: str, path: Path, line: int) -> str:

@@ -78,3 +78,10 @@ def test_the_schema_for_servers_requires_every_key_and_allows_no_other() -> None
     assert shape["additionalProperties"] is False
     assert shape["$defs"]["Inner"]["required"] == ["name"]
     assert '"sure"' in instructions(Found)
+
+
+@pytest.mark.parametrize("text", ['{"a": ' + "1" * 5000 + "}", '{"a": ' + "[" * 100_000, '{"a":' * 100_000])
+def test_an_answer_without_end_is_nonsense_and_no_error_of_ours(text: str) -> None:
+    with pytest.raises(AnswerError, match="cannot be read") as caught:
+        parse(text, Found)
+    assert caught.value.kind == "nonsense"

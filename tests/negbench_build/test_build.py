@@ -209,6 +209,10 @@ def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_p
         (["--paraphrase"], "--paraphrase asks a language model, and --llm.model names none"),
         (["--verify", "sometimes"], "sometimes"),
         (["--query", "a photo"], "must contain {object}"),
+        (["--query", "{object} {x}"], "and no other braces"),
+        (["--query", "{object} {"], "and no other braces"),
+        (["--paraphrase", "--llm.model", "a/b", "--llm.attempts", "2"], "raise the temperature"),
+        (["--source", "pairs", "--captions", "x.jsonl"], "needs --instances as well"),
         (["--affneg"], "give --paraphrase as well"),
         (["--source", "pairs", "--maker", "magic"], "editor:NAME or text:ID"),
         (["--stages", "verifi"], "allowed: pairs, concepts"),
@@ -236,6 +240,10 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
         ('{"images": [{"id": 1}], "annotations": []}', "without 'id' or 'file_name'"),
         ('{"images": [], "annotations": [{"image_id": 1, "category_id": 5}]}', "unknown category 5"),
         ('{"images": [], "annotations": []}', "lists no image"),
+        ('{"images": [], "annotations": [{"image_id": [1], "category_id": 5}]}', "unknown category 5"),
+        ('{"images": [], "annotations": [{"image_id": 1, "category_id": [5]}]}', "is no number or text"),
+        ('{"images": [{"id": {}, "file_name": "a"}], "annotations": []}', "is no number or text"),
+        ('{"images": [], "annotations": [], "categories": [7]}', "list of objects 'categories'"),
     ],
 )
 def test_a_damaged_list_is_one_sentence(content: str, sentence: str, negbench: Build, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nein.errors import UserError
-from nein.negbench.build import sources
-from nein.negbench.build.concepts import Concepts
+from nein.negbench.build import listing, sources
+from nein.negbench.build.concepts import IN_CAPTION, Concepts
 from nein.negbench.build.config import BuildConfig
 
 
@@ -54,3 +54,51 @@ def test_a_line_that_is_no_record_is_refused_with_its_place(
     with pytest.raises(UserError, match=said) as caught:
         read(path)
     assert str(path) in str(caught.value)
+
+
+def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text(
+        '{"image": "a.png", "caption": "A dog \\ud83d."}\n{"image": "b\\udc80.png", "caption": "A cat."}\n'
+    )
+    found = read(path)
+    assert [(c.captions, c.problem) for c in found] == [(("A dog ?.",), ""), (("A cat.",), sources.BAD_NAME)]
+    assert all("\ud83d" not in c.path and c.path.encode() for c in found)
+    assert listing.write(tmp_path / "list", found, 4).count == 2
+
+
+def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jpg").write_bytes(b"")
+    (tmp_path / "a.txt").write_text("A  dog.")
+    (tmp_path / "b.txt").symlink_to(tmp_path / "nowhere")
+    found = read(tmp_path)
+    assert [(c.id, c.captions) for c in found] == [("a", ("A dog.",)), ("b", ())]
+    assert found[1].problem.startswith(sources.BAD_TEXT)
+
+
+def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absent(tmp_path: Path) -> None:
+    images = [{"id": k, "file_name": f"{k}.jpg"} for k in range(3)]
+    said = ["A dog beside two cars.", None, "A dog."]
+    captions = [{"image_id": k, "caption": text} for k, text in enumerate(said)]
+    kinds = [{"id": k, "name": name} for k, name in enumerate(["dog", "car", "cat"])]
+    shown = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 2)]
+    found = [{"image_id": image, "category_id": kind} for image, kind in shown]
+    for name, content in (("captions", captions), ("instances", found)):
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps({"images": images, "annotations": content, "categories": kinds})
+        )
+    given = {name: str(tmp_path / f"{name}.json") for name in ("captions", "instances")}
+    first, second, third = sources.load(BuildConfig(source="coco", **given))  # type: ignore[arg-type]
+    assert (first.negatives, first.notes) == (("cat",), (IN_CAPTION,))
+    assert second.captions == ()
+    assert (third.negatives, third.notes) == (("car",), ())
+
+
+def test_videos_are_listed_where_videos_are_asked_for(tmp_path: Path) -> None:
+    for name in ("a.mp4", "b.jpg"):
+        (tmp_path / name).write_bytes(b"")
+        (tmp_path / name).with_suffix(".txt").write_text("A dog.")
+    for thing, names in (("image", ["b.jpg"]), ("video", ["a.mp4", "b.jpg"])):
+        config = BuildConfig(source="captions", captions=str(tmp_path), thing=thing)  # type: ignore[arg-type]
+        assert [c.path for c in sources.load(config)] == names

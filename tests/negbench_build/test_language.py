@@ -147,3 +147,43 @@ def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswere
     questions = official.read_questions(tmp_path / "dataset" / "mcq_rephrased.csv")
     assert all("fine image" in option.text for question in questions for option in question.options)
     assert negbench(*given).stdout == second.stdout
+
+
+def test_a_request_without_an_answer_is_not_answered_by_another_seed(server: Server) -> None:
+    """What came of it would otherwise depend on when the server was down."""
+    down = {"on": True}
+
+    def rule(body: dict[str, Any], count: int) -> Reply:
+        if down["on"]:
+            down["on"] = False
+            return 500, {"error": "out of order"}, {}
+        return 200, say(json.dumps({"sentence": f"A dog runs with no cat near, {body['seed']}."})), {}
+
+    server.rule = rule
+    asked = client(server, temperature=0.8, attempts=3)
+    (first,) = language.paraphrase(asked, sentences()[:1], 0, keep_order=False)
+    assert first[0] is None
+    assert first[1].startswith(language.NO_ANSWER)
+    (second,) = language.paraphrase(asked, sentences()[:1], 0, keep_order=False)
+    assert server.requests[0]["seed"] == server.requests[1]["seed"]
+    assert str(server.requests[0]["seed"]) in str(second[0])
+
+
+def test_a_paraphrase_that_goes_on_and_on_is_refused(server: Server) -> None:
+    long = "A dog runs with no cat near. " + "It is a fine day and the sun shines. " * 4
+    server.rule = lambda body, _: (200, say(json.dumps({"sentence": long})), {})
+    (found,) = language.paraphrase(client(server), sentences()[:1], 0, keep_order=False)
+    assert found == (None, "it says much more")
+
+
+def test_of_a_video_actions_are_asked_for_too(server: Server) -> None:
+    answer = {"present": ["dog", "running"], "absent": ["swimming"]}
+    server.rule = lambda body, _: (200, say(json.dumps(answer)), {})
+    video = Concepts("v", "v.mp4", ("A dog running without a leash", "A dog on grass"))
+    (found,) = language.extract(client(server), [video], 0, 1, "video")
+    assert (found.positives, found.negatives) == (("dog", "running"), ("swimming",))
+    prompt = server.requests[0]["messages"][0]["content"]
+    assert "one video" in prompt
+    assert "objects and actions" in prompt
+    language.extract(client(server), [video], 0, 1)
+    assert "action" not in server.requests[1]["messages"][0]["content"].replace("actions or adjectives", "")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from metrics.base import MetricError
 from metrics.judges.scripted import ScriptedDetector
 from nein.images import ImageError
 from nein.negbench import official
@@ -97,6 +98,17 @@ def test_a_pair_that_never_comes_about_says_so() -> None:
 def test_every_way_a_pair_can_be_wrong_is_seen(start: tuple[str, ...], reason: str) -> None:
     (image,) = made(Hand(good_from=0), lambda _: shows(*start), attempts=1)
     assert image.notes == (reason,)
+
+
+def test_a_detector_that_fails_on_a_pair_costs_that_pair_only() -> None:
+    def rule(image: np.ndarray, label: str) -> float:
+        raise MetricError("out of order")
+
+    broken = Verifier(ScriptedDetector(rule), "{object}", 0.5)
+    (image,) = pairs.make_pairs(
+        [PLAN], ["p"], lambda _: shows("dog", "cat"), Hand(0), broken, lambda n, p: n, seed=0, attempts=1
+    )
+    assert (image.problem, image.notes) == (pairs.NOT_MADE, ("the detector failed: out of order",))
 
 
 def test_a_picture_that_cannot_be_read_costs_its_pair_only() -> None:

@@ -75,3 +75,36 @@ def test_a_paraphrase_is_held_to_objects_polarity_and_order(paraphrase: str, why
 def test_order_matters_only_where_it_is_asked_for() -> None:
     turned = "There is no dog around, but a cat is asleep on the beach."
     assert changed(turned, ["cat"], ["dog"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "noun", "said"),
+    [
+        ("There is no lack of dogs here.", "dog", "unclear"),
+        ("You cannot miss the dog.", "dog", "unclear"),
+        ("The dogs are not missing.", "dog", "unclear"),
+        ("Everything except a dog is here.", "dog", "unclear"),
+        ("There might be a dog.", "dog", "unclear"),
+        ("A dog would be nice.", "dog", "unclear"),
+        ("A dog could not be seen.", "dog", "denied"),
+        ("A cat instead of a dog sits there.", "dog", "denied"),
+        ("There is no dog; instead, a cat sleeps.", "cat", "affirmed"),
+        ("The scene fails to show a dog.", "dog", "denied"),
+        ("Absent from the scene is a dog.", "dog", "denied"),
+        ("A dog-free street.", "dog", "denied"),
+        ("A dog is not the only animal; a cat is there too.", "dog", "affirmed"),
+        ("A cat, without a doubt, and a dog.", "dog", "affirmed"),
+        ("A cat looks like it sleeps.", "cat", "affirmed"),
+    ],
+)
+def test_denials_of_denials_exceptions_and_guesses_are_not_taken_for_plain_words(
+    sentence: str, noun: str, said: str
+) -> None:
+    assert polarity(sentence, noun) == said
+
+
+def test_a_paraphrase_may_not_bring_in_an_object_that_the_original_leaves_out() -> None:
+    assert changed("A cat and a car, but no dog.", ["cat"], ["dog"], others=["car"]) == "an object is added"
+    assert changed("A cat, but no dog and no car.", ["cat"], ["dog"], others=["car"]) == "an object is added"
+    assert changed("A cat, but no dog.", ["cat"], ["dog"], others=["car"]) == ""
+    assert changed("There is no lack of dogs, nor of cats.", [], ["dog"]) == "polarity unclear"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -34,47 +35,55 @@ PATIENCE = 100
 class Corpus:
     """The two files of a run with the pictures behind them.
 
+    caption_media, question_media  One object where a reference names the same picture in both files.
     about  JSON-serialisable: where they come from, how many there are, `records_sha256`.
+
+    Rows of files are read when they are asked for: memory holds 8 bytes of each.
     """
 
-    captions: tuple[RetrievalItem, ...]
-    questions: tuple[Question, ...]
+    captions: Sequence[RetrievalItem]
+    questions: Sequence[Question]
     caption_media: Media
     question_media: Media
     about: dict[str, Any]
 
     @property
-    def media(self) -> dict[str, Media]:
-        """Reference of every picture -> where it is read."""
-        found: dict[str, Media] = {item.image: self.caption_media for item in self.captions}
-        return found | {question.image: self.question_media for question in self.questions}
+    def parts(self) -> tuple[tuple[Sequence[Any], Media], ...]:
+        """Both files, each with where its pictures are read."""
+        return ((self.captions, self.caption_media), (self.questions, self.question_media))
 
 
 def load(config: ContrastConfig) -> Corpus:
     """Reads or draws both files. Raises UserError for what cannot be used."""
-    from nein.negbench import nano, official
+    from nein.negbench import nano
     from nein.negbench.media import Drawn, Files
+    from train.contrast import table
 
     root = Path(config.image_root) if config.image_root else None
 
     def media(source: str) -> Media:
         return Drawn(nano.picture) if source == "nano" else Files(root, Path(source).parent)
 
+    captions: Sequence[RetrievalItem]
+    questions: Sequence[Question]
+    digests: list[str] = []
     if config.captions == "nano":
-        captions = nano.negcap("train", config.nano_scenes, config.seed)
+        captions = nano.negcap("train", config.nano_scenes, config.seed)[: config.limit]
+        digests.append(_digest(captions))
     else:
-        captions = official.read_retrieval(Path(config.captions))
+        captions = table.Captions(Path(config.captions), config.limit)
+        digests.append(captions.sha256)
     if config.questions == "nano":
-        questions = nano.negmcq("train", config.nano_scenes, config.seed)
+        questions = nano.negmcq("train", config.nano_scenes, config.seed)[: config.limit]
+        digests.append(_digest(questions))
     else:
-        questions = official.read_questions(Path(config.questions))
-    counts = {len(question.options) for question in questions}
-    if len(counts) > 1:
-        raise UserError(
-            f"'{config.questions}' has questions with {' and '.join(map(str, sorted(counts)))} options; "
-            "a batch needs the same number throughout."
-        )
-    captions, questions = captions[: config.limit], questions[: config.limit]
+        questions = table.Questions(Path(config.questions), config.limit)
+        digests.append(questions.sha256)
+        if len(questions.options) > 1:
+            raise UserError(
+                f"'{config.questions}' has questions with {' and '.join(map(str, questions.options))} "
+                "options; a batch needs the same number throughout."
+            )
     for name, count, flag in (
         ("pictures with captions", len(captions), config.batch_size),
         ("questions", len(questions), config.questions_per_step),
@@ -84,19 +93,26 @@ def load(config: ContrastConfig) -> Corpus:
                 f"A step takes {flag} {name}, but there are {count}; lower --batch-size and "
                 "--questions-per-step."
             )
-    digest = hashlib.sha256()
-    for item in captions:
-        digest.update(repr(dataclasses.astuple(item)).encode())
-    for question in questions:
-        digest.update(repr(dataclasses.astuple(question)).encode())
     about = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
         "pictures_with_captions": len(captions),
         "number_of_questions": len(questions),
-        "records_sha256": digest.hexdigest(),
+        "records_sha256": hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
     }
-    return Corpus(captions, questions, media(config.captions), media(config.questions), about)
+    shown = media(config.captions)
+    shared = config.captions == config.questions == "nano" or (
+        "nano" not in (config.captions, config.questions)
+        and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
+    )
+    return Corpus(captions, questions, shown, shown if shared else media(config.questions), about)
+
+
+def _digest(records: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(repr(dataclasses.astuple(record)).encode())
+    return digest.hexdigest()
 
 
 class Shuffled(Generic[Record]):
@@ -128,7 +144,7 @@ class Shuffled(Generic[Record]):
 class Members:
     """One process's part of a step, read.
 
-    pictures, question_pictures  (H, W, 3) uint8 arrays, or references where features are kept.
+    pictures, question_pictures  (H, W, 3) uint8 arrays, or numbers of pictures where features are kept.
     captions   One per picture. `options`: per question; `correct`: the index of the right one.
     """
 
@@ -139,17 +155,22 @@ class Members:
     correct: list[int]
 
 
+class Kept(Protocol):
+    """Pictures by number. `bad`: why there is no feature, by number."""
+
+    bad: dict[int, str]
+
+    def number(self, reference: str, media: Media) -> int: ...
+
+
 class Reader:
     """Reads the parts of a step. Threads may share one.
 
-    keep  Pictures are not read: `Members` holds their references, whose features are kept.
-    bad   References known to be unreadable, where features are kept.
+    kept  Pictures whose features are kept: they are not read, `Members` holds their numbers.
     """
 
-    def __init__(
-        self, config: ContrastConfig, corpus: Corpus, *, keep: bool = False, bad: dict[str, str] | None = None
-    ) -> None:
-        self._config, self._corpus, self._keep, self._bad = config, corpus, keep, bad or {}
+    def __init__(self, config: ContrastConfig, corpus: Corpus, kept: Kept | None = None) -> None:
+        self._config, self._corpus, self._kept = config, corpus, kept
         alpha = config.alphas[0]
         share = float(config.epoch_share)
         self.captions = Shuffled(corpus.captions, "captions", config.seed, share) if alpha > 0 else None
@@ -189,10 +210,11 @@ class Reader:
         reason = ""
         for shift in range(PATIENCE if self._config.unreadable == "skip" else 1):
             record = stream.at(position, shift)
-            if self._keep:
-                if record.image not in self._bad:
-                    return record, record.image
-                reason = self._bad[record.image]
+            if self._kept is not None:
+                number = self._kept.number(record.image, media)
+                if number not in self._kept.bad:
+                    return record, number
+                reason = self._kept.bad[number]
             else:
                 try:
                     return record, media.frames(record.image)[0]
@@ -233,12 +255,3 @@ def _part(step: int, batch: int, rank: int, size: int) -> range:
     own = batch // size
     start = step * batch + rank * own
     return range(start, start + own)
-
-
-def every_picture(corpus: Corpus) -> list[str]:
-    """The distinct references of a corpus, in order of first appearance."""
-    return list(corpus.media)
-
-
-#: What turns a list of pictures into features or pixels.
-Prepare = Callable[[Sequence[np.ndarray]], Any]

@@ -4,84 +4,125 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from nein import atomic
-from nein.blocks import one_thread, prefetch, share
+from nein.blocks import one_thread, prefetch
+from nein.compact import Numbers, key_of
 from nein.images import ImageError
 from nein.nano.data import cache_root, world_version
 from nein.negbench.data import Media
 from nein.negbench.media import Files
 from nein.world import World
 from train.contrast.data import Corpus
+from train.contrast.table import mapped
 
 BLOCK = 256  # pictures per file
+OPEN = 4096  # files mapped at a time
+FORMAT = b"2"  # of the files
 
 
 class Features:
-    """One (D,) float32 row per picture of a corpus.
+    """One (D,) float32 row per picture of a corpus, on disk; memory holds 16 bytes of each.
 
     Addressed by the model, the references, and what stands behind them: size and time of a file, the drawing
-    code of a drawn scene.
+    code of a drawn scene. A picture has a number: its place among the distinct pictures of the corpus.
     """
 
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
-        self._media, self._dual = corpus.media, dual
-        self._references = list(self._media)
+        self._corpus, self._dual = corpus, dual
         self._folder = (folder or cache_root() / "clip-features") / dual.fingerprint
-        self._rows: dict[str, np.ndarray] = {}
-        self.bad: dict[str, str] = {}
+        self._numbers = Numbers()
+        self._paths: list[Path] = []
+        self.bad: dict[int, str] = {}
+        self._block = lru_cache(OPEN)(self._mapped)
+
+    def number(self, reference: str, media: Media) -> int:
+        """The number of a picture of the corpus."""
+        found = self._numbers.get(self._key(reference, media))
+        assert found is not None, f"{reference} is no picture of the corpus"
+        return found
 
     def make(self, world: World) -> None:
-        """Computes what is missing, shared among the processes, and reads all of it."""
-        blocks = [self._references[i : i + BLOCK] for i in range(0, len(self._references), BLOCK)]
-        paths = [self._path(block) for block in blocks]
-        missing = [number for number, path in enumerate(paths) if not path.is_file()]
-        own = share(missing, world.rank, world.size)
+        """Computes what is missing, shared among the processes."""
+        own: dict[int, array[int]] = {}
+        for number, (path, rows) in enumerate(self._blocks()):
+            self._paths.append(path)
+            # By number: another command may add files while some of us have looked and some have not.
+            if number % world.size == world.rank and not path.is_file():
+                own[number] = rows
         before = torch.get_num_threads()
         # On a CPU a block is computed on one thread, and several at once, as everywhere.
         threads = world.workers(next(self._dual.model.parameters()).device.type)
-        for _ in prefetch(lambda n: self._compute(blocks[n], paths[n]), own, threads - 1, one_thread):
+        for _ in prefetch(lambda n: self._compute(own[n], self._paths[n]), own, threads - 1, one_thread):
             pass
         torch.set_num_threads(before)
         world.barrier()
-        for block, path in zip(blocks, paths, strict=True):
-            found = load_file(path)
-            known = json.loads(bytes(found["bad"]).decode() or "{}")
-            self.bad |= known
-            self._rows |= {
-                name: row for name, row in zip(block, found["rows"], strict=True) if name not in known
-            }
+        for number, path in enumerate(self._paths):
+            with safe_open(path, "np") as content:
+                known = json.loads(bytes(content.get_tensor("bad")).decode())
+            self.bad |= {number * BLOCK + int(place): reason for place, reason in known.items()}
 
-    def rows(self, references: list[str]) -> torch.Tensor:
+    def rows(self, numbers: Sequence[int]) -> torch.Tensor:
         """(N, D) float32."""
-        return torch.from_numpy(np.stack([self._rows[name] for name in references]))
+        found = [self._block(number // BLOCK)[number % BLOCK] for number in numbers]
+        return torch.from_numpy(np.stack(found))
 
-    def _compute(self, block: list[str], path: Path) -> None:
+    def _mapped(self, block: int) -> np.ndarray:
+        return mapped(self._paths[block], "rows", "<f4")
+
+    def _key(self, reference: str, media: Media) -> int:
+        same = (
+            self._corpus.caption_media is self._corpus.question_media or media is self._corpus.caption_media
+        )
+        return key_of(f"{'' if same else 'questions: '}{reference}")
+
+    def _blocks(self) -> Iterator[tuple[Path, array[int]]]:
+        """(path, rows) of every block of distinct pictures, in order of first appearance; a row is a place in
+        its file, times two, plus one for questions."""
+        digest, rows, count = hashlib.sha256(FORMAT), array("Q"), 0
+        for which, (records, media) in enumerate(self._corpus.parts):
+            for place, record in enumerate(records):
+                key = self._key(record.image, media)
+                if self._numbers.get(key) is not None:
+                    continue
+                self._numbers.put(key, count)
+                count += 1
+                digest.update(json.dumps([record.image, _stamp(record.image, media)]).encode())
+                rows.append(2 * place + which)
+                if len(rows) == BLOCK:
+                    yield self._path(digest), rows
+                    digest, rows = hashlib.sha256(FORMAT), array("Q")
+        if rows:
+            yield self._path(digest), rows
+
+    def _path(self, digest: Any) -> Path:
+        return self._folder / f"{digest.hexdigest()[:24]}.safetensors"
+
+    def _compute(self, block: Sequence[int], path: Path) -> None:
         pictures, places = [], []
-        bad: dict[str, str] = {}
-        for place, name in enumerate(block):
+        bad: dict[int, str] = {}
+        for place, row in enumerate(block):
+            records, media = self._corpus.parts[row % 2]
             try:
-                pictures.append(self._media[name].frames(name)[0])
+                pictures.append(media.frames(records[row // 2].image)[0])
                 places.append(place)
             except ImageError as error:
-                bad[name] = str(error)
+                bad[place] = str(error)
         rows = np.zeros((len(block), self._dual.width), dtype=np.float32)
         if pictures:
             rows[places] = self._dual.encode(pictures)
         about = np.frombuffer(json.dumps(bad).encode(), dtype=np.uint8)
         atomic.write_bytes(path, save({"rows": rows, "bad": about}))
-
-    def _path(self, block: list[str]) -> Path:
-        digest = hashlib.sha256()
-        for name in block:
-            digest.update(json.dumps([name, _stamp(name, self._media[name])]).encode())
-        return self._folder / f"{digest.hexdigest()[:24]}.safetensors"
 
 
 def _stamp(name: str, media: Media) -> list[Any]:

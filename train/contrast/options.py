@@ -125,7 +125,12 @@ class ContrastConfig:
 
     def at(self, alpha: float, out: Path) -> ContrastConfig:
         """This configuration for one value of alpha, in a folder of its own."""
-        return dataclasses.replace(self, alpha=[f"{alpha:g}"], out=str(out))
+        return dataclasses.replace(self, alpha=[spelled(alpha)], out=str(out))
+
+
+def spelled(alpha: float) -> str:
+    """A weight as short as it can be said without becoming another: "0", "0.99", "0.1234567"."""
+    return f"{alpha:g}" if float(f"{alpha:g}") == alpha else repr(alpha)
 
 
 def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
@@ -162,6 +167,9 @@ def check(config: ContrastConfig) -> None:
             value = -1.0
         if not 0 <= value <= 1:
             raise UserError(f"--alpha has '{word}'; it must be a number between 0 and 1.")
+    for name in ("beta1", "beta2"):
+        if getattr(config, name) >= 1:
+            raise UserError(f"--{name} is {getattr(config, name)}; it must be below 1.")
     if len(set(config.alphas)) < len(config.alphas):
         raise UserError(f"--alpha names a value twice: {', '.join(config.alpha)}.")
     if config.trainable == "text" and config.augment != "none":

@@ -72,7 +72,7 @@ def study(given: argparse.Namespace) -> str:
         models = finetune_clip.run(config)
     else:  # laid out as a sweep all the same
         alpha = config.alphas[0]
-        models = finetune_clip.run(config.at(alpha, config.out_dir / f"alpha-{alpha:g}"))
+        models = finetune_clip.run(config.at(alpha, config.out_dir / f"alpha-{options.spelled(alpha)}"))
     rows = sweep.evaluate(config, models, scenes=given.scenes)
     text = sweep.write(rows, config.out_dir)
     denials, texts = search(training_texts())

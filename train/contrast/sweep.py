@@ -26,7 +26,7 @@ from nein.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
 from nein.negbench.results import TEXT_TO_IMAGE
 from nein.statistics import Estimate
 from nein.world import World
-from train.contrast.options import ContrastConfig
+from train.contrast.options import ContrastConfig, spelled
 
 BASE = "base"
 
@@ -80,7 +80,7 @@ def evaluate(
     """Runs nein-negbench eval on the base and every model, on `--evaluate`."""
     names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
     for alpha, folder in zip(config.alphas, folders, strict=True):
-        names[str(folder)] = (f"alpha {alpha:g}", alpha)
+        names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)
     out = config.out_dir / "evaluation"
     settings = NegbenchConfig(
         preset=config.preset,
@@ -151,7 +151,7 @@ def to_csv(rows: Sequence[Row]) -> str:
         }
         for name, figure in named.items():
             if figure is not None:
-                alpha = BASE if row.alpha is None else f"{row.alpha:g}"
+                alpha = BASE if row.alpha is None else spelled(row.alpha)
                 cells = [figure.get(key) for key in ("value", "low", "high", "n", "n_unscored")]
                 first = [row.summary["dataset"], alpha, name]
                 writer.writerow([*first, *("" if cell is None else cell for cell in cells)])
@@ -186,7 +186,7 @@ def plot(rows: Sequence[Row]) -> Any:
             panel.errorbar(places, values, [low, high], color=color, marker=marker, capsize=3, label=name)
             if base is not None and (before := read(base)) is not None:
                 panel.axhline(_percent(before, "value"), color=color, linestyle="--", linewidth=1)
-        panel.set_xticks(places, [f"{row.alpha:g}" for row in tuned])
+        panel.set_xticks(places, [spelled(row.alpha or 0.0) for row in tuned])
         panel.set_xlabel("alpha: weight of the contrastive loss")
         panel.set_ylabel("per cent (dashed: before fine-tuning)")
         panel.set_ylim(0, 100)

@@ -128,10 +128,11 @@ def _origin(config: BuildConfig) -> dict[str, Any]:
 def _ask_again(job: Job, shards: Sequence[int]) -> None:
     """Shards in which the language model gave no answer (a timeout, a refusal) count as open again, and with
     them what was made of them before."""
+    done = {stage: job.ledger.done(stage) for stage in job.stages}
     for shard in shards:
         stale, before = False, 0.0
         for stage in job.stages:
-            if shard not in job.ledger.done(stage):
+            if shard not in done[stage]:
                 break
             stale = stale or job.ledger.when(stage, shard) < before
             before = job.ledger.when(stage, shard)

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from nein.negbench.build.polarity import mentions
+
 NEGATIVES = 3  # absent objects kept per image, as published
+IN_CAPTION = "object not annotated but in a caption, not taken for absent"
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,26 @@ class CoOccurrence:
 
 
 def with_negatives(images: Sequence[Concepts], count: int = NEGATIVES) -> Iterator[Concepts]:
-    """The images of an annotated set with their absent objects filled in, by the statistics of this set."""
+    """The images of an annotated set with their absent objects filled in, by the statistics of this set.
+
+    An object that is not annotated but named in one of the image's captions is passed over, and noted: "There
+    is no car in the image. A man beside a car." would contradict itself.
+    """
     seen = CoOccurrence(image.positives for image in images if not image.problem)
     for image in images:
         if image.problem:
             yield image
         else:
-            yield replace(image, negatives=seen.negatives(image.positives, count, image.unsure))
+            absent, said = _absent(seen, image, count)
+            yield replace(image.noting(*[IN_CAPTION] * said), negatives=absent)
+
+
+def _absent(seen: CoOccurrence, image: Concepts, count: int) -> tuple[tuple[str, ...], int]:
+    """The absent objects of an image, and how many a caption speaks of and so are not among them."""
+    text, never = ". ".join(image.captions), list(image.unsure)
+    while True:
+        found = seen.negatives(image.positives, count, never)
+        named = [name for name in found if mentions(text, name)]
+        if not named:
+            return found, len(never) - len(image.unsure)
+        never += named

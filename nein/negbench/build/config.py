@@ -202,8 +202,21 @@ def check(config: BuildConfig) -> None:
             f"{what} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
             "owner/name or a folder."
         )
-    if "{object}" not in config.query:
-        raise UserError(f"--query is '{config.query}'; it must contain {{object}}: 'A photo of {{object}}'.")
+    if "{object}" not in config.query or set(config.query.replace("{object}", "")) & set("{}"):
+        raise UserError(
+            f"--query is '{config.query}'; it must contain {{object}} and no other braces: "
+            "'A photo of {object}'."
+        )
+    if config.asks_llm and config.llm.attempts > 1 and config.llm.temperature == 0:
+        raise UserError(
+            f"--llm.attempts {config.llm.attempts} at --llm.temperature 0 would draw one answer again and "
+            "again; raise the temperature or take 1 attempt."
+        )
+    if config.source == "pairs" and config.edits and config.captions and not config.instances:
+        raise UserError(
+            "--source pairs with --captions needs --instances as well (COCO's JSON): what a picture shows "
+            "has to be known before something is added."
+        )
     if config.affneg and not config.paraphrase:
         raise UserError("--affneg is about paraphrases; give --paraphrase as well.")
     strange = [stage for stage in config.stages if stage not in (*STAGES, "finish")]

@@ -23,6 +23,7 @@ from nein.seeds import sample_seed
 NO_ANSWER = "the language model gave no answer"
 NO_OBJECTS = "the language model named no usable object"
 LONGEST = 4  # words of an object's name
+LONGER = 2  # times as many words, and ten more, a paraphrase may have
 
 
 class Objects(BaseModel):
@@ -49,19 +50,30 @@ class Scene(BaseModel):
     caption_with_extra: str = Field(description="the same sentence with the extra object added")
 
 
-def extract(client: Client, images: Sequence[Concepts], seed: int, count: int) -> list[Concepts]:
-    """Objects of every image's captions, present and absent, from one request per image.
+#: What is captioned -> its name in a prompt, what is looked for, as what, what is not. Videos show actions.
+ASKED = {
+    "image": ("photograph", "objects", "singular nouns", "places, actions or adjectives"),
+    "video": ("video", "objects and actions", "singular nouns or -ing forms", "places or adjectives"),
+}
+
+
+def extract(
+    client: Client, images: Sequence[Concepts], seed: int, count: int, thing: str = "image"
+) -> list[Concepts]:
+    """Objects of every image's captions, present and absent, from one request per image. Of a video also
+    actions, as nouns or "-ing" forms.
 
     A present object that no caption mentions is dropped, and so is an absent one that a caption does mention;
     both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
     """
+    shown, wanted, form, unwanted = ASKED[thing]
     usable = [image for image in images if not image.problem]
     requests = [
         Request(
-            "These captions describe one photograph:\n"
+            f"These captions describe one {shown}:\n"
             + "\n".join(f"- {text}" for text in image.captions)
-            + "\n\nList the concrete, visible objects that the captions mention, as singular nouns in lower "
-            f"case (no places, actions or adjectives). Then list {count} other objects that often occur "
+            + f"\n\nList the concrete, visible {wanted} that the captions mention, as {form} in lower "
+            f"case (no {unwanted}). Then list {count} other {wanted} that often occur "
             "together with these but are mentioned in no caption.",
             sample_seed(seed, f"objects/{image.id}"),
         )
@@ -77,7 +89,7 @@ def extract(client: Client, images: Sequence[Concepts], seed: int, count: int) -
 
 
 def _sorted_out(image: Concepts, answer: Objects, count: int) -> Concepts:
-    said = " ".join(image.captions)
+    said = ". ".join(image.captions)  # a denial ends with its caption
     present, absent = _names(answer.present), _names(answer.absent)
     kept = tuple(name for name in present if polarity.polarity(said, name) == "affirmed")
     new = [name for name in absent if not polarity.mentions(said, name) and name not in present]
@@ -135,12 +147,13 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Scene | s
 
 
 class Sentence(BaseModel):
-    """A sentence to be rephrased, with what it says is there and is not."""
+    """A sentence to be rephrased, with what it says is there and is not, and what it does not speak of."""
 
     id: str
     text: str
     affirmed: list[str]
     denied: list[str]
+    others: list[str] = []
 
 
 def paraphrase(
@@ -149,12 +162,17 @@ def paraphrase(
     """(paraphrase, "") or (None, why there is none) for every sentence.
 
     A paraphrase that loses an object or turns its polarity round is refused and drawn again, as often as the
-    client's `attempts` say; with `keep_order`, so is one that turns round what comes first.
+    client's `attempts` say; with `keep_order`, so is one that turns round what comes first. Where the model
+    gave no answer at all, none of another seed takes its place: asked again, it gives what it would have.
     """
     found: dict[int, tuple[str | None, str]] = {}
     rounds = client.attempts if client.temperature > 0 else 1
     for turn in range(rounds):
-        open_ = [k for k in range(len(sentences)) if found.get(k, (None,))[0] is None]
+        open_ = [
+            k
+            for k in range(len(sentences))
+            if k not in found or (found[k][0] is None and not found[k][1].startswith(NO_ANSWER))
+        ]
         requests = [
             Request(_prompt(sentences[k], keep_order), _seed(seed, sentences[k], turn)) for k in open_
         ]
@@ -165,7 +183,11 @@ def paraphrase(
             text = " ".join(outcome.value.sentence.split())
             source = sentences[k]
             order = source.text if keep_order else None
-            why = polarity.changed(text, source.affirmed, source.denied, keep_order_of=order)
+            why = polarity.changed(
+                text, source.affirmed, source.denied, keep_order_of=order, others=source.others
+            )
+            if not why and len(text.split()) > LONGER * len(source.text.split()) + 10:
+                why = "it says much more"
             found[k] = (None, why) if why else (text, "")
     return [found[k] for k in range(len(sentences))]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nein import atomic
+from nein.compact import Numbers, key_of
 from nein.errors import UserError
 from nein.negbench.build.concepts import Concepts
 
@@ -35,17 +36,19 @@ class Listing:
         return list(range(-(-min(self.count, limit or self.count) // self.shard_size)))
 
     def members(self, shard: int) -> list[Concepts]:
-        text = _file(self.folder, shard).read_text(encoding="utf-8")
-        return [Concepts.of(json.loads(line)) for line in text.splitlines()]
+        with _file(self.folder, shard).open(
+            encoding="utf-8", newline="\n"
+        ) as lines:  # no other end of a line
+            return [Concepts.of(json.loads(line)) for line in lines]
 
 
 def write(folder: Path, images: Iterable[Concepts], shard_size: int, origin: str = "") -> Listing:
     """Writes the list over what is there; `origin` is kept with it. Raises UserError for a list without an
     image.
 
-    Memory holds one shard, and 8 bytes of hash per image, by which an image that is listed twice is found.
+    Memory holds one shard, and 16 bytes per image, by which an image that is listed twice is found.
     """
-    digest, seen, notes, count = hashlib.sha256(), set[bytes](), Counter[str](), 0
+    digest, seen, notes, count = hashlib.sha256(), Numbers(), Counter[str](), 0
     lines: list[str] = []
 
     def flush() -> None:
@@ -54,11 +57,9 @@ def write(folder: Path, images: Iterable[Concepts], shard_size: int, origin: str
             lines.clear()
 
     for image in images:
-        key = hashlib.sha256(image.id.encode()).digest()[:8]
-        if key in seen:
+        if not seen.add(key_of(image.id)):
             notes["listed twice, left out the second time"] += 1
             continue
-        seen.add(key)
         notes.update({f"unusable: {image.problem}": 1} if image.problem else {})
         line = json.dumps(image.row(), ensure_ascii=False)
         digest.update(line.encode() + b"\n")

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from metrics.base import MetricError
 from nein import nouns
 from nein.images import ImageError
 from nein.negbench.build.concepts import Concepts
-from nein.negbench.build.verify import UNREADABLE, Verifier
+from nein.negbench.build.verify import NOT_ASKED, UNREADABLE, Verifier
 from nein.negbench.build.wording import stream
 from nein.seeds import sample_seed
 
@@ -176,7 +177,10 @@ def make_pairs(
 def _refuse(plan: Plan, pair: tuple[np.ndarray, np.ndarray], verifier: Verifier) -> str:
     """Why a pair may not be used, "" if it may."""
     asked = [*plan.objects, plan.extra, *([plan.other] if plan.other else [])]
-    without, with_ = verifier.scores(list(pair), [asked, asked])
+    try:
+        without, with_ = verifier.scores(list(pair), [asked, asked])
+    except MetricError as error:
+        return f"{NOT_ASKED}: {error}"
     if verifier.present(without[plan.extra]):
         return "the object is in the picture without it"
     if not verifier.present(with_[plan.extra]):

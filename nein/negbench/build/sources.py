@@ -13,11 +13,14 @@ from nein.build.sources import captioned_lines
 from nein.errors import UserError
 from nein.negbench.build.concepts import Concepts, with_negatives
 from nein.negbench.build.config import BuildConfig
+from nein.negbench.media import VIDEO_SUFFIXES
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 NO_CAPTION = "no caption"
 NO_OBJECT = "no annotated object"
 BAD_FILE = "the annotation cannot be read"
+BAD_TEXT = "the caption cannot be read"
+BAD_NAME = "the name of the file is no text"
 
 
 def load(config: BuildConfig) -> Iterator[Concepts]:
@@ -60,30 +63,34 @@ def _coco(config: BuildConfig) -> Iterator[Concepts]:
     captions: dict[Any, list[str]] = {}
     if config.captions is not None:
         for row in _list(_object(config.captions), "annotations", config.captions):
-            captions.setdefault(row.get("image_id"), []).append(" ".join(str(row.get("caption", "")).split()))
+            if isinstance(row.get("caption"), str):
+                captions.setdefault(_key(row, "image_id", config.captions), []).append(_clean(row["caption"]))
     listing = config.instances if config.instances is not None else config.captions
     content = _object(str(listing))
-    names = {row.get("id"): str(row.get("name")) for row in content.get("categories", [])}
+    kinds = _list({"categories": [], **content}, "categories", str(listing))
+    names = {_key(row, "id", str(listing)): _clean(str(row.get("name"))) for row in kinds}
     objects: dict[Any, dict[str, None]] = {}
     if config.instances is not None:
         for row in _list(content, "annotations", config.instances):
-            if row.get("category_id") not in names:
+            name = names.get(_key(row, "category_id", config.instances))
+            if name is None:
                 raise UserError(
                     f"'{listing}': an annotation names the unknown category {row.get('category_id')}."
                 )
-            objects.setdefault(row.get("image_id"), {})[names[row["category_id"]]] = None
+            objects.setdefault(_key(row, "image_id", config.instances), {})[name] = None
     images = []
     for row in _list(content, "images", str(listing)):
         if not isinstance(row.get("file_name"), str) or "id" not in row:
             raise UserError(f"'{listing}' has an image without 'id' or 'file_name': {row!r:.80}")
-        said = tuple(dict.fromkeys(text for text in captions.get(row["id"], []) if text))
-        shown = tuple(objects.get(row["id"], {}))
-        problem = ""
+        key = _key(row, "id", str(listing))
+        said = tuple(dict.fromkeys(text for text in captions.get(key, []) if text))
+        shown = tuple(objects.get(key, {}))
+        path, problem = _name(row["file_name"])
         if config.concepts == "annotations" and not shown:
-            problem = NO_OBJECT
+            problem = problem or NO_OBJECT
         elif config.concepts == "llm" and not said:
-            problem = NO_CAPTION
-        images.append(Concepts(Path(row["file_name"]).stem, row["file_name"], said, shown, problem=problem))
+            problem = problem or NO_CAPTION
+        images.append(Concepts(Path(path).stem, path, said, shown, problem=problem))
     yield from with_negatives(images, config.negatives) if config.concepts == "annotations" else images
 
 
@@ -97,7 +104,11 @@ def _voc(config: BuildConfig) -> Iterator[Concepts]:
         listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
         if not listing.is_file():
             raise UserError(f"There is no list '{listing}'; see --image-set.")
-        stems = [line.split()[0] for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
+        try:
+            lines = listing.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"The list '{listing}' cannot be read ({error}).") from None
+        stems = [line.split()[0] for line in lines if line.strip()]
     else:
         stems = sorted(path.stem for path in annotations.glob("*.xml"))
     yield from with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.negatives)
@@ -106,7 +117,7 @@ def _voc(config: BuildConfig) -> Iterator[Concepts]:
 def _voc_image(path: Path) -> Concepts:
     try:
         tree = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError):
+    except (OSError, ElementTree.ParseError, ValueError, LookupError):  # the last two: an unknown encoding
         return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
     sure, unsure = dict[str, None](), dict[str, None]()
     for found in tree.iter("object"):
@@ -127,35 +138,60 @@ def _captioned(config: BuildConfig) -> Iterator[Concepts]:
     (as img2dataset writes CC12M). The last two are read as a stream."""
     path = Path(str(config.captions))
     if path.is_dir():
-        yield from _folder(path)
+        yield from _folder(path, (*SUFFIXES, *VIDEO_SUFFIXES) if config.thing == "video" else SUFFIXES)
     elif path.suffix == ".jsonl" and path.is_file():
         for name, said in captioned_lines(path):
-            yield _captions_of(name, [" ".join(text.split()) for text in said])
+            yield _captions_of(name, said)
     elif path.suffix == ".json" and path.is_file():
         yield from _coco(config)
     else:
         raise UserError(f"--captions '{path}' is neither a .json or .jsonl file nor a folder that is there.")
 
 
-def _folder(folder: Path) -> Iterator[Concepts]:
-    for place, folders, names in os.walk(folder):
+def _folder(folder: Path, endings: tuple[str, ...]) -> Iterator[Concepts]:
+    def unreadable(error: OSError) -> None:
+        raise UserError(f"The folder '{error.filename}' cannot be read ({error.strerror}).")
+
+    for place, folders, names in os.walk(folder, onerror=unreadable):
         folders.sort()
         texts = {Path(name).stem for name in names if name.endswith(".txt")}
         for name in sorted(names):
-            if not name.lower().endswith(SUFFIXES):
+            if not name.lower().endswith(endings):
                 continue
             path = Path(place, name).relative_to(folder)
-            said = ""
+            said, problem = "", ""
             if path.stem in texts:
-                said = " ".join(
-                    Path(place, f"{path.stem}.txt").read_text(encoding="utf-8", errors="replace").split()
-                )
-            yield _captions_of(path.as_posix(), [said])
+                try:
+                    said = Path(place, f"{path.stem}.txt").read_text(encoding="utf-8", errors="replace")
+                except OSError as error:
+                    problem = f"{BAD_TEXT}: {error.strerror or error}"
+            yield _captions_of(path.as_posix(), [said], problem)
 
 
-def _captions_of(name: str, texts: list[str]) -> Concepts:
-    said = tuple(dict.fromkeys(text for text in texts if text))
-    return Concepts(str(Path(name).with_suffix("")), name, said, problem="" if said else NO_CAPTION)
+def _captions_of(name: str, texts: list[str], problem: str = "") -> Concepts:
+    said = tuple(dict.fromkeys(clean for text in texts if (clean := _clean(text))))
+    name, odd = _name(name)
+    problem = odd or problem or ("" if said else NO_CAPTION)
+    return Concepts(str(Path(name).with_suffix("")), name, said, problem=problem)
+
+
+def _clean(text: str) -> str:
+    """White space made single; halves of characters, as JSON may spell them, replaced."""
+    return " ".join(text.split()).encode("utf-8", "replace").decode()
+
+
+def _name(name: str) -> tuple[str, str]:
+    """(the name of a file as it can be written, what is wrong with it)."""
+    written = name.encode("utf-8", "backslashreplace").decode()
+    return (name, "") if written == name and Path(name).name else (written or "?", BAD_NAME)
+
+
+def _key(row: dict[str, Any], name: str, path: str) -> float | str:
+    """An id of COCO's files."""
+    value = row.get(name)
+    if not isinstance(value, int | float | str):
+        raise UserError(f"'{path}' has an entry whose '{name}' is no number or text: {row!r:.80}")
+    return value
 
 
 def _pairs(config: BuildConfig) -> Iterator[Concepts]:

@@ -135,17 +135,23 @@ def _planned(name: str, scene: language.Scene | str) -> pairs.Plan | str:
 
 
 def _concepts(job: Job, shard: int, client: Any) -> list[dict[str, Any]]:
-    found = language.extract(client, job.concepts(shard, "concepts"), job.config.seed, job.config.negatives)
+    config, members = job.config, job.concepts(shard, "concepts")
+    found = language.extract(client, members, config.seed, config.negatives, config.thing)
     return [image.row() for image in found]
 
 
 def _verify(job: Job, shard: int, verifier: Verifier) -> list[dict[str, Any]]:
-    found = verify(
-        verifier,
-        job.concepts(shard, "verify"),
-        lambda image: job.media.frames(image.path)[0],
-        positives=job.config.verify == "both",
-    )
+    members, size = job.concepts(shard, "verify"), int(job.config.batch_size)
+    found = [
+        image
+        for start in range(0, len(members), size)  # memory holds the pictures of a batch, not of a shard
+        for image in verify(
+            verifier,
+            members[start : start + size],
+            lambda image: job.media.frames(image.path)[0],
+            positives=job.config.verify == "both",
+        )
+    ]
     return [image.row() for image in found]
 
 
@@ -174,18 +180,20 @@ def _paraphrase(job: Job, shard: int, client: Any) -> list[dict[str, Any]]:
 def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[language.Sentence]:
     from nein.negbench.build.polarity import mentions, polarity
 
-    found = []
+    found: list[language.Sentence] = []
+
+    def add(name: str, text: str, affirmed: list[str], denied: list[str]) -> None:
+        others = [n for n in (*image.positives, *image.negatives) if not mentions(text, n)]
+        found.append(language.Sentence(id=name, text=text, affirmed=affirmed, denied=denied, others=others))
+
     for number, caption in enumerate(tasks.negated.captions if tasks.negated else ()):
         denied = [name for name in image.negatives if mentions(caption, name)]
         affirmed = [name for name in image.positives if polarity(caption, name) == "affirmed"]
-        found.append(
-            language.Sentence(id=f"{image.id}/c{number}", text=caption, affirmed=affirmed, denied=denied)
-        )
+        add(f"{image.id}/c{number}", caption, affirmed, denied)
     for question in tasks.questions:
         for number, option in enumerate(question.options):
             affirmed, denied = language.claims(option.text, config.wording, config.thing)
-            name = f"{question.id}/o{number}"
-            found.append(language.Sentence(id=name, text=option.text, affirmed=affirmed, denied=denied))
+            add(f"{question.id}/o{number}", option.text, affirmed, denied)
     return found
 
 

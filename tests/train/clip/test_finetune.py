@@ -208,6 +208,7 @@ def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune: Tune, 
             "A step takes 64 pictures with captions, but there are 5",
         ),
         (["--learning-rate", "fast"], "learning"),
+        (["--beta2", "1"], "--beta2 is 1.0; it must be below 1"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""What is written as it comes: the same bytes whatever the chunks, little memory, nothing out of date."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nein.build.ledger import Ledger
+from nein.errors import UserError
+from nein.negbench import official
+from nein.negbench.build import files, finish, listing
+from nein.negbench.build.concepts import Concepts
+from nein.negbench.build.config import BuildConfig
+from nein.negbench.build.work import Job, run_stage
+from nein.negbench.media import Drawn
+from tests.negbench_build.test_build import coco_arguments, contents
+
+
+def job_of(out: Path, images: list[Concepts], ledger: Ledger, **options: Any) -> Job:
+    config = BuildConfig(**{"source": "captions", "captions": "x", "form": "training", **options})
+    drawn = Drawn(lambda name: np.zeros((4, 4, 3), np.uint8))
+    return Job(config, listing.write(out / "list", images, 4), drawn, out / "dataset", ledger)
+
+
+def scenes(count: int) -> list[Concepts]:
+    return [
+        Concepts(f"{k}", f"{k}.jpg", (f"A dog, a cat and table {k}",), ("dog", "cat"), ("car", "boat"))
+        for k in range(count)
+    ]
+
+
+def test_the_length_of_a_chunk_decides_nothing(
+    coco: Path, negbench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert negbench(*coco_arguments(coco, tmp_path / "whole")).code == 0
+    monkeypatch.setattr(files, "CHUNK", 2)
+    assert negbench(*coco_arguments(coco, tmp_path / "parts")).code == 0
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    assert len(official.read_questions(tmp_path / "parts" / "dataset" / "mcq.csv")) > 4
+
+
+def test_a_file_that_an_earlier_finish_wrote_and_this_one_does_not_is_gone(
+    coco: Path, negbench: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert negbench(*coco_arguments(coco, tmp_path)).code == 0
+    (tmp_path / "dataset" / "mcq_rephrased.csv").write_text("of another time\n")
+    assert negbench(*coco_arguments(coco, tmp_path)).code == 0
+    found = {path.name for path in (tmp_path / "dataset").iterdir()}
+    assert found == {"README.md", "negated_retrieval.csv", "retrieval.csv", "mcq.csv"}
+
+
+def test_memory_does_not_grow_with_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CHUNK", 50)
+
+    def peak(count: int) -> int:
+        with Ledger(tmp_path / f"{count}" / "work") as ledger:
+            job = job_of(tmp_path / f"{count}", scenes(count), ledger)
+            tracemalloc.start()
+            facts = finish.finish(job, job.listing.shards(), tmp_path / f"{count}", None)
+            found = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert facts["files"]["negcap.csv"]["rows"] == count
+        return found
+
+    peak(100)  # what is imported and compiled once
+    assert (peak(900) - peak(100)) / 800 < 600  # bytes; records that are all kept take 3,700
+
+
+def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "work") as ledger:
+        job = job_of(tmp_path, scenes(2), ledger, source="pairs")
+        one = scenes(1)[0].row()
+        ledger.append("pairs", {"shard": 0, "rows": [one, one]})
+        (tmp_path / "dataset").mkdir()
+        (tmp_path / "dataset" / "negcap.csv").write_text("before")
+        with pytest.raises(UserError, match="the id '0' occurs more than once"):
+            finish.finish(job, [0], tmp_path, None)
+    assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["negcap.csv"]
+    assert (tmp_path / "dataset" / "negcap.csv").read_text() == "before"
+
+
+def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path: Path) -> None:
+    start = [Concepts("a-with", "a.png"), Concepts("b-without", "b.png"), Concepts("c", "c.png")]
+    made = [
+        Concepts("a-with", problem="no try"),
+        Concepts("b-without-without", "b1.png", ("A dog",), ("dog",), ("cat",)),
+        Concepts("b-without-with", "b2.png", ("A dog and a cat",), ("dog", "cat"), ("car",)),
+        Concepts("c", problem="no try"),
+    ]
+    with Ledger(tmp_path / "work") as ledger:
+        job = job_of(tmp_path, start, ledger, source="pairs")
+        ledger.append("pairs", {"shard": 0, "rows": [image.row() for image in made]})
+        facts = finish.finish(job, [0], tmp_path, None)
+        assert [image.id for image, _ in finish.images(job, [0], 1)] == ["a-with"]
+    assert facts["unusable"] == {"no try": 2}
+    assert facts["images"] == 4
+
+
+def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path: Path) -> None:
+    odd = [Concepts(f"a\u2028{k}\x85", f"a\u2028{k}.jpg", ("A\u2028dog",), ("dog",)) for k in range(6)]
+    found = listing.write(tmp_path, [*odd, odd[0]], 4)
+    assert [*found.members(0), *found.members(1)] == odd
+    assert found.notes == {"listed twice, left out the second time": 1}
+
+
+class Counting:
+    """A verifier that sees nothing and remembers how many pictures it was shown at a time."""
+
+    def __init__(self) -> None:
+        self.shown: list[int] = []
+
+    def scores(self, images: list[np.ndarray], names: list[list[str]]) -> list[dict[str, float]]:
+        self.shown.append(len(images))
+        return [dict.fromkeys(row, 0.0) for row in names]
+
+    def present(self, score: float) -> bool:
+        return score >= 0.5
+
+
+def test_the_pictures_of_a_batch_are_in_memory_and_not_those_of_a_shard(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "work") as ledger:
+        job = job_of(tmp_path, scenes(4), ledger, verify="negatives", batch_size=3)
+        eye = Counting()
+        rows = run_stage(job, "verify", 0, eye)
+    assert eye.shown == [3, 1]
+    assert [row["id"] for row in rows] == ["0", "1", "2", "3"]

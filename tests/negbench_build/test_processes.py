@@ -1,0 +1,168 @@
+"""Killed by signal 9 at any moment, or shared by processes: the same files, and nothing asked twice."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.cli import main_negbench
+from tests.loopback import Reply, Server
+from tests.negbench_build.test_build import ROOT, contents
+from tests.negbench_build.test_language import polite
+
+CONCURRENCY = 2
+
+
+def arguments(captions: Path, out: Path, server: Server) -> list[str]:
+    return [
+        "build", "--source", "captions", "--captions", str(captions), "--form", "training",
+        "--concepts", "llm", "--verify", "negatives", "--detector", "scripted:0.05", "--paraphrase",
+        "--llm.model", f"openai:{server.url}#eye-7b", "--llm.retries", "0",
+        "--llm.concurrency", str(CONCURRENCY),
+        "--shard-size", "3", "--device", "cpu", "--out", str(out),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """14 pictures with captions beside them; for two of them the model has nothing usable to say."""
+    from nein.images import write_png
+    from tests.negbench_build.conftest import picture
+
+    folder = tmp_path_factory.mktemp("captioned")
+    things = ["dog and cat", "dog and car", "cat and boat", "sky"]
+    for number in range(14):
+        write_png(folder / f"{number:02d}.png", picture(10 * number))
+        (folder / f"{number:02d}.txt").write_text(f"A picture of {things[number % 4]}, number {number}.")
+    return folder
+
+
+class Slow:
+    """Polite, after a moment; counts what it answered."""
+
+    def __init__(self) -> None:
+        self.answered: list[str] = []
+
+    def __call__(self, body: dict[str, Any], count: int) -> Reply:
+        time.sleep(0.02)
+        reply = polite(body, count)
+        self.answered.append(json.dumps([body["messages"], body.get("seed")]))
+        return reply
+
+
+def start(given: list[str]) -> Any:
+    """The command in a process of its own."""
+
+    def child() -> None:
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+        main_negbench(given)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    return process
+
+
+@pytest.fixture(scope="module")
+def whole(captioned: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], int]:
+    """What an undisturbed build makes, and how many questions it asks."""
+    out, server, rule = tmp_path_factory.mktemp("whole"), Server(), Slow()
+    server.rule = rule
+    with pytest.raises(SystemExit) as ended:
+        main_negbench(arguments(captioned, out, server))
+    server.close()
+    assert not ended.value.code
+    found = contents(out)
+    assert {"dataset/negcap.csv", "dataset/negmcq.csv", "dataset/negcap_rephrased.csv"} <= set(found)
+    assert found["unusable.jsonl"].count(b"\n") == 3
+    return found, len(rule.answered)
+
+
+@pytest.mark.parametrize("moments", [(2, 5, 30), (9, 16, 17, 60)])
+def test_killed_again_and_again_it_ends_in_the_same_files_and_asks_nothing_twice(
+    moments: tuple[int, ...],
+    captioned: Path,
+    whole: tuple[dict[str, bytes], int],
+    tmp_path: Path,
+    server: Server,
+) -> None:
+    server.rule = rule = Slow()
+    given = arguments(captioned, tmp_path, server)
+    for moment in moments:  # so many answers in all
+        process = start(given)
+        while process.is_alive() and len(rule.answered) < moment:
+            time.sleep(0.002)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert not (tmp_path / "dataset").exists()
+    last = start(given)
+    last.join(120)
+    assert last.exitcode == 0
+    assert contents(tmp_path) == whole[0]
+    asked = Counter(rule.answered)
+    assert len(asked) == whole[1]
+    # An answer that was on its way at the moment of a kill is asked for again: one per connection at most.
+    assert sum(asked.values()) - len(asked) <= CONCURRENCY * len(moments)
+
+
+@pytest.mark.slow
+def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions(
+    captioned: Path, whole: tuple[dict[str, bytes], int], tmp_path: Path, server: Server
+) -> None:
+    server.rule = rule = Slow()
+    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
+    launcher = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
+    launcher += ["--dynamo_backend", "no", "--main_process_port", "29637"]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein.negbench",
+            *arguments(captioned, tmp_path, server),
+        ],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Data set:") == 1
+    assert contents(tmp_path) == whole[0]
+    assert max(Counter(rule.answered).values()) == 1
+    assert len(rule.answered) == whole[1]
+    workers = {path.name for path in (tmp_path / "work" / "journal").glob("concepts-*.jsonl")}
+    assert workers
+    shards = [
+        json.loads(line)["shard"]
+        for path in (tmp_path / "work" / "journal").glob("paraphrase-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert sorted(shards) == [0, 1, 2, 3, 4]
+
+
+def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_is_kept(
+    captioned: Path,
+    whole: tuple[dict[str, bytes], int],
+    tmp_path: Path,
+    server: Server,
+    negbench: Callable[..., Any],
+) -> None:
+    rule = Slow()
+    server.rule = lambda body, count: rule(body, count) if count <= 4 else (500, {"error": "down"}, {})
+    given = [*arguments(captioned, tmp_path, server), "--shard-size", "1"]
+    done = negbench(*given)
+    assert done.code == 2
+    assert "no answer to 20 requests in a row" in done.stderr
+    assert len(server.requests) < 40
+    server.rule = rule
+    again = negbench(*given)
+    assert again.code == 0, again.stderr
+    assert contents(tmp_path) == whole[0]
+    assert max(Counter(rule.answered).values()) == 1
