@@ -106,8 +106,8 @@ _MARK = r"[*_`\"'(\[{<$\s]*"  # what may stand between a lead word and its lette
 _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
 _OPEN, _SHUT = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
 _EAST = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.", and
-#: a letter that touches a word of an East Asian language.
+#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.",
+#: and a letter that touches a word of an East Asian language.
 _STATED = re.compile(
     rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?\s*[:=]?(?:\s+{_LEAD})?"
     rf"\s*(?:is\s*)?[:=]?{_MARK}(?P<lead>[A-Za-z]){_SHUT}"
@@ -139,9 +139,9 @@ _FIELD = re.compile(
 
 
 def fixed(answer: str, options: Sequence[str]) -> Letter:
-    """See `parse`. What comes before the end of a <think> block, and letters that are excluded ("not A", "A is
-    wrong"), do not count. In order: the whole answer is a letter; it is an option's text; statements; a marked
-    letter at the beginning; the options' texts within it; a single bare capital that is no article."""
+    """See `parse`. What comes before the end of a <think> block, and letters that are excluded ("not A",
+    "A is wrong"), do not count. In order: the whole answer is a letter; it is an option's text; statements; a
+    marked letter at the beginning; the options' texts within it; a single bare capital that is no article."""
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
     if "<think>" in text:
         return Letter(None, "the answer was cut off while the model was thinking")
@@ -212,12 +212,16 @@ def _without_excluded(text: str, letters: str) -> tuple[str, bool]:
         rf"(?:,\s*|\band\s+|\bbut\s+)?(?:\b|(?<=[a-z]))(?i:(?!n?either|nor){_NOT})\s+(?:be\s+)?"
         rf"(?!{one}\s+(?:n?or|and)\b){one}"
     )
+    wrong = r"not\s+(?:the\s+)?(?:correct|right|true|answer)"
     behind = (
         rf"{_OPEN}(?i:(?:{_LEAD}\s+)?)\(?[{letters}]\)?\s+(?i:(?:is|are|was|can be|must be|could be)\s+"
-        r"(?:incorrect|wrong|false|not\s+(?:the\s+)?(?:correct|right|true|answer)|excluded|eliminated|ruled out)"
+        rf"(?:incorrect|wrong|false|excluded|eliminated|ruled out|{wrong})"
         r"(?:\s+(?:option|answer|choice))?)\b"
     )
-    east = rf"(?:不是|不选|並非|并非|非)\s?[{letters}]{_SHUT}|{_OPEN}[{letters}]\s?(?:ではな|じゃな|不是|不对|错)"
+    east = (
+        rf"(?:不是|不选|並非|并非|非)\s?[{letters}]{_SHUT}"
+        rf"|{_OPEN}[{letters}]\s?(?:ではな|じゃな|不是|不对|错)"
+    )
     rest, count = re.subn(f"{before}|{behind}|{east}", " ", text)
     return rest.strip(), count > 0
 
@@ -254,7 +258,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
 
 
 def _is_article(text: str, end: int, letter: str, word: str) -> bool:
-    """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog"). "Option a" is none."""
+    """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog"); not in "option a"."""
     named = word.lower() in ("option", "choice", "letter")
     return letter.islower() and not named and re.match(r" [a-z]", text[end:]) is not None
 

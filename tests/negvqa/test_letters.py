@@ -108,8 +108,8 @@ ANSWERS = [
     ("?", ANIMALS, None, None),
 ]  # fmt: skip
 
-#: More of them, for the "fixed" rule: reasoning, structured answers, other scripts, letters that are ruled out,
-#: repeated lists, options that hold letters or signs.
+#: More of them, for the "fixed" rule: reasoning, structured answers, other scripts, letters that are ruled
+#: out, repeated lists, options that hold letters or signs.
 MORE = [
     ('<think>It is A or B. So A.</think>\n\nB', ANIMALS, 'B'),
     ("{'answer': 'A'}", ANIMALS, 'A'),
