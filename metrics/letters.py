@@ -258,7 +258,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
 
 
 def _is_article(text: str, end: int, letter: str, word: str) -> bool:
-    """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog"); not in "option a"."""
+    """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog"), not "option a"."""
     named = word.lower() in ("option", "choice", "letter")
     return letter.islower() and not named and re.match(r" [a-z]", text[end:]) is not None
 

@@ -19,10 +19,18 @@ SCORINGS = ("generated", "logprob")
 
 @dataclass(frozen=True)
 class Asked:
-    """A question in its final wording, and how many options it has (letters A, B, ...)."""
+    """A question.
+
+    prompt    Its final wording, options and all; options: how many it has (letters A, B, ...).
+    question, texts
+              The question and the options by themselves, for models that are asked about one option at a
+              time; empty where nobody needs them.
+    """
 
     prompt: Prompt
     options: int = 2
+    question: str = ""
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,12 +41,16 @@ class Reply:
     logprobs  Natural logarithm of the probability that the answer begins with the letter, per option, all
               ways of writing the letter as one token added up; None for a letter the model's server did not
               list. None altogether where log-probabilities were not asked for, or cannot be had.
+    each      What was said about each option by itself, where the model was asked so ("Yes", "No").
     error     Why there is no answer; "" otherwise.
+    silent    Whether other questions can be expected to fail alike: nobody answers.
     """
 
     text: str | None = None
     logprobs: tuple[float | None, ...] | None = None
+    each: tuple[str, ...] | None = None
     error: str = ""
+    silent: bool = False
 
     @property
     def likeliest(self) -> str | None:
@@ -107,4 +119,4 @@ def _alone(model: ChoiceModel, image: np.ndarray, one: Asked, scorings: Sequence
     except MetricError:
         raise
     except MODEL_ERRORS as error:
-        return Reply(error=reason(error))
+        return Reply(error=reason(error), silent=bool(getattr(error, "silent", False)))

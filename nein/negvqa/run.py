@@ -217,12 +217,12 @@ def _one_by_one(
     Ends with a sentence when the endpoint has stopped answering altogether.
     """
     lock = threading.Lock()
-    silent = 0
+    silent, last = 0, ""
     limit = 2 * model.concurrent + 4
     ended = threading.Event()
 
     def work(item: Item) -> None:
-        nonlocal silent
+        nonlocal silent, last
         open_variants = [variant for variant in VARIANTS if (item.id, variant) not in done]
         pictures, errors = _pictures([item])
         for variant in open_variants:
@@ -236,7 +236,8 @@ def _one_by_one(
                 reply = Reply(error=errors[item.id])
             with lock:
                 book.append({"rows": [_row(item, variant, reply, time.perf_counter() - start)]})
-                silent = silent + 1 if reply.error.startswith("the endpoint gave no answer") else 0
+                silent = silent + 1 if reply.silent else 0
+                last = reply.error or last
                 if silent >= limit:
                     ended.set()
         with lock:
@@ -252,7 +253,7 @@ def _one_by_one(
             raise
     if ended.is_set():
         raise UserError(
-            f"The endpoint left {limit} questions in a row without an answer; "
+            f"The endpoint left {limit} questions in a row without an answer ({last}); "
             "see that it runs, then give the same command again to go on."
         )
 

@@ -21,7 +21,10 @@ WORDS = [("What is there?", ["cat", "dog"]), ("What is not to the left of the re
 ASKED = [Asked(prompt("paper", *words)) for words in WORDS]
 
 
-@pytest.fixture(scope="module", params=["llava", "qwen", "instructblip"])
+@pytest.fixture(
+    scope="module",
+    params=["llava", "llava_next", "qwen", "qwen25", "qwen3", "deepseek", "instructblip"],
+)
 def model(request: Any, vlms: Path) -> TransformersChoices:
     found = choices.load(str(vlms / request.param), batch_size=4, max_new_tokens=4)
     assert isinstance(found, TransformersChoices)
