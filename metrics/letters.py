@@ -5,7 +5,8 @@ figures depend on one of them.
     parse("A dog is on the left.", ["cat", "dog"])            -> Letter("B", ""): "A" is an article here
     parse("I cannot tell.", ["dog", "cat"])                   -> Letter(None, "no option is named")
 
-`options` are the texts behind the letters A, B, C, ... in order.
+`options` are the texts behind the letters A, B, C, ... in order. `by_option` reads answers
+about one option at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from metrics.answers import paper_present, parse_yes_no
 from metrics.base import MetricError, choose
 
 LETTERS = string.ascii_uppercase
@@ -42,6 +44,22 @@ def parse(answer: str, options: Sequence[str], rule: str = "fixed") -> Letter:
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
     return RULES[rule](answer, options)
+
+
+def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
+    """The only option that got a yes; no letter where none or several did.
+
+    answers  What was said about each option by itself.
+    rule     How a yes is read (`metrics.answers`): "fixed", by the first word, and no letter where an answer
+             is neither yes nor no; "paper", yes in any case, and everything else is a no.
+    """
+    choose("yes-no rule", rule, ("fixed", "paper"))
+    read = [parse_yes_no(a) if rule == "fixed" else paper_present(a) for a in answers]
+    if None in read:
+        return Letter(None, f"the answer about option {LETTERS[read.index(None)]} is neither yes nor no")
+    if read.count(True) != 1:
+        return Letter(None, "yes to several options" if any(read) else "no to every option")
+    return Letter(LETTERS[read.index(True)], "")
 
 
 # --- the rule of VLMEvalKit ----------------------------------------------------------------

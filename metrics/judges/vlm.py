@@ -48,7 +48,10 @@ class ChatJudge(vlm.VisionChat):
     def _answer(self, image: np.ndarray, question: str) -> Answer:
         from PIL import Image
 
-        content = [{"type": "image", "image": Image.fromarray(image)}, {"type": "text", "text": question}]
+        content: list[dict[str, Any]] = [
+            {"type": "image", "image": Image.fromarray(image)},
+            {"type": "text", "text": question},
+        ]
         (own,), logits = self.generate(self.turns([content]), self.max_new_tokens)
         first = logits[0].softmax(-1)
         p_yes, p_no = (float(first[ids].sum()) if ids else None for ids in (self._yes, self._no))

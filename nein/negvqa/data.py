@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import io
 import json
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,7 +204,7 @@ def _items(
                 identity,
                 str(row[names["category"]]),
                 picture,
-                str(picture) if isinstance(picture, Path) else hashlib.sha256(picture).hexdigest()[:20],
+                _source(picture, row[names["image"]]),
                 options,
                 {v: str(row[names[f"{v}_question"]]).strip() for v in VARIANTS},
                 answers,
@@ -212,6 +213,17 @@ def _items(
     if not found:
         raise UserError(f"{where} holds no questions.")
     return tuple(found.values())
+
+
+def _source(picture: Path | bytes, cell: Any) -> str:
+    """A name for a picture: the file as the record names it, or a hash of its bytes. Of a file named from the
+    root, its last name and a hash of the whole one, which nobody else need know."""
+    if isinstance(picture, bytes):
+        return hashlib.sha256(picture).hexdigest()[:20]
+    name = posixpath.normpath(str(cell["path"] if isinstance(cell, Mapping) else cell).replace("\\", "/"))
+    if not Path(name).is_absolute():
+        return name
+    return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def read_picture(cell: Any, folder: Path) -> Path | bytes:
@@ -294,10 +306,9 @@ def read_hub(name: str, revision: str | None, split: str) -> Iterable[Mapping[st
 
 
 def _hash(items: Iterable[Item]) -> str:
-    """SHA-256 over ids, words and letters; a file's content is checked when it is read, bytes are part."""
+    """SHA-256 over ids, words, letters and the names (or bytes) of pictures."""
     digest = hashlib.sha256()
     for item in items:
-        picture = item.picture.name if isinstance(item.picture, Path) else item.source
-        facts = [item.id, item.subset, picture, item.options, dict(item.questions), dict(item.answers)]
+        facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
         digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()

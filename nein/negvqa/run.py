@@ -43,13 +43,15 @@ def run(config: NegvqaConfig, world: World) -> str | None:
     absent = data.missing_pictures(found.items)
     if len(absent) == len(found.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
-    for reference in config.model:
+    references = list(dict.fromkeys(config.model))
+    for reference in references:
         _look_at(reference, config)
+        _scorings(reference, config)
     device = world.device(config.device)
     threads = world.workers(device)
     folders = []
-    for reference in config.model:
-        folder = AnswerDir(config.out_dir / models.slug(reference.replace("nano:", "nano-")))
+    for reference in references:
+        folder = AnswerDir(config.out_dir / _name(reference, config))
         folders.append(folder)
         with contextlib.ExitStack() as stack:
             if world.is_main:
@@ -82,32 +84,60 @@ def _look_at(reference: str, config: NegvqaConfig) -> None:
 
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
+    options: dict[str, Any]
+    sending = {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
     if reference == JUDGE:
         where, revision = models.resolve(config.judge)
         plain = config.judge_quantization == "none"
-        options: dict[str, Any] = {} if plain else {"quantization": config.judge_quantization}
+        options = {} if plain else {"quantization": config.judge_quantization}
+        options |= sending if where.startswith("openai:") else {}
         return choices.of_judge(
-            metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options)
+            metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options),
+            config.judge_asking,
         )
     where, revision = models.resolve(reference)
     options = {"batch_size": config.batch_size, "max_new_tokens": config.max_new_tokens}
     if where.startswith("openai:"):
-        options |= {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
+        options |= sending
     elif metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     return choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)
 
 
+def _name(reference: str, config: NegvqaConfig) -> str:
+    """Of a run's folder. A model behind an endpoint is known by its own name: servers move."""
+    if reference == JUDGE:
+        return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
+    if reference.startswith("openai:"):
+        return models.slug(f"openai-{reference.partition('#')[2]}")
+    return models.slug(reference.replace("nano:", "nano-"))
+
+
+def _identity(reference: str) -> str:
+    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
+
+
+def _scorings(reference: str, config: NegvqaConfig) -> list[str]:
+    """Those of --scoring that the model can be read by. Raises UserError where there is none."""
+    possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else choices.SCORINGS
+    found = sorted(name for name in set(config.scoring) if name in possible)
+    if not found:
+        raise UserError(
+            f"A judge asked for letters gives no probabilities; add {' or '.join(possible)} to --scoring, or "
+            "--judge-asking options."
+        )
+    return found
+
+
 def _open(
     folder: AnswerDir, reference: str, config: NegvqaConfig, found: data.Questions, device: str
 ) -> None:
-    scorings = ["generated"] if reference == JUDGE else sorted(config.scoring)
     identity = {
-        "model": config.judge if reference == JUDGE else reference,
+        "model": _identity(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": found.sha256,
         "prompt": config.prompt,
-        "scoring": scorings,
+        "scoring": _scorings(reference, config),
         "max_new_tokens": config.max_new_tokens,
         "batch_size": config.batch_size,
         "dtype": config.dtype,
@@ -115,7 +145,7 @@ def _open(
         "image_rule": images.RULE,
     }
     if reference == JUDGE:
-        identity["quantization"] = config.judge_quantization
+        identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
     entries = {
         "reference": reference,
         "preset": config.preset,
@@ -163,9 +193,7 @@ def _ask(
         return
     model = load_model(reference, config, device)
     folder.note_model("model", model.fingerprint, model.describe())
-    scorings = [name for name in config.scoring if name in model.scorings]
-    if not scorings:
-        raise UserError(f"'{reference}' can be scored by {', '.join(model.scorings)} only.")
+    scorings = _scorings(reference, config)
     members = [block[number] for number in mine]
     total = sum(map(len, members))
     with journal.Journal(folder.journals, "answers", world.rank) as book:
@@ -271,7 +299,7 @@ def _pictures(items: Sequence[Item]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _asked(item: Item, variant: str, config: NegvqaConfig) -> Asked:
     words = choices.prompt(config.prompt, item.questions[variant], item.options)
-    return Asked(words, len(item.options))
+    return Asked(words, len(item.options), item.questions[variant], item.options)
 
 
 def _row(item: Item, variant: str, reply: Reply, seconds: float) -> dict[str, Any]:
@@ -280,6 +308,7 @@ def _row(item: Item, variant: str, reply: Reply, seconds: float) -> dict[str, An
         "variant": variant,
         "text": reply.text,
         "logprobs": None if reply.logprobs is None else list(reply.logprobs),
+        **({} if reply.each is None else {"each": list(reply.each)}),
         "error": reply.error,
         "seconds": round(seconds, 4),
     }
@@ -327,9 +356,9 @@ def _answer_lines(items: Sequence[Item], known: Mapping[tuple[str, str], Any]) -
                 "variant": variant,
                 "subset": item.subset,
                 "category": item.category,
-                "source": item.source.replace("\\", "/").rpartition("/")[2],
+                "source": item.source,
                 "question": item.questions[variant],
                 "options": list(item.options),
                 "answer": item.answers[variant],
-                **{key: row[key] for key in ("text", "logprobs", "error")},
+                **{key: row[key] for key in ("text", "logprobs", "each", "error") if key in row},
             }

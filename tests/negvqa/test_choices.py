@@ -143,6 +143,25 @@ def test_a_model_without_a_chat_template_is_refused_in_a_sentence(vlms: Path, tm
         choices.load(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}",  # for plain strings
+        "{% for m in messages %}{{ raise_exception('no pictures, please') }}{% endfor %}",
+        "{% for m in messages %}{% for p in m['content'] if p['type'] == 'text' %}{{ p['text'] }}{% endfor %}"
+        "{% endfor %}",
+        "{% for m in messages %}<image>{% endfor %}",
+    ],
+)
+def test_a_chat_template_that_takes_no_picture_or_no_words_is_refused(
+    template: str, vlms: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(vlms / "llava", tmp_path / "odd")
+    (tmp_path / "odd" / "chat_template.jinja").write_text(template)
+    with pytest.raises(MetricError, match="does not take a picture and a question"):
+        choices.load(str(tmp_path / "odd"))
+
+
 class Failing:
     """A model that fails on dark pictures, and on every batch that holds one."""
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from metrics import MetricError
-from metrics.letters import parse
+from metrics.letters import by_option, parse
 
 ANIMALS = ["cat", "dog"]
 FOUR = ["red", "dark red", "blue", "12"]
@@ -260,6 +260,24 @@ def test_swapping_the_options_swaps_the_letter_of_a_text_but_not_of_a_letter() -
 def test_more_options_allow_more_letters() -> None:
     assert parse("D", FOUR).letter == "D"
     assert parse("D", FOUR[:3]).letter is None
+
+
+def test_of_answers_about_one_option_each_the_only_yes_is_the_letter() -> None:
+    assert by_option(["No", "Yes."]).letter == "B"
+    assert by_option(["Yes, it is", "no"]).letter == "A"
+    for answers, why in (
+        (["Yes", "Yes"], "yes to several"),
+        (["No", "No"], "no to every"),
+        (["Yes", "Perhaps"], "option B is neither"),
+    ):
+        found = by_option(answers)
+        assert found.letter is None
+        assert why in found.reason
+    # NeIn's rule: "yes" in any case and nothing else; all the rest is a no.
+    assert by_option(["yes", "Perhaps"], "paper").letter == "A"
+    assert by_option(["Yes.", "No"], "paper").letter is None
+    with pytest.raises(MetricError, match="yes-no rule"):
+        by_option(["Yes", "No"], "vlmevalkit")
 
 
 def test_an_unknown_rule_and_a_single_option_are_refused() -> None:

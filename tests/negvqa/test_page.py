@@ -68,3 +68,5 @@ def test_plots_are_drawn_also_where_nothing_could_be_read() -> None:
         assert plot.encode("png").startswith(b"\x89PNG")
     assert plots.headline(found["good"]) == "generated"
     assert plots.headline(found["mute"]) == "logprob"
+    assert plots.headline({**found["good"], "asking": "options"}) == "logprob"
+    assert plots.headline({**found["good"], "asking": "letters"}) == "generated"
