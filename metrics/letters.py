@@ -133,7 +133,7 @@ _STATED = re.compile(
     r"|\*\*\s*\(?(?P<bold>[A-Z])(?:[).:]?\s*\*\*|[).:]\s)"
     r"|\(\s*(?P<round>[A-Z])\s*\)"
     rf"|{_OPEN}(?P<close>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|true|answer)\b"
-    rf"|(?<=[{_EAST}:])\s?(?P<east>[A-Z]){_SHUT}|{_OPEN}(?P<west>[A-Z])(?=\s?[{_EAST}])"
+    rf"|(?<=[{_EAST}:])\s?(?P<east>[A-Z]){_SHUT}(?-i:(?! [a-z]))|{_OPEN}(?P<west>[A-Z])(?=\s?[{_EAST}])"
     rf"|(?<![{_LATIN}'.])(?P<end>[A-Z])[\s.!)*\"']*$)",
     re.IGNORECASE,
 )
@@ -184,10 +184,11 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
 
 def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
     """The letter in a sentence."""
-    by_text = _by_text(text, options)
+    by_text, first = _by_text(text, options), _FIRST.match(text)
     if by_text.letter is not None and any(len(_plain(o)) > 1 and _BARE.search(_normal(o)) for o in options):
-        return by_text  # "Point A" is an option, its "A" is none
-    first = _FIRST.match(text)
+        # "Point A" is an option, its "A" is none.
+        same = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
+        return by_text if same else Letter(None, "several options are named")
     if stated := _stated(text, letters, options, first["letter"] if first else ""):
         return stated
     if first and not _lists(text, letters):

@@ -16,8 +16,8 @@ from metrics.letters import LETTERS
 #: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 #: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
-#: caption, once per option: 'Does the caption "What is on the bed? dog" describe this image? Answer only yes or no'.
-#: "letters": the multiple-choice question as any model gets it.
+#: caption, once per option: 'Does the caption "What is on the bed? dog" describe this image? Answer only yes
+#: or no'. "letters": the multiple-choice question as any model gets it.
 ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generated",)}
 
 

@@ -104,6 +104,11 @@ def _notes(found: dict[str, dict[str, Any]]) -> list[str]:
 
     notes = []
     for name, summary in found.items():
+        if summary.get("asking") == "options":
+            notes.append(
+                f"{name}: asked about one option at a time in its yes/no question about a caption; "
+                "'generated' is the only option with a yes, 'logprob' the one whose yes is likelier."
+            )
         printed = table1.known(summary["reference"])
         for (model, variant, category), why in table1.MISPRINTS.items():
             if printed == model:

@@ -111,6 +111,10 @@ ANSWERS = [
 #: More of them, for the "fixed" rule: reasoning, structured answers, other scripts, letters that are ruled
 #: out, repeated lists, options that hold letters or signs.
 MORE = [
+    ("B. dog. Explanation: A cat is on the bed", ANIMALS, "B"),
+    ("Explanation: A cat is on the bed. The answer is B", ANIMALS, "B"),
+    ("B. Vitamin A is what the carrot has.", ["Vitamin A", "Vitamin C"], None),
+    ("A. Vitamin A", ["Vitamin A", "Vitamin C"], "A"),
     ('<think>It is A or B. So A.</think>\n\nB', ANIMALS, 'B'),
     ("{'answer': 'A'}", ANIMALS, 'A'),
     ('{"choice": "B", "reason": "there is no cat"}', ANIMALS, 'B'),
