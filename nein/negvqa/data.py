@@ -188,7 +188,12 @@ def _items(
         letters = LETTERS[: len(options)]
         answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
         identity = str(row[names["index"]])
-        if any(answer not in letters or not answer for answer in answers.values()):
+        facts = [
+            row[names[k]] for k in (*possible, "original_question", "negated_question") if names[k] in row
+        ]
+        if any(isinstance(fact, (list, dict, bool)) for fact in facts):
+            problems.add("whose questions or options are no texts", f"record {number}")
+        elif any(answer not in letters or not answer for answer in answers.values()):
             problems.add("whose answer is no letter of its options", f"record {number}")
         elif answers["original"] == answers["negated"]:
             problems.add("with one answer to both questions", f"record {number}")

@@ -65,7 +65,8 @@ def write(
         if "html" in formats:
             answers = {folder.name: journal.read_lines(folder.answers) for folder in folders}
             scores = {folder.name: journal.read_lines(folder.scores) for folder in folders}
-            shown = page.samples(answers, scores, items, samples)
+            headlines = {name: plots.headline(summary) for name, summary in found.items()}
+            shown = page.samples(answers, scores, items, samples, headlines)
             page.write(out, title=title, notes=notes, tables=made, plots=drawn, samples=shown)
     head = next(table for table in made if table.key == f"accuracy_{_protocol(found)}_clustered")
     gap = next(table for table in made if table.key == "gap")

@@ -37,6 +37,8 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
     assert len(shown) == 9
     assert [model["outcome"] for model in shown[0]["models"]] == ["both", "original", "unscored"]
     assert shown[0]["models"][0]["said"][0]["letters"] == "generated A, logprob A; log p -0.10 / –"
+    chosen = page.samples(said, scored, None, 100, {"flat": "logprob", "mute": "logprob"})
+    assert [model["outcome"] for model in chosen[0]["models"]] == ["both", "original", "original"]
     some = [sample["id"] for sample in page.samples(said, scored, None, 4)]
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order

@@ -179,6 +179,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["--modle", "x"], "--model"),
         (["--model", "scripted:Yes"], "can only be a judge"),
         (["--device", "gpu"], "--device is 'gpu'"),
+        (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
         (["report", "nowhere"], "holds no run"),
     ],
 )
