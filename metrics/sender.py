@@ -12,7 +12,7 @@ import email.utils
 import math
 import os
 import random
-import time
+import threading
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -72,6 +72,7 @@ class Sender:
             )
         self.url = url.rstrip("/")
         self.concurrency, self.timeout, self.retries, self.pause = concurrency, timeout, retries, pause
+        self._stopped = threading.Event()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(
             headers=headers, timeout=timeout, limits=httpx.Limits(max_connections=concurrency)
@@ -103,6 +104,10 @@ class Sender:
         if served:
             choose(f"model of '{self.address}'", model, served)
 
+    def stop(self) -> None:
+        """From now on no request is sent again, and none waits for that: the program ends."""
+        self._stopped.set()
+
     def chat(self, body: dict[str, Any], tolerate: Sequence[int] = ()) -> dict[str, Any] | None:
         """The reply of `/chat/completions`, parsed; None for a status in `tolerate`. Raises EndpointError."""
         why, kind = "", SERVER
@@ -132,8 +137,8 @@ class Sender:
                         REFUSED,
                         silent=reply.status_code in UNUSABLE,
                     )
-            if attempt < self.retries:
-                time.sleep(wait)
+            if attempt < self.retries and self._stopped.wait(wait):
+                raise EndpointError(f"not tried again, for the program ends: {why}", kind, silent=True)
         raise EndpointError(
             f"the endpoint gave no answer after {self.retries + 1} attempts: {why}", kind, silent=True
         )

@@ -70,6 +70,7 @@ class ChoiceModel(Protocol):
 
     scorings    Which of `SCORINGS` it can give.
     concurrent  Questions that may be in flight side by side, each asked for itself; 0: batches of pictures.
+                Models with such questions also have `stop()`, which ends all waiting.
     """
 
     fingerprint: str

@@ -46,6 +46,10 @@ class EndpointChoices:
             "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
         }
 
+    def stop(self) -> None:
+        """Ends all waiting for another attempt; see `metrics.sender.Sender.stop`."""
+        self.sender.stop()
+
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:

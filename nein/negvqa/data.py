@@ -119,6 +119,8 @@ def load(
         if negated is not None:
             rows = _joined(rows, read_lines(Path(negated).expanduser()), names, source, negated)
             origin["negated"] = Path(negated).name
+    if columns:
+        origin["columns"] = dict(columns)
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
     folder = Path(pictures).expanduser() if pictures else folder

@@ -249,7 +249,18 @@ def _one_by_one(
     limit = 2 * model.concurrent + 4
     ended = threading.Event()
 
+    def halt() -> None:
+        ended.set()
+        model.stop()  # type: ignore[attr-defined]  # models of several questions in flight have it
+
     def work(item: Item) -> None:
+        try:
+            ask_open(item)
+        except BaseException:
+            halt()
+            raise
+
+    def ask_open(item: Item) -> None:
         nonlocal silent, last
         open_variants = [variant for variant in VARIANTS if (item.id, variant) not in done]
         pictures, errors = _pictures([item])
@@ -267,7 +278,7 @@ def _one_by_one(
                 silent = silent + 1 if reply.silent else 0
                 last = reply.error or last
                 if silent >= limit:
-                    ended.set()
+                    halt()
         with lock:
             bar.update(1)
 
@@ -276,7 +287,7 @@ def _one_by_one(
             for _ in pool.map(work, items):
                 pass
         except BaseException:
-            ended.set()
+            halt()
             pool.shutdown(cancel_futures=True)
             raise
     if ended.is_set():

@@ -176,6 +176,22 @@ def test_what_was_answered_before_a_kill_is_never_asked_again(
     assert server.requests == []
 
 
+def test_an_interrupted_run_does_not_wait_for_other_attempts(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {"Retry-After": "45"}
+    server.rule = lambda body, count: (200, say("A"), {}) if count == 1 else (503, {}, slow)
+
+    def dies(self: journal.Journal, record: Any) -> None:
+        time.sleep(0.5)  # meanwhile the others wait for their next attempt
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(journal.Journal, "append", dies)
+    start = time.perf_counter()
+    assert ask(server, write_questions(tmp_path), tmp_path / "out", "--retries", 3) == 130
+    assert time.perf_counter() - start < 30
+
+
 @pytest.mark.slow
 def test_a_process_that_is_killed_outright_leaves_a_run_that_goes_on(server: Server, tmp_path: Path) -> None:
     def rule(body: dict[str, Any], count: int) -> Any:

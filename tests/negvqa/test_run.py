@@ -291,6 +291,25 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vl
     assert str(tmp_path) not in absolute != inside
 
 
+def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_path: Path) -> None:
+    rows = records(2)
+    write_questions(tmp_path, rows)
+    for variant in ("original", "negated"):
+        own = [
+            {"number": r["index"], "set": r["category"], "image": r["image"], "A": r["A"], "B": r["B"],
+             "question": r[f"{variant}_question"], "answer": r[f"{variant}_answer"]}
+            for r in rows
+        ]  # fmt: skip
+        (tmp_path / f"{variant}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    files = ("--data", tmp_path / "original.jsonl", "--negated", tmp_path / "negated.jsonl")
+    named = ("--columns.index", "number", "--columns.category", "set")
+    out = tmp_path / "out"
+    assert run("--model", "judge", "--judge", "scripted:Yes", *files, *named, "--out", out,
+               "--formats", "csv") == 0  # fmt: skip
+    assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html") == 0
+    assert (tmp_path / "page.html").read_text().count("data:image/webp") == 4
+
+
 def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run("--model", "judge,judge", "--judge", "scripted:Yes", "--data", questions, "--out", out,
