@@ -47,6 +47,9 @@ def run(config: NegvqaConfig, world: World) -> str | None:
     for reference in references:
         _look_at(reference, config)
         _scorings(reference, config)
+        twin = next(other for other in references if _name(other, config) == _name(reference, config))
+        if twin != reference:
+            raise UserError(f"'{twin}' and '{reference}' are one model at two places; ask one of them.")
     device = world.device(config.device)
     threads = world.workers(device)
     folders = []

@@ -25,8 +25,8 @@ ASKED = [Asked(prompt("paper", *words)) for words in WORDS]
     scope="module",
     params=["llava", "llava_next", "qwen", "qwen25", "qwen3", "deepseek", "instructblip"],
 )
-def model(request: Any, vlms: Path) -> TransformersChoices:
-    found = choices.load(str(vlms / request.param), batch_size=4, max_new_tokens=4)
+def model(request: Any, classes: Path) -> TransformersChoices:
+    found = choices.load(str(classes / request.param), batch_size=4, max_new_tokens=4)
     assert isinstance(found, TransformersChoices)
     return found
 
@@ -191,8 +191,8 @@ def test_a_tie_or_a_lack_of_probabilities_has_no_likeliest_letter() -> None:
     assert Reply(text="A").likeliest is None
 
 
-def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(vlms: Path) -> None:
-    found: Any = choices.load(str(vlms / "qwen"))
+def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(classes: Path) -> None:
+    found: Any = choices.load(str(classes / "qwen"))
     tokenizer = found.processor.tokenizer
     letters = letter_tokens(tokenizer)
     assert tokenizer.convert_tokens_to_ids("A") in letters["A"]

@@ -179,6 +179,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["--modle", "x"], "--model"),
         (["--model", "scripted:Yes"], "can only be a judge"),
         (["--device", "gpu"], "--device is 'gpu'"),
+        (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "are one model at two places"),
         (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
         (["report", "nowhere"], "holds no run"),
     ],
