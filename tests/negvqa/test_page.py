@@ -68,6 +68,7 @@ def test_plots_are_drawn_also_where_nothing_could_be_read() -> None:
     found = summaries({"good": answers(("A", "B")), "mute": answers(("?", "?"))})
     for plot in (plots.bars(found), plots.pairs(found)):
         assert plot.encode("png").startswith(b"\x89PNG")
+        assert plot.encode("png") is plot.encode("png")  # a page and a file are one drawing
     assert plots.headline(found["good"]) == "generated"
     assert plots.headline(found["mute"]) == "logprob"
     assert plots.headline({**found["good"], "asking": "options"}) == "logprob"
