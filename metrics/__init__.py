@@ -169,6 +169,9 @@ def load_judge(
         if _type_of(path_or_id, revision) != own:
             table = {**JUDGES, kind: general}
             options = {key: value for key, value in options.items() if key not in ("pad", "backend")}
+    if table.get(kind) in (REFERENCES["openai"], GENERAL_JUDGES["vqa"][1]):
+        if options.pop("quantization", "none") != "none":
+            raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
     return _load("judge", table, kind, path_or_id, revision, device, dtype, options)
 
 

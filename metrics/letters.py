@@ -5,16 +5,19 @@ figures depend on one of them.
     parse("A dog is on the left.", ["cat", "dog"])            -> Letter("B", ""): "A" is an article here
     parse("I cannot tell.", ["dog", "cat"])                   -> Letter(None, "no option is named")
 
-`options` are the texts behind the letters A, B, C, ... in order.
+`options` are the texts behind the letters A, B, C, ... in order. `by_option` reads answers
+about one option at a time.
 """
 
 from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from metrics.answers import paper_present, parse_yes_no
 from metrics.base import MetricError, choose
 
 LETTERS = string.ascii_uppercase
@@ -41,6 +44,22 @@ def parse(answer: str, options: Sequence[str], rule: str = "fixed") -> Letter:
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
     return RULES[rule](answer, options)
+
+
+def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
+    """The only option that got a yes; no letter where none or several did.
+
+    answers  What was said about each option by itself.
+    rule     How a yes is read (`metrics.answers`): "fixed", by the first word, and no letter where an answer
+             is neither yes nor no; "paper", yes in any case, and everything else is a no.
+    """
+    choose("yes-no rule", rule, ("fixed", "paper"))
+    read = [parse_yes_no(a) if rule == "fixed" else paper_present(a) for a in answers]
+    if None in read:
+        return Letter(None, f"the answer about option {LETTERS[read.index(None)]} is neither yes nor no")
+    if read.count(True) != 1:
+        return Letter(None, "yes to several options" if any(read) else "no to every option")
+    return Letter(LETTERS[read.index(True)], "")
 
 
 # --- the rule of VLMEvalKit ----------------------------------------------------------------
@@ -92,7 +111,7 @@ _DECLINES = re.compile(
     r"|don't know|do not know|not sure|insufficient information|not enough information)\b",
     re.IGNORECASE,
 )
-_NOT = r"(?:not|isn't|is not|n't|never|neither|nor|except|rather than|instead of|other than)"
+_NOT = r"(?:not|isn't|is not|cannot|can't|n't|never|neither|nor|except|rather than|instead of|other than)"
 #: Words that deny an option's text behind them (a word may stand between), where apostrophes are blanks.
 _DENIED = (
     r"(?:not|no|without|never|neither|nor|cannot|except|rather than|instead of|other than"
@@ -100,43 +119,80 @@ _DENIED = (
 )
 _LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"
 _MARK = r"[*_`\"'(\[{<$\s]*"  # what may stand between a lead word and its letter
-#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B."
+# A letter stands alone unless Latin letters, digits or an apostrophe with more behind it touch it: Chinese,
+# Japanese and Korean leave no blank.
+_LATIN = r"0-9A-Za-z_\u00c0-\u024f"
+_OPEN, _SHUT = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
+_EAST = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.",
+#: and a letter that touches a word of an East Asian language.
 _STATED = re.compile(
-    rf"(?:\b{_LEAD}\b(?:\s+(?:is|would be|should be|must be|are))?\s*[:=]?(?P<no>\s+{_NOT})?(?:\s+{_LEAD})?"
-    rf"\s*(?:is\s*)?[:=]?{_MARK}(?P<lead>[A-Za-z])(?![\w'’])"
-    r"|\\boxed\{\s*(?:\\text\{)?\s*(?P<box>[A-Z])\b"
-    r"|\*\*\s*\(?(?P<bold>[A-Z])[).:]?\s*(?:\*\*|\s)"
-    rf"|(?P<not>\b{_NOT}\s+)?\(\s*(?P<round>[A-Z])\s*\)"
-    r"|(?P<close>(?<![\w'’])[A-Z])\s+is\s+(?P<wrong>in|not\s+)?(?:the\s+)?(?:correct|right|true|answer)\b"
-    rf"|(?P<never>\b{_NOT}\s+)?(?<![\w'.])(?P<end>[A-Z])[\s.!)*\"']*$)",
+    rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?\s*[:=]?(?:\s+{_LEAD})?"
+    rf"\s*(?:is\s*)?[:=]?{_MARK}(?P<lead>[A-Za-z]){_SHUT}"
+    r"|\\boxed\{\s*(?:\\(?:text|textbf|mathrm|mathbf)\{)?\s*(?P<box>[A-Z])\b"
+    r"|\*\*\s*\(?(?P<bold>[A-Z])(?:[).:]?\s*\*\*|[).:]\s)"
+    r"|\(\s*(?P<round>[A-Z])\s*\)"
+    rf"|{_OPEN}(?P<close>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|true|answer)\b"
+    rf"|(?<=[{_EAST}:])\s?(?P<east>[A-Z]){_SHUT}(?-i:(?! [a-z]))|{_OPEN}(?P<west>[A-Z])(?=\s?[{_EAST}])"
+    rf"|(?<![{_LATIN}'.])(?P<end>[A-Z])[\s.!)*\"']*$)",
     re.IGNORECASE,
 )
-_ALONE = re.compile(r"[\s*_`\"'(\[{<$#.:]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!]*")
+_ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*")
 _FIRST = re.compile(
     r"[\s*_`\"'(\[{<$#]*(?P<letter>[A-Z])"
     r"(?:[)\].:,;*_`\"']+(?=\s|$|[A-Z*])|\s*[-–—:=]\s*(?=\S)|\s*\n|\s+(?:because|since|as|is correct)\b)"
 )
-_BARE = re.compile(r"(?<![\w'’])[A-Z](?![\w'’])")
-_QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "：": ":", "（": "(", "）": ")"})
+_BARE = re.compile(rf"{_OPEN}[A-Z]{_SHUT}")
+#: A bare capital that does not begin a phrase as an article would ("A cat").
+_UNLIKE_ARTICLE = re.compile(rf"{_BARE.pattern}(?! (?!(?:or|and)\b)[a-z])")
+_SIGNS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "。": ".", "、": ",", "，": ","})
+#: End of text and turns, as decoders leave them.
+_SPECIAL = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
+#: The answer in a JSON object, in Python's notation of one, or in tags.
+_FIELD = re.compile(
+    r"""["'](?:final[_ ])?(?:answer|choice|option|letter)["']\s*:\s*(?P<quote>["'])(?P<value>.*?)(?P=quote)"""
+    r"|<answer>(?P<tagged>.*?)</answer>",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def fixed(answer: str, options: Sequence[str]) -> Letter:
-    """See `parse`. In order: the whole answer is a letter; statements; a marked letter at the beginning;
-    the options' texts; a single bare capital that is no article."""
-    text = answer.translate(_QUOTES).strip()
+    """See `parse`. What comes before the end of a <think> block, and letters that are excluded ("not A",
+    "A is wrong"), do not count. In order: the whole answer is a letter; it is an option's text; statements; a
+    marked letter at the beginning; the options' texts within it; a single bare capital that is no article."""
+    text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
+    if "<think>" in text:
+        return Letter(None, "the answer was cut off while the model was thinking")
+    fields = {found["value"] or found["tagged"] or "" for found in _FIELD.finditer(text)}
+    if len(fields) == 1:
+        text = fields.pop().strip()
     letters = LETTERS[: len(options)]
     if not text:
         return Letter(None, "the answer is empty")
     if whole := _ALONE.fullmatch(text):
         return _checked(whole["letter"].upper(), letters)
-    exact = [k for k, option in enumerate(options) if _plain(option) == _plain(text)]
-    if len(exact) == 1:
-        return Letter(letters[exact[0]], "")
-    if stated := _stated(text, letters, options):
+    for same in (_literal, _plain):
+        exact = [k for k, option in enumerate(options) if same(option) == same(text)]
+        if len(exact) == 1:
+            return Letter(letters[exact[0]], "")
+    text, excluded = _without_excluded(_without_list(text, letters, options), letters)
+    found = _read(text, letters, options)
+    if found.letter is None and excluded and found.reason == "no option is named":
+        return Letter(None, "the answer only says which option it is not")
+    return found
+
+
+def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
+    """The letter in a sentence."""
+    by_text, first = _by_text(text, options), _FIRST.match(text)
+    if by_text.letter is not None and any(len(_plain(o)) > 1 and _BARE.search(_normal(o)) for o in options):
+        # "Point A" is an option, its "A" is none.
+        same = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
+        return by_text if same else Letter(None, "several options are named")
+    if stated := _stated(text, letters, options, first["letter"] if first else ""):
         return stated
-    if (first := _FIRST.match(text)) and not _lists(text, letters):
+    if first and not _lists(text, letters):
         return _checked(first["letter"], letters)
-    by_text = _by_text(text, options)
     if by_text.letter is not None or by_text.reason != "no option is named":
         return by_text
     bare = {found for found in _BARE.findall(text) if found in letters and found not in "AI"}
@@ -153,51 +209,94 @@ def _checked(letter: str, letters: str) -> Letter:
     return Letter(letter, "") if letter in letters else Letter(None, f"'{letter}' is no option")
 
 
-def _stated(text: str, letters: str, options: Sequence[str]) -> Letter | None:
-    """What the statements of an answer agree on; None when there is none."""
-    named: list[str] = []
-    answers: list[str] = []  # those called the answer
-    excluded = False
+def _normal(text: str) -> str:
+    """Full-width, circled and mathematical letters as plain ones; no invisible characters."""
+    plain = unicodedata.normalize("NFKC", text)
+    return "".join(c for c in plain if unicodedata.category(c) != "Cf").translate(_SIGNS)
+
+
+def _without_list(text: str, letters: str, options: Sequence[str]) -> str:
+    """The text without a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
+    one = "|".join(
+        rf"\(?{letter}[).:]+\s*{re.escape(_normal(option).strip())}"
+        for letter, option in zip(letters, options, strict=True)
+    )
+    return re.sub(rf"(?<!\w)(?:(?:{one})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
+
+
+def _without_excluded(text: str, letters: str) -> tuple[str, bool]:
+    """The text without letters that it rules out, and whether there were any."""
+    one = rf"(?:the\s+)?(?:{_LEAD}\s+)?\(?[{letters}]\)?{_SHUT}"
+    before = (
+        rf"(?:,\s*|\band\s+|\bbut\s+)?(?:\b|(?<=[a-z]))(?i:(?!n?either|nor){_NOT})\s+(?:be\s+)?"
+        rf"(?!{one}\s+(?:n?or|and)\b){one}"
+    )
+    wrong = r"not\s+(?:the\s+)?(?:correct|right|true|answer)"
+    behind = (
+        rf"{_OPEN}(?i:(?:{_LEAD}\s+)?)\(?[{letters}]\)?\s+(?i:(?:is|are|was|can be|must be|could be)\s+"
+        rf"(?:incorrect|wrong|false|excluded|eliminated|ruled out|{wrong})"
+        r"(?:\s+(?:option|answer|choice))?)\b"
+    )
+    east = (
+        rf"(?:不是|不选|並非|并非|非)\s?[{letters}]{_SHUT}"
+        rf"|{_OPEN}[{letters}]\s?(?:ではな|じゃな|不是|不对|错)"
+    )
+    rest, count = re.subn(f"{before}|{behind}|{east}", " ", text)
+    return rest.strip(), count > 0
+
+
+def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Letter | None:
+    """What the statements of an answer agree on; None when there is none. The one letter that is called the
+    answer stands above others beside it; `first`, a marked letter at the beginning, must not disagree."""
+    named: list[tuple[str, str]] = []  # letter, and how it is named
     for found in _STATED.finditer(text):
-        kind = next(k for k in ("lead", "box", "bold", "round", "close", "end") if found[k])
+        kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if found[k])
         letter = found[kind]
         if letter.islower() and kind != "lead":
             continue
-        if kind == "lead" and _is_article(text, found.end("lead"), letter):
+        if kind == "lead" and _is_article(text, found.end("lead"), letter, found["word"]):
             continue
-        if found["no"] or found["not"] or found["wrong"] or found["never"]:
-            excluded = True
-            continue
-        named.append(letter.upper())
-        if re.match("answer", found[0], re.IGNORECASE):
-            answers.append(letter.upper())
-    inside = [letter for letter in named if letter in letters]
+        named.append((letter.upper(), "answer" if (found["word"] or "").lower() == "answer" else kind))
+    inside = [(letter, kind) for letter, kind in named if letter in letters]
     if not inside:
-        if named:
-            return Letter(None, f"'{named[-1]}' is no option")
-        if excluded and _by_text(text, options).letter is None:
-            return Letter(None, "the answer only says which option it is not")
-        return None
+        if not named:
+            return None
+        texts = [k for k, option in enumerate(options) if _plain(option) == named[-1][0].lower()]
+        return Letter(letters[texts[0]], "") if len(texts) == 1 else _checked(named[-1][0], letters)
+    several = Letter(None, "several options are named")
     if _lists(text, letters):
-        return Letter(None, "several options are named")
-    if len(set(inside)) > 1 and set(answers) != {inside[-1]}:
-        return Letter(None, "several options are named")
-    return Letter(inside[-1], "")
+        return several
+    answers = {letter for letter, kind in inside if kind == "answer"}
+    last, kind = inside[-1]
+    if len(answers) == 1 and (last in answers or kind == "round"):
+        return Letter(answers.pop(), "")
+    others = {letter for letter, _ in inside} | ({first} & set(letters))
+    if kind == "end":
+        others |= {found[0] for found in _UNLIKE_ARTICLE.finditer(text)} & set(letters)
+    return several if others != {last} else Letter(last, "")
 
 
-def _is_article(text: str, end: int, letter: str) -> bool:
-    """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog")."""
-    return letter.islower() and re.match(r" [a-z]", text[end:]) is not None
+def _is_article(text: str, end: int, letter: str, word: str) -> bool:
+    """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog"), not "option a"."""
+    named = word.lower() in ("option", "choice", "letter")
+    return letter.islower() and not named and re.match(r" [a-z]", text[end:]) is not None
 
 
 def _lists(text: str, letters: str) -> bool:
-    """Whether letters are joined: "A and B", "A or B", "A, B", "neither A nor B"."""
-    one = rf"\(?[{letters}]\)?"
-    return re.search(rf"(?<!\w){one}\s*(?:and|n?or|&|/|,)\s*{one}(?![\w'])", text) is not None
+    """Whether letters are joined: "A and B", "A or B", "A, B", "neither A nor B", or stand side by side with
+    nothing else."""
+    one = rf"\(?([{letters}])\)?"
+    joined = rf"{_OPEN}{one}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{one}{_SHUT}"
+    alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
+    return any(found[1] != found[2] for found in re.finditer(joined, text)) or len(alone) > 1
+
+
+def _literal(text: str) -> str:
+    return " ".join(_normal(text).casefold().split())
 
 
 def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[^\w\s.%/-]", " ", text.translate(_QUOTES).lower()).split()).strip(" .")
+    return " ".join(re.sub(r"[^\w\s.%/-]", " ", _normal(text).lower()).split()).strip(" .")
 
 
 def _by_text(text: str, options: Sequence[str]) -> Letter:
@@ -206,9 +305,10 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
     rest = f" {_plain(text)} "
     found: list[int] = []
     denied = False
-    for k in sorted(range(len(options)), key=lambda k: -len(_plain(options[k]))):
-        wanted = _plain(options[k])
-        if not wanted:
+    plain = [_plain(option) for option in options]
+    for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):
+        wanted = plain[k]
+        if not wanted or plain.count(wanted) > 1:  # "> 3" and "< 3": words alone do not tell them apart
             continue
         pattern = (
             rf"(?<![\w-])(?P<no>{_DENIED} (?:\w+ )??(?:(?:a|an|the|any) )?)?"

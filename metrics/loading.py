@@ -128,7 +128,10 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
 
     try:
         return cls.from_pretrained(path_or_id, revision=revision or "main", trust_remote_code=False, **kwargs)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (
+        OSError, ValueError, KeyError, RuntimeError, SafetensorError,
+        ImportError, AttributeError, TypeError,  # a package or a token that a processor misses
+    ) as error:  # fmt: skip
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         name = getattr(cls, "__name__", str(cls))
         raise MetricError(f"Cannot load {name} from '{path_or_id}': {first}") from error

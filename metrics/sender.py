@@ -7,9 +7,12 @@ OPENAI_API_KEY and goes nowhere but into the request.
 
 from __future__ import annotations
 
+import datetime
+import email.utils
+import math
 import os
 import random
-import time
+import threading
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -19,6 +22,8 @@ import httpx
 from metrics.base import MetricError, choose
 
 RETRIED = (408, 409, 425, 429, 500, 502, 503, 504)
+#: Statuses that are about the endpoint (its key, its address), not about one question.
+UNUSABLE = (401, 402, 403, 404, 405)
 
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
 #: server kept failing; it refused the request; it withheld the answer; the reply was no chat completion.
@@ -27,11 +32,15 @@ REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "no chat completion"
 
 
 class EndpointError(RuntimeError):
-    """A request that got no answer in spite of retries. `kind` is one of the words above, for counting."""
+    """A request that got no answer in spite of retries.
 
-    def __init__(self, message: str, kind: str = PROTOCOL) -> None:
+    kind    One of the words above, for counting.
+    silent  Whether other questions can be expected to fare alike: nobody answers, or everybody is refused.
+    """
+
+    def __init__(self, message: str, kind: str = PROTOCOL, *, silent: bool = False) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.silent = kind, silent
 
 
 class Sender:
@@ -63,6 +72,7 @@ class Sender:
             )
         self.url = url.rstrip("/")
         self.concurrency, self.timeout, self.retries, self.pause = concurrency, timeout, retries, pause
+        self._stopped = threading.Event()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(
             headers=headers, timeout=timeout, limits=httpx.Limits(max_connections=concurrency)
@@ -94,6 +104,10 @@ class Sender:
         if served:
             choose(f"model of '{self.address}'", model, served)
 
+    def stop(self) -> None:
+        """From now on no request is sent again, and none waits for that: the program ends."""
+        self._stopped.set()
+
     def chat(self, body: dict[str, Any], tolerate: Sequence[int] = ()) -> dict[str, Any] | None:
         """The reply of `/chat/completions`, parsed; None for a status in `tolerate`. Raises EndpointError."""
         why, kind = "", SERVER
@@ -103,7 +117,7 @@ class Sender:
                 reply = self._client.post(f"{self.url}/chat/completions", json=body)
             except httpx.TimeoutException:
                 why, kind = f"no answer within {self.timeout:g} s", TIMEOUT
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 why, kind = f"the connection failed ({type(error).__name__})", CONNECTION
             else:
                 if reply.status_code == 200:
@@ -115,16 +129,19 @@ class Sender:
                     return None
                 elif reply.status_code in RETRIED:
                     why, kind = f"HTTP {reply.status_code}", SERVER
-                    after = reply.headers.get("retry-after", "")
-                    wait = min(60.0, float(after)) if after.replace(".", "", 1).isdigit() else wait
+                    asked = _retry_after(reply.headers.get("retry-after", ""))
+                    wait = wait if asked is None else min(60.0, asked)
                 else:
                     raise EndpointError(
                         f"the endpoint refused the question: HTTP {reply.status_code} {_excerpt(reply)}",
                         REFUSED,
+                        silent=reply.status_code in UNUSABLE,
                     )
-            if attempt < self.retries:
-                time.sleep(wait)
-        raise EndpointError(f"the endpoint gave no answer after {self.retries + 1} attempts: {why}", kind)
+            if attempt < self.retries and self._stopped.wait(wait):
+                raise EndpointError(f"not tried again, for the program ends: {why}", kind, silent=True)
+        raise EndpointError(
+            f"the endpoint gave no answer after {self.retries + 1} attempts: {why}", kind, silent=True
+        )
 
 
 def choice_of(reply: Any) -> tuple[str, dict[str, Any]]:
@@ -161,6 +178,22 @@ def split_endpoint(reference: str) -> tuple[str, str]:
 def key() -> str | None:
     """The key of the environment variable OPENAI_API_KEY."""
     return os.environ.get("OPENAI_API_KEY")
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds to wait by a Retry-After header, a number or a date (RFC 9110, section 10.2.3); None for
+    neither."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            when = email.utils.parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=datetime.timezone.utc)
+        seconds = (when - datetime.datetime.now(datetime.timezone.utc)).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _excerpt(reply: httpx.Response) -> str:

@@ -3,7 +3,7 @@
     prompt("paper", "What is this?", ["cat", "dog"])     the wording, by name
     load("owner/name")                                   a model of transformers, by hub id or folder
     load("openai:URL#MODEL")                             a model behind an OpenAI-compatible endpoint
-    of_judge(judge)                                      a VQA judge, asked in its own template
+    of_judge(judge, "options")                           a VQA judge, asked in its own template
     answer_each(model, images, asked, ["generated"])     replies, failures counted one by one
 
 `metrics.letters.parse` reads the letter out of a reply.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from metrics.choices.base import SCORINGS, Asked, ChoiceModel, Reply, answer_each
+from metrics.choices.base import ASKINGS, SCORINGS, Asked, ChoiceModel, Reply, answer_each
 from metrics.choices.prompts import PROMPTS, Prompt, prompt
 
 #: Kind of reference -> what loads it.
@@ -39,14 +39,15 @@ def load(
     return loader(path_or_id, revision=revision, device=device, dtype=dtype, **options)
 
 
-def of_judge(judge: Any) -> ChoiceModel:
-    """A VQA judge as `metrics.load_judge("vqa", ...)` gives it."""
+def of_judge(judge: Any, asking: str = "letters") -> ChoiceModel:
+    """A VQA judge as `metrics.load_judge("vqa", ...)` gives it; see `metrics.choices.judge.JudgeChoices`."""
     from metrics.choices.judge import JudgeChoices
 
-    return JudgeChoices(judge)
+    return JudgeChoices(judge, asking)
 
 
 __all__ = [
+    "ASKINGS",
     "PROMPTS",
     "SCORINGS",
     "Asked",

@@ -15,14 +15,26 @@ from metrics.letters import LETTERS
 
 #: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
+#: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
+#: caption, once per option: 'Does the caption "What is on the bed? dog" describe this image? Answer only yes
+#: or no'. "letters": the multiple-choice question as any model gets it.
+ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generated",)}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question in its final wording, and how many options it has (letters A, B, ...)."""
+    """A question.
+
+    prompt    Its final wording, options and all; options: how many it has (letters A, B, ...).
+    question, texts
+              The question and the options by themselves, for models that are asked about one option at a
+              time; empty where nobody needs them.
+    """
 
     prompt: Prompt
     options: int = 2
+    question: str = ""
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,12 +45,16 @@ class Reply:
     logprobs  Natural logarithm of the probability that the answer begins with the letter, per option, all
               ways of writing the letter as one token added up; None for a letter the model's server did not
               list. None altogether where log-probabilities were not asked for, or cannot be had.
+    each      What was said about each option by itself, where the model was asked so ("Yes", "No").
     error     Why there is no answer; "" otherwise.
+    silent    Whether other questions can be expected to fail alike: nobody answers.
     """
 
     text: str | None = None
     logprobs: tuple[float | None, ...] | None = None
+    each: tuple[str, ...] | None = None
     error: str = ""
+    silent: bool = False
 
     @property
     def likeliest(self) -> str | None:
@@ -54,6 +70,7 @@ class ChoiceModel(Protocol):
 
     scorings    Which of `SCORINGS` it can give.
     concurrent  Questions that may be in flight side by side, each asked for itself; 0: batches of pictures.
+                Models with such questions also have `stop()`, which ends all waiting.
     """
 
     fingerprint: str
@@ -107,4 +124,4 @@ def _alone(model: ChoiceModel, image: np.ndarray, one: Asked, scorings: Sequence
     except MetricError:
         raise
     except MODEL_ERRORS as error:
-        return Reply(error=reason(error))
+        return Reply(error=reason(error), silent=bool(getattr(error, "silent", False)))

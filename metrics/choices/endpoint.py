@@ -33,6 +33,7 @@ class EndpointChoices:
         self.model = model
         self.max_new_tokens = max_new_tokens
         self.concurrent = self.sender.concurrency
+        self._logprobs = True  # until the server answers without them only
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
@@ -44,6 +45,10 @@ class EndpointChoices:
             "model": self.model,
             "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
         }
+
+    def stop(self) -> None:
+        """Ends all waiting for another attempt; see `metrics.sender.Sender.stop`."""
+        self.sender.stop()
 
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
@@ -75,15 +80,16 @@ class EndpointChoices:
         }
         reply = None
         try:
-            if "logprob" in scorings:
+            if "logprob" in scorings and self._logprobs:
                 more = {"logprobs": True, "top_logprobs": 20}
                 # Some servers know no log-probabilities; what is written can still be had.
                 reply = self.sender.chat({**body, **more}, tolerate=(400, 422))
             if reply is None:
                 reply = self.sender.chat(body)
+                self._logprobs = False
             text, choice = choice_of(reply)
         except EndpointError as error:
-            return Reply(error=str(error))
+            return Reply(error=str(error), silent=error.silent)
         logprobs = _letters(choice, one.options) if "logprob" in scorings else None
         return Reply(text.strip() if "generated" in scorings else None, logprobs)
 

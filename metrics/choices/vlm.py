@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,21 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError, choose
+from metrics import vlm
+from metrics.base import MetricError
 from metrics.choices.base import SCORINGS, Asked, Reply, check
 from metrics.choices.prompts import Prompt
 from metrics.judges.words import first_tokens
 from metrics.letters import LETTERS
-from metrics.loading import (
-    DTYPES,
-    Source,
-    exact,
-    fingerprint,
-    from_pretrained,
-    library,
-    load_model,
-    source_fields,
-)
+from metrics.loading import Source, fingerprint
 
 #: Names under which transformers' models keep what looks at the pixels.
 TOWERS = (
@@ -45,7 +36,7 @@ TOWERS = (
 )
 
 
-class TransformersChoices:
+class TransformersChoices(vlm.VisionChat):
     """Greedy answers of at most `max_new_tokens` tokens from an `AutoModelForImageTextToText`.
 
     batch_size  Pictures of one size asked about at once. Prompts of unequal length are padded in front, and
@@ -58,36 +49,19 @@ class TransformersChoices:
     def __init__(
         self, model: Any, processor: Any, source: Source, *, batch_size: int = 8, max_new_tokens: int = 16
     ) -> None:
-        self.model, self.processor, self.source = model, processor, source
-        self.batch_size, self.max_new_tokens = batch_size, max_new_tokens
-        tokenizer = getattr(processor, "tokenizer", processor)
-        tokenizer.padding_side = "left"
-        self._tokenizer = tokenizer
-        self._lock = threading.Lock()  # fast tokenizers keep state between calls
-        eos = model.generation_config.eos_token_id
-        eos = tokenizer.eos_token_id if eos is None else eos
-        self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
-        self._letters = letter_tokens(tokenizer)
-        self._template = bool(getattr(processor, "chat_template", None))
-        self._in_order = self._template and self._keeps_order()
+        super().__init__(model, processor, source, max_new_tokens=max_new_tokens)
+        self.batch_size = batch_size
+        self._letters = letter_tokens(self._tokenizer)
+        self._in_order = self.templated and self._keeps_order()
         for module in towers(model):
             Memory(module)
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
-        form = "the model's chat template" if self._template else "the words alone (InstructBLIP)"
         return {
-            "kind": "choice",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
-            "library": library(),
-            "preprocess": type(self.processor).__name__,
-            "template": form,
+            **self.about("choice"),
             "picture": "where the prompt has it" if self._in_order else "before the words",
-            "decoding": f"greedy, at most {self.max_new_tokens} tokens",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
             "batch_size": self.batch_size,
             "parameters": sum(p.numel() for p in self.model.parameters()),
         }
@@ -120,47 +94,25 @@ class TransformersChoices:
     def _batch(
         self, images: Sequence[np.ndarray], asked: Sequence[Asked], scorings: Sequence[str]
     ) -> list[Reply]:
-        with self._lock:
-            ready = self._inputs(images, asked)
-        with exact():
-            inputs = {key: self._place(value) for key, value in ready.items()}
-            found = self.model.generate(
-                **inputs,
-                do_sample=False,
-                num_beams=1,
-                max_new_tokens=self.max_new_tokens if "generated" in scorings else 1,
-                return_dict_in_generate=True,
-                output_logits=True,
+        tokens = self.max_new_tokens if "generated" in scorings else 1
+        produced, first = self.generate(self._inputs(images, asked), tokens)
+        first = first.log_softmax(-1)
+        return [
+            Reply(
+                self.text(own) if "generated" in scorings else None,
+                self._logprobs(row, one.options) if "logprob" in scorings else None,
             )
-            # Some classes return the prompt with the answer, some do not.
-            produced = found.sequences[:, found.sequences.shape[1] - len(found.logits) :].tolist()
-            first = found.logits[0].float().log_softmax(-1)
-            return [
-                Reply(
-                    self._text(own) if "generated" in scorings else None,
-                    self._logprobs(row, one.options) if "logprob" in scorings else None,
-                )
-                for own, row, one in zip(produced, first, asked, strict=True)
-            ]
+            for own, row, one in zip(produced, first, asked, strict=True)
+        ]
 
     def _inputs(self, images: Sequence[np.ndarray], asked: Sequence[Asked]) -> dict[str, Any]:
         from PIL import Image
 
         pictures = [Image.fromarray(image) for image in images]
-        batch = {"padding": True, "return_tensors": "pt"} if len(images) > 1 else {"return_tensors": "pt"}
-        if not self._template:
-            return dict(self.processor(images=pictures, text=[one.prompt.text for one in asked], **batch))
-        turns = [
-            [{"role": "user", "content": self._content(one.prompt, picture)}]
-            for one, picture in zip(asked, pictures, strict=True)
-        ]
-        # Newer versions want what is meant for the processor apart.
-        apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
-        more: dict[str, Any] = {"processor_kwargs": batch} if apart else batch
-        return dict(
-            self.processor.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=True, return_dict=True, **more
-            )
+        if not self.templated:
+            return self.bare(pictures, [one.prompt.text for one in asked])
+        return self.turns(
+            [self._content(one.prompt, picture) for one, picture in zip(asked, pictures, strict=True)]
         )
 
     def _content(self, prompt: Prompt, picture: Any) -> list[dict[str, Any]]:
@@ -173,27 +125,16 @@ class TransformersChoices:
         """Whether the chat template leaves a picture between two texts where it is."""
         parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
         try:
-            made = self.processor.apply_chat_template([{"role": "user", "content": parts}])
-        except (TypeError, ValueError, KeyError, RuntimeError):  # a template that knows one text only
+            made = vlm.rendered(self.processor, parts)
+        except MetricError:  # a template that knows one text only
             return False
         return "<1>" in made and "<2>" in made and bool(made.split("<1>")[1].split("<2>")[0].strip())
-
-    def _text(self, produced: Sequence[int]) -> str:
-        own = produced[: next((k for k, token in enumerate(produced) if token in self._eos), len(produced))]
-        with self._lock:
-            return self._tokenizer.decode(own, skip_special_tokens=True).strip()
 
     def _logprobs(self, first: torch.Tensor, options: int) -> tuple[float | None, ...]:
         return tuple(
             float(first[ids].logsumexp(0)) if (ids := self._letters[letter]) else None
             for letter in LETTERS[:options]
         )
-
-    def _place(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        dtype = self.model.dtype if value.is_floating_point() else value.dtype
-        return value.to(self.model.device, dtype)
 
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
@@ -258,21 +199,5 @@ def load(
     It needs a chat template, which says how a picture and words become a prompt; InstructBLIP has none and
     takes the words as they are. Raises MetricError.
     """
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    choose("dtype", dtype, DTYPES)
-    model, source = load_model(
-        AutoModelForImageTextToText,
-        path_or_id,
-        model_type=None,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-    )
-    processor = from_pretrained(AutoProcessor, source.reference, revision=source.revision)
-    if not getattr(processor, "chat_template", None) and model.config.model_type != "instructblip":
-        raise MetricError(
-            f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
-            "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
-        )
-    return TransformersChoices(model, processor, source, batch_size=batch_size, max_new_tokens=max_new_tokens)
+    parts = vlm.load(path_or_id, revision=revision, device=device, dtype=dtype, bare=vlm.BARE)
+    return TransformersChoices(*parts, batch_size=batch_size, max_new_tokens=max_new_tokens)

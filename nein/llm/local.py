@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import jinja2
 import torch
 from pydantic import BaseModel
 
@@ -84,4 +85,11 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> L
             f"'{path_or_id}' has no chat template, which says how a question becomes a prompt; "
             "choose an instruction-tuned checkpoint."
         )
+    try:
+        turn = [{"role": "user", "content": "?"}]
+        tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+    except (TypeError, ValueError, KeyError, jinja2.TemplateError) as error:
+        raise MetricError(
+            f"The chat template of '{path_or_id}' takes no question: {reason(error)}."
+        ) from error
     return LocalModel(model, tokenizer, source.digest)

@@ -66,6 +66,13 @@ class NegvqaConfig:
     )
     max_new_tokens: PositiveInt = field(default=16, metadata=about("longest answer", "How"))
     judge: str = field(default="nano:llava", metadata=about("which judge --model judge is", "Judge"))
+    judge_asking: Literal["options", "letters"] = field(
+        default="options",
+        metadata=about(
+            "options: its own yes/no question once per option; letters: --prompt, as other models are asked",
+            "Judge",
+        ),
+    )
     judge_quantization: Literal["none", "bnb-fp4"] = field(
         default="none", metadata=about("bnb-fp4: 4 bit, as in the NeIn paper (needs CUDA)", "Judge")
     )

@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import io
 import json
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +119,8 @@ def load(
         if negated is not None:
             rows = _joined(rows, read_lines(Path(negated).expanduser()), names, source, negated)
             origin["negated"] = Path(negated).name
+    if columns:
+        origin["columns"] = dict(columns)
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
     folder = Path(pictures).expanduser() if pictures else folder
@@ -187,7 +190,12 @@ def _items(
         letters = LETTERS[: len(options)]
         answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
         identity = str(row[names["index"]])
-        if any(answer not in letters or not answer for answer in answers.values()):
+        facts = [
+            row[names[k]] for k in (*possible, "original_question", "negated_question") if names[k] in row
+        ]
+        if any(isinstance(fact, (list, dict, bool)) for fact in facts):
+            problems.add("whose questions or options are no texts", f"record {number}")
+        elif any(answer not in letters or not answer for answer in answers.values()):
             problems.add("whose answer is no letter of its options", f"record {number}")
         elif answers["original"] == answers["negated"]:
             problems.add("with one answer to both questions", f"record {number}")
@@ -203,7 +211,7 @@ def _items(
                 identity,
                 str(row[names["category"]]),
                 picture,
-                str(picture) if isinstance(picture, Path) else hashlib.sha256(picture).hexdigest()[:20],
+                _source(picture, row[names["image"]]),
                 options,
                 {v: str(row[names[f"{v}_question"]]).strip() for v in VARIANTS},
                 answers,
@@ -212,6 +220,17 @@ def _items(
     if not found:
         raise UserError(f"{where} holds no questions.")
     return tuple(found.values())
+
+
+def _source(picture: Path | bytes, cell: Any) -> str:
+    """A name for a picture: the file as the record names it, or a hash of its bytes. Of a file named from the
+    root, its last name and a hash of the whole one, which nobody else need know."""
+    if isinstance(picture, bytes):
+        return hashlib.sha256(picture).hexdigest()[:20]
+    name = posixpath.normpath(str(cell["path"] if isinstance(cell, Mapping) else cell).replace("\\", "/"))
+    if not Path(name).is_absolute():
+        return name
+    return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def read_picture(cell: Any, folder: Path) -> Path | bytes:
@@ -294,10 +313,9 @@ def read_hub(name: str, revision: str | None, split: str) -> Iterable[Mapping[st
 
 
 def _hash(items: Iterable[Item]) -> str:
-    """SHA-256 over ids, words and letters; a file's content is checked when it is read, bytes are part."""
+    """SHA-256 over ids, words, letters and the names (or bytes) of pictures."""
     digest = hashlib.sha256()
     for item in items:
-        picture = item.picture.name if isinstance(item.picture, Path) else item.source
-        facts = [item.id, item.subset, picture, item.options, dict(item.questions), dict(item.answers)]
+        facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
         digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()

@@ -43,6 +43,7 @@ def summary(scored: Rows, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "preset": manifest["preset"],
         "protocol": manifest["protocol"],
         "prompt": manifest["identity"]["prompt"],
+        "asking": manifest["identity"].get("asking"),
         "data": manifest["data"],
         "accuracy": [], "subsets": [], "paired": [], "letters": [], "unscored": [],
     }  # fmt: skip
@@ -72,13 +73,24 @@ def summary(scored: Rows, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def headline(found: Mapping[str, Any]) -> str:
+    """The scoring that stands for a run: what is written, unless no letter could be read there; of a judge
+    asked about one option at a time, which seldom says yes to just one, the likeliest yes."""
+    scored = {entry["scoring"]: 0 for entry in found["accuracy"]}
+    for entry in found["accuracy"]:
+        if entry["protocol"] == "fixed":
+            scored[entry["scoring"]] += entry["n"]
+    order = ("logprob", "generated") if found.get("asking") == "options" else ("generated", "logprob")
+    return next((name for name in order if scored.get(name)), next(iter(scored)))
+
+
 def grade(found: Mapping[str, Any]) -> dict[str, Any]:
     """What a report on edited pictures cites of its judge: accuracy overall on questions and their negations,
-    the gap, and which judge it was. Protocol "fixed", the letters that were written.
+    the gap, and which judge it was, asked and read how. Protocol "fixed", scoring by `headline`.
 
     found  As `summary` makes it, of a run with `--model judge`.
     """
-    wanted = {"scoring": "generated", "protocol": "fixed", "category": AVERAGE}
+    wanted = {"scoring": headline(found), "protocol": "fixed", "category": AVERAGE}
 
     def pick(what: str, **more: str) -> dict[str, Any]:
         entries = found[what]
@@ -90,6 +102,8 @@ def grade(found: Mapping[str, Any]) -> dict[str, Any]:
         "class": found["model"].get("class", ""),
         "preset": found["preset"],
         "prompt": found["prompt"],
+        "asking": found["asking"],
+        "scoring": wanted["scoring"],
         "data": found["data"],
         "accuracy": {variant: pick("accuracy", variant=variant) for variant in VARIANTS},
         "gap": pick("paired"),

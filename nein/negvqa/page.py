@@ -63,12 +63,19 @@ def write(
 
 
 def samples(
-    answers: Mapping[str, Lines], scores: Mapping[str, Lines], items: Sequence[Item] | None, limit: int
+    answers: Mapping[str, Lines],
+    scores: Mapping[str, Lines],
+    items: Sequence[Item] | None,
+    limit: int,
+    headlines: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """What the page shows: the first model's questions in data order, `limit` random ones if there are more.
 
     answers, scores  Model -> lines of answers.jsonl and scores.jsonl.
+    headlines        Model -> the scoring that makes an answer right or wrong; "generated" by default, where
+                     there is that.
     """
+    first_of = headlines or {}
     pictures = {item.id: item for item in items or ()}
     verdicts: dict[tuple[str, str, str, str], Mapping[str, Any]] = {
         (model, row["id"], row["variant"], row["scoring"]): row
@@ -86,7 +93,12 @@ def samples(
         rows = {v: replies[next(iter(answers)), identity, v] for v in VARIANTS}
         item = pictures.get(identity)
         models = [
-            _model(model, [replies.get((model, identity, v)) for v in VARIANTS], verdicts)
+            _model(
+                model,
+                [replies.get((model, identity, v)) for v in VARIANTS],
+                verdicts,
+                first_of.get(model, "generated"),
+            )
             for model in answers
         ]
         found.append(
@@ -106,7 +118,10 @@ def samples(
 
 
 def _model(
-    model: str, pair: Sequence[Mapping[str, Any] | None], verdicts: Mapping[tuple[str, str, str, str], Any]
+    model: str,
+    pair: Sequence[Mapping[str, Any] | None],
+    verdicts: Mapping[tuple[str, str, str, str], Any],
+    headline: str,
 ) -> dict[str, Any]:
     """What one model said to both questions, and which kind of pair that makes."""
     said: list[dict[str, str]] = []
@@ -120,7 +135,8 @@ def _model(
         if row["logprobs"]:
             shown = ["–" if p is None else f"{p:.2f}" for p in row["logprobs"]]
             letters += f"; log p {' / '.join(shown)}"
-        value = own[0]["value"] if own else None
+        chief = next((r for r in own if r["scoring"] == headline), own[0] if own else None)
+        value = chief["value"] if chief else None
         mark = "none" if value is None else "right" if value else "wrong"
         said.append({"text": row["error"] or row["text"] or "", "letters": letters, "mark": mark})
     marks = tuple(one["mark"] for one in said)

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from nein.negvqa import table1
 from nein.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
+from nein.negvqa.figures import headline
 from nein.negvqa.tables import Summaries
 from nein.reporting.plots import _STYLE, Plot
 
@@ -24,15 +25,6 @@ MARKERS = "osD^vP*Xhp"
 def all_plots(found: Summaries) -> list[Plot]:
     """Every plot of the report."""
     return [bars(found), pairs(found), *scaling(found)]
-
-
-def headline(summary: Mapping[str, Any]) -> str:
-    """The scoring whose figures are drawn: what is written, unless no letter could be read there."""
-    scored = {entry["scoring"]: 0 for entry in summary["accuracy"]}
-    for entry in summary["accuracy"]:
-        if entry["protocol"] == "fixed":
-            scored[entry["scoring"]] += entry["n"]
-    return next((name for name in ("generated", "logprob") if scored.get(name)), next(iter(scored)))
 
 
 def _accuracy(summary: Mapping[str, Any], protocol: str) -> dict[tuple[str, str], Mapping[str, Any]]:

@@ -65,7 +65,8 @@ def write(
         if "html" in formats:
             answers = {folder.name: journal.read_lines(folder.answers) for folder in folders}
             scores = {folder.name: journal.read_lines(folder.scores) for folder in folders}
-            shown = page.samples(answers, scores, items, samples)
+            headlines = {name: plots.headline(summary) for name, summary in found.items()}
+            shown = page.samples(answers, scores, items, samples, headlines)
             page.write(out, title=title, notes=notes, tables=made, plots=drawn, samples=shown)
     head = next(table for table in made if table.key == f"accuracy_{_protocol(found)}_clustered")
     gap = next(table for table in made if table.key == "gap")
@@ -104,6 +105,11 @@ def _notes(found: dict[str, dict[str, Any]]) -> list[str]:
 
     notes = []
     for name, summary in found.items():
+        if summary.get("asking") == "options":
+            notes.append(
+                f"{name}: asked about one option at a time in its yes/no question about a caption; "
+                "'generated' is the only option with a yes, 'logprob' the one whose yes is likelier."
+            )
         printed = table1.known(summary["reference"])
         for (model, variant, category), why in table1.MISPRINTS.items():
             if printed == model:
@@ -121,6 +127,7 @@ def main(argv: Sequence[str]) -> int:
         help="page to write (default: negvqa.html); the other files lie beside it")  # fmt: skip
     parser.add_argument("--samples", type=int, default=400, help="questions shown in the page (default: 400)")
     parser.add_argument("--data", help="the questions, if they are not nano's (for their pictures)")
+    parser.add_argument("--negated", help="the second of two files with the questions")
     parser.add_argument("--images", help="folder of the pictures, if not beside the file")
     parser.add_argument("--formats", default=",".join(FORMATS), help="(default: %(default)s)")
     options = parser.parse_args(list(argv))
@@ -133,13 +140,15 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"'{options.runs[0]}' holds no run of nein-negvqa; give the folder passed to --out.")
     if options.samples < 0:
         raise UserError("--samples must be 0 or above.")
-    items = _items(folders, options.data, options.images)
+    items = _items(folders, options.data, options.negated, options.images)
     out = options.out.with_suffix(".html")
     print(write(folders, out, samples=options.samples, items=items, formats=formats), end="")
     return 0
 
 
-def _items(folders: Sequence[AnswerDir], source: str | None, pictures: str | None) -> Sequence[Item] | None:
+def _items(
+    folders: Sequence[AnswerDir], source: str | None, negated: str | None, pictures: str | None
+) -> Sequence[Item] | None:
     """The questions the runs were asked, where they can be found; None otherwise."""
     from nein.negvqa import data
 
@@ -148,7 +157,10 @@ def _items(folders: Sequence[AnswerDir], source: str | None, pictures: str | Non
         return data.load("nano", questions=origin["questions"]).items
     if source is None:
         return None
-    found = data.load(source, pictures=pictures)
+    found = data.load(
+        source, negated=negated, pictures=pictures, columns=origin.get("columns"),
+        split=origin.get("split", "test"),
+    )  # fmt: skip
     if found.sha256 != origin["sha256"]:
         raise UserError(f"'{source}' does not hold the questions that '{folders[0].path}' was asked.")
     return found.items

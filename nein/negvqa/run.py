@@ -43,13 +43,18 @@ def run(config: NegvqaConfig, world: World) -> str | None:
     absent = data.missing_pictures(found.items)
     if len(absent) == len(found.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
-    for reference in config.model:
+    references = list(dict.fromkeys(config.model))
+    for reference in references:
         _look_at(reference, config)
+        _scorings(reference, config)
+        twin = next(other for other in references if _name(other, config) == _name(reference, config))
+        if twin != reference:
+            raise UserError(f"'{twin}' and '{reference}' are one model at two places; ask one of them.")
     device = world.device(config.device)
     threads = world.workers(device)
     folders = []
-    for reference in config.model:
-        folder = AnswerDir(config.out_dir / models.slug(reference.replace("nano:", "nano-")))
+    for reference in references:
+        folder = AnswerDir(config.out_dir / _name(reference, config))
         folders.append(folder)
         with contextlib.ExitStack() as stack:
             if world.is_main:
@@ -82,32 +87,60 @@ def _look_at(reference: str, config: NegvqaConfig) -> None:
 
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
+    options: dict[str, Any]
+    sending = {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
     if reference == JUDGE:
         where, revision = models.resolve(config.judge)
         plain = config.judge_quantization == "none"
-        options: dict[str, Any] = {} if plain else {"quantization": config.judge_quantization}
+        options = {} if plain else {"quantization": config.judge_quantization}
+        options |= sending if where.startswith("openai:") else {}
         return choices.of_judge(
-            metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options)
+            metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options),
+            config.judge_asking,
         )
     where, revision = models.resolve(reference)
     options = {"batch_size": config.batch_size, "max_new_tokens": config.max_new_tokens}
     if where.startswith("openai:"):
-        options |= {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
+        options |= sending
     elif metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     return choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)
 
 
+def _name(reference: str, config: NegvqaConfig) -> str:
+    """Of a run's folder. A model behind an endpoint is known by its own name: servers move."""
+    if reference == JUDGE:
+        return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
+    if reference.startswith("openai:"):
+        return models.slug(f"openai-{reference.partition('#')[2]}")
+    return models.slug(reference.replace("nano:", "nano-"))
+
+
+def _identity(reference: str) -> str:
+    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
+
+
+def _scorings(reference: str, config: NegvqaConfig) -> list[str]:
+    """Those of --scoring that the model can be read by. Raises UserError where there is none."""
+    possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else choices.SCORINGS
+    found = sorted(name for name in set(config.scoring) if name in possible)
+    if not found:
+        raise UserError(
+            f"A judge asked for letters gives no probabilities; add {' or '.join(possible)} to --scoring, or "
+            "--judge-asking options."
+        )
+    return found
+
+
 def _open(
     folder: AnswerDir, reference: str, config: NegvqaConfig, found: data.Questions, device: str
 ) -> None:
-    scorings = ["generated"] if reference == JUDGE else sorted(config.scoring)
     identity = {
-        "model": config.judge if reference == JUDGE else reference,
+        "model": _identity(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": found.sha256,
         "prompt": config.prompt,
-        "scoring": scorings,
+        "scoring": _scorings(reference, config),
         "max_new_tokens": config.max_new_tokens,
         "batch_size": config.batch_size,
         "dtype": config.dtype,
@@ -115,7 +148,7 @@ def _open(
         "image_rule": images.RULE,
     }
     if reference == JUDGE:
-        identity["quantization"] = config.judge_quantization
+        identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
     entries = {
         "reference": reference,
         "preset": config.preset,
@@ -163,9 +196,7 @@ def _ask(
         return
     model = load_model(reference, config, device)
     folder.note_model("model", model.fingerprint, model.describe())
-    scorings = [name for name in config.scoring if name in model.scorings]
-    if not scorings:
-        raise UserError(f"'{reference}' can be scored by {', '.join(model.scorings)} only.")
+    scorings = _scorings(reference, config)
     members = [block[number] for number in mine]
     total = sum(map(len, members))
     with journal.Journal(folder.journals, "answers", world.rank) as book:
@@ -217,12 +248,23 @@ def _one_by_one(
     Ends with a sentence when the endpoint has stopped answering altogether.
     """
     lock = threading.Lock()
-    silent = 0
+    silent, last = 0, ""
     limit = 2 * model.concurrent + 4
     ended = threading.Event()
 
+    def halt() -> None:
+        ended.set()
+        model.stop()  # type: ignore[attr-defined]  # models of several questions in flight have it
+
     def work(item: Item) -> None:
-        nonlocal silent
+        try:
+            ask_open(item)
+        except BaseException:
+            halt()
+            raise
+
+    def ask_open(item: Item) -> None:
+        nonlocal silent, last
         open_variants = [variant for variant in VARIANTS if (item.id, variant) not in done]
         pictures, errors = _pictures([item])
         for variant in open_variants:
@@ -236,9 +278,10 @@ def _one_by_one(
                 reply = Reply(error=errors[item.id])
             with lock:
                 book.append({"rows": [_row(item, variant, reply, time.perf_counter() - start)]})
-                silent = silent + 1 if reply.error.startswith("the endpoint gave no answer") else 0
+                silent = silent + 1 if reply.silent else 0
+                last = reply.error or last
                 if silent >= limit:
-                    ended.set()
+                    halt()
         with lock:
             bar.update(1)
 
@@ -247,12 +290,12 @@ def _one_by_one(
             for _ in pool.map(work, items):
                 pass
         except BaseException:
-            ended.set()
+            halt()
             pool.shutdown(cancel_futures=True)
             raise
     if ended.is_set():
         raise UserError(
-            f"The endpoint left {limit} questions in a row without an answer; "
+            f"The endpoint left {limit} questions in a row without an answer ({last}); "
             "see that it runs, then give the same command again to go on."
         )
 
@@ -270,7 +313,7 @@ def _pictures(items: Sequence[Item]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _asked(item: Item, variant: str, config: NegvqaConfig) -> Asked:
     words = choices.prompt(config.prompt, item.questions[variant], item.options)
-    return Asked(words, len(item.options))
+    return Asked(words, len(item.options), item.questions[variant], item.options)
 
 
 def _row(item: Item, variant: str, reply: Reply, seconds: float) -> dict[str, Any]:
@@ -279,6 +322,7 @@ def _row(item: Item, variant: str, reply: Reply, seconds: float) -> dict[str, An
         "variant": variant,
         "text": reply.text,
         "logprobs": None if reply.logprobs is None else list(reply.logprobs),
+        **({} if reply.each is None else {"each": list(reply.each)}),
         "error": reply.error,
         "seconds": round(seconds, 4),
     }
@@ -326,9 +370,9 @@ def _answer_lines(items: Sequence[Item], known: Mapping[tuple[str, str], Any]) -
                 "variant": variant,
                 "subset": item.subset,
                 "category": item.category,
-                "source": item.source.replace("\\", "/").rpartition("/")[2],
+                "source": item.source,
                 "question": item.questions[variant],
                 "options": list(item.options),
                 "answer": item.answers[variant],
-                **{key: row[key] for key in ("text", "logprobs", "error")},
+                **{key: row[key] for key in ("text", "logprobs", "each", "error") if key in row},
             }

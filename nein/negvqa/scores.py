@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metrics.choices import Reply
-from metrics.letters import parse
+from metrics.letters import by_option, parse
 
 #: Protocol -> letter rule. "paper": VLMEvalKit's exact matching, and what it cannot read, or what failed,
-#: counts as wrong. "fixed": our own rule, and such answers are unscored: counted, neither right nor wrong.
+#: counts as wrong. "fixed": our own rule, and such answers are unscored: counted, neither right nor wrong. Of
+#: a judge asked about one option at a time, the only yes is the letter (`metrics.letters.by_option`).
 PROTOCOLS = {"fixed": "fixed", "paper": "vlmevalkit"}
 
 
@@ -35,6 +36,8 @@ def read(row: Mapping[str, Any], scoring: str, protocol: str) -> dict[str, Any]:
     """The letter of one answer, with its value or the reason why it has none."""
     if row["error"]:
         letter, reason = None, str(row["error"])
+    elif scoring == "generated" and row.get("each") is not None:
+        letter, reason = by_option(row["each"], protocol)
     elif scoring == "generated":
         letter, reason = parse(row["text"] or "", row["options"], PROTOCOLS[protocol])
     else:

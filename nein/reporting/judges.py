@@ -199,12 +199,21 @@ def read_grades(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
     """What `nein-negvqa --model judge` wrote: files, or folders with a grade.json. Raises UserError."""
     found: list[Mapping[str, Any]] = []
     for path in paths:
-        file = path if path.is_file() else next(iter(sorted(path.glob("**/grade.json"))), path / "grade.json")
-        grade = atomic.read_json(file)
-        if not isinstance(grade, dict) or grade.get("kind") != "negvqa":
-            raise UserError(f"'{file}' is no grade of a judge; make one with nein-negvqa --model judge.")
-        found.append(grade)
+        files = [path] if path.is_file() else sorted(path.glob("**/grade.json")) or [path / "grade.json"]
+        for file in files:
+            grade = atomic.read_json(file)
+            if not isinstance(grade, dict) or grade.get("kind") != "negvqa":
+                raise UserError(f"'{file}' is no grade of a judge; make one with nein-negvqa --model judge.")
+            found.append(grade)
     return found
+
+
+#: How a graded judge was asked, and what was read.
+MANNERS = {
+    ("letters", "generated"): "for the letter",
+    ("options", "generated"): "about each option: the only yes",
+    ("options", "logprob"): "about each option: the likelier yes",
+}
 
 
 def grades_table(loaded: Sequence[Run], grades: Sequence[Mapping[str, Any]]) -> Table:
@@ -221,15 +230,17 @@ def grades_table(loaded: Sequence[Run], grades: Sequence[Mapping[str, Any]]) -> 
         data.append(record(_grade(gap, "gap"), judge=grade["judge"], figure="negation gap"))
         both = f"{gap['both']} of {gap['n']}"
         lost = str(sum(entry["n_unscored"] for entry in grade["accuracy"].values()))
-        rows.append([", ".join(used) or "none of these runs", grade["class"], *cells,
+        manner = MANNERS[grade.get("asking", "letters"), grade.get("scoring", "generated")]
+        rows.append([", ".join(used) or "none of these runs", grade["class"], manner, *cells,
                      span(_grade(gap, "gap")), both, lost])  # fmt: skip
     note = (
         "Two-choice questions and their negations, put to the very judge (same weights and settings) that "
         "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
-        "negated questions: Removal and Retention ask it affirmative ones only."
+        "negated questions: Removal and Retention ask it affirmative ones only. Asked about each option: in "
+        "its own yes/no question about a caption, which is the question followed by the option."
     )
-    columns = ["judge of", "class", "original questions", "negated questions", "negation gap", "both right",
-               "unscored answers"]  # fmt: skip
+    columns = ["judge of", "class", "asked", "original questions", "negated questions", "negation gap",
+               "both right", "unscored answers"]  # fmt: skip
     return Table("negvqa", "The judge on NegVQA", columns, rows, data, note)
 
 

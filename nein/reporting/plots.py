@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib
@@ -31,9 +31,15 @@ class Plot:
     key: str
     title: str
     figure: Any
+    _made: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def encode(self, kind: str) -> bytes:
-        """ "png" or "svg" bytes; without a date, so that equal figures are equal files."""
+        """ "png" or "svg" bytes, drawn once; without a date, so that equal figures are equal files."""
+        if kind not in self._made:
+            self._made[kind] = self._drawn(kind)
+        return self._made[kind]
+
+    def _drawn(self, kind: str) -> bytes:
         buffer = io.BytesIO()
         with matplotlib.rc_context(_STYLE):
             metadata = {"Date": None} if kind == "svg" else {"Software": None}

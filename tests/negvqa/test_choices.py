@@ -21,9 +21,12 @@ WORDS = [("What is there?", ["cat", "dog"]), ("What is not to the left of the re
 ASKED = [Asked(prompt("paper", *words)) for words in WORDS]
 
 
-@pytest.fixture(scope="module", params=["llava", "qwen", "instructblip"])
-def model(request: Any, vlms: Path) -> TransformersChoices:
-    found = choices.load(str(vlms / request.param), batch_size=4, max_new_tokens=4)
+@pytest.fixture(
+    scope="module",
+    params=["llava", "llava_next", "qwen", "qwen25", "qwen3", "deepseek", "instructblip"],
+)
+def model(request: Any, classes: Path) -> TransformersChoices:
+    found = choices.load(str(classes / request.param), batch_size=4, max_new_tokens=4)
     assert isinstance(found, TransformersChoices)
     return found
 
@@ -140,6 +143,25 @@ def test_a_model_without_a_chat_template_is_refused_in_a_sentence(vlms: Path, tm
         choices.load(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}",  # for plain strings
+        "{% for m in messages %}{{ raise_exception('no pictures, please') }}{% endfor %}",
+        "{% for m in messages %}{% for p in m['content'] if p['type'] == 'text' %}{{ p['text'] }}{% endfor %}"
+        "{% endfor %}",
+        "{% for m in messages %}<image>{% endfor %}",
+    ],
+)
+def test_a_chat_template_that_takes_no_picture_or_no_words_is_refused(
+    template: str, vlms: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(vlms / "llava", tmp_path / "odd")
+    (tmp_path / "odd" / "chat_template.jinja").write_text(template)
+    with pytest.raises(MetricError, match="does not take a picture and a question"):
+        choices.load(str(tmp_path / "odd"))
+
+
 class Failing:
     """A model that fails on dark pictures, and on every batch that holds one."""
 
@@ -169,8 +191,8 @@ def test_a_tie_or_a_lack_of_probabilities_has_no_likeliest_letter() -> None:
     assert Reply(text="A").likeliest is None
 
 
-def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(vlms: Path) -> None:
-    found: Any = choices.load(str(vlms / "qwen"))
+def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(classes: Path) -> None:
+    found: Any = choices.load(str(classes / "qwen"))
     tokenizer = found.processor.tokenizer
     letters = letter_tokens(tokenizer)
     assert tokenizer.convert_tokens_to_ids("A") in letters["A"]

@@ -114,6 +114,8 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path: Path) ->
         ({"negated_answer": "B"}, "one answer to both"),
         ({"index": 11}, "occurs twice"),
         ({"image": 7}, "neither a file nor bytes"),
+        ({"A": ["cat", "owl"]}, "options are no texts"),
+        ({"negated_question": {"text": "What?"}}, "options are no texts"),
     ],
 )
 def test_bad_records_are_named(tmp_path: Path, change: dict, sentence: str) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import datetime
+import email.utils
 import io
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -58,8 +62,55 @@ def test_the_picture_stands_between_the_words_and_letters_come_with_probabilitie
 
 def test_a_server_without_probabilities_still_gives_letters(server: Server) -> None:
     server.rule = lambda body, count: (400, {}, {}) if "logprobs" in body else (200, say("A"), {})
-    found = model(server).answer([picture(3)], [[ASKED]], SCORINGS)[0][0]
+    asked = model(server, concurrency=1)
+    found = asked.answer([picture(3)], [[ASKED]], SCORINGS)[0][0]
     assert (found.text, found.logprobs, found.error) == ("A", None, "")
+    asked.answer([picture(3)], [[ASKED] * 4], SCORINGS)
+    assert len(server.requests) == 2 + 4  # it is not asked for probabilities again
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_server_says_how_long_to_wait_by_a_number_or_a_date(server: Server, form: str) -> None:
+    after = "0.3" if form == "seconds" else email.utils.format_datetime(in_two_seconds(), usegmt=True)
+    times: list[float] = []
+
+    def rule(body: dict[str, Any], count: int) -> Any:
+        times.append(time.perf_counter())
+        return (429, {}, {"Retry-After": after}) if count == 1 else (200, say("A"), {})
+
+    server.rule = rule
+    assert model(server).answer([picture(3)], [[ASKED]], ["generated"])[0][0].text == "A"
+    assert times[1] - times[0] >= 0.3  # its own pause would be a hundredth of a second
+
+
+def in_two_seconds() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
+
+
+def test_a_key_that_is_refused_halfway_ends_the_run(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.rule = lambda body, count: (200, say("A"), {}) if count <= 3 else (401, {"error": "expired"}, {})
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    assert ask(server, questions, out) == 2
+    error = capsys.readouterr().err
+    assert "questions in a row without an answer" in error
+    assert "HTTP 401" in error
+    assert len(server.requests) < 24 + 3
+
+
+def test_a_server_at_another_address_goes_on_with_the_same_run(server: Server, tmp_path: Path) -> None:
+    server.rule = lambda body, count: (200, say("A"), {})
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    assert ask(server, questions, out, "--limit", 4) == 0
+    moved = Server()
+    try:
+        moved.rule = server.rule
+        assert ask(moved, questions, out) == 0
+    finally:
+        moved.close()
+    assert len(server.requests) + len(moved.requests) == 24
+    assert len(lines(folder_of(out).answers)) == 24
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, HANG_UP])
@@ -123,6 +174,57 @@ def test_what_was_answered_before_a_kill_is_never_asked_again(
     server.requests.clear()
     assert ask(server, questions, out) == 0
     assert server.requests == []
+
+
+def test_an_interrupted_run_does_not_wait_for_other_attempts(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {"Retry-After": "45"}
+    server.rule = lambda body, count: (200, say("A"), {}) if count == 1 else (503, {}, slow)
+
+    def dies(self: journal.Journal, record: Any) -> None:
+        time.sleep(0.5)  # meanwhile the others wait for their next attempt
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(journal.Journal, "append", dies)
+    start = time.perf_counter()
+    assert ask(server, write_questions(tmp_path), tmp_path / "out", "--retries", 3) == 130
+    assert time.perf_counter() - start < 30
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_outright_leaves_a_run_that_goes_on(server: Server, tmp_path: Path) -> None:
+    def rule(body: dict[str, Any], count: int) -> Any:
+        time.sleep(0.2)
+        return 200, say("B" if "not" in question(body) else "A"), {}
+
+    server.rule = rule
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    asked = [
+        "--model", f"openai:{server.url}#eye-7b", "--data", str(questions), "--out", str(out),
+        "--concurrency", "3", "--formats", "csv",
+    ]  # fmt: skip
+    code = "from nein.cli import main_negvqa; main_negvqa()"
+    process = subprocess.Popen([sys.executable, "-c", code, *asked], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while len(server.requests) < 9 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    known = set(answered(folder_of(out)))
+    assert 3 <= len(known) < 24
+    journals = sorted(folder_of(out).journals.glob("*.jsonl"))
+    with journals[0].open("ab") as file:
+        file.write(b'{"rows": [{"id": "10", "vari')  # a line torn by the kill
+    server.requests.clear()
+    assert run(*asked) == 0
+    assert len(server.requests) == 24 - len(known)
+    again = {question(body).splitlines()[0] for body in server.requests}
+    texts = {(row["id"], row["variant"]): row["question"] for row in lines(folder_of(out).answers)}
+    assert not any(texts[key] in words for key in known for words in again)
+    assert Counter(row["text"] for row in lines(folder_of(out).answers)) == {"A": 12, "B": 12}
 
 
 def test_a_question_that_failed_is_unscored_and_asked_again_by_the_same_command(

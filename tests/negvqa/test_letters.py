@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from metrics import MetricError
-from metrics.letters import parse
+from metrics.letters import by_option, parse
 
 ANIMALS = ["cat", "dog"]
 FOUR = ["red", "dark red", "blue", "12"]
@@ -108,6 +108,110 @@ ANSWERS = [
     ("?", ANIMALS, None, None),
 ]  # fmt: skip
 
+#: More of them, for the "fixed" rule: reasoning, structured answers, other scripts, letters that are ruled
+#: out, repeated lists, options that hold letters or signs.
+MORE = [
+    ("B. dog. Explanation: A cat is on the bed", ANIMALS, "B"),
+    ("Explanation: A cat is on the bed. The answer is B", ANIMALS, "B"),
+    ("B. Vitamin A is what the carrot has.", ["Vitamin A", "Vitamin C"], None),
+    ("A. Vitamin A", ["Vitamin A", "Vitamin C"], "A"),
+    ('<think>It is A or B. So A.</think>\n\nB', ANIMALS, 'B'),
+    ("{'answer': 'A'}", ANIMALS, 'A'),
+    ('{"choice": "B", "reason": "there is no cat"}', ANIMALS, 'B'),
+    ('{"answer": "B", "explanation": "A cat is not there."}', ANIMALS, 'B'),
+    ('Ｂ', ANIMALS, 'B'),
+    ('（Ｂ）', ANIMALS, 'B'),
+    ('答案是B', ANIMALS, 'B'),
+    ('答案：Ｂ。', ANIMALS, 'B'),
+    ('选B', ANIMALS, 'B'),
+    ('选项B是正确的', ANIMALS, 'B'),
+    ('答えはBです', ANIMALS, 'B'),
+    ('正解はAです。', ANIMALS, 'A'),
+    ('정답은 B입니다.', ANIMALS, 'B'),
+    ("I'd say A, not B", ANIMALS, 'A'),
+    ('B, not A', ANIMALS, 'B'),
+    ('A rather than B', ANIMALS, 'A'),
+    ('It is B and not A.', ANIMALS, 'B'),
+    ('B instead of A.', ANIMALS, 'B'),
+    ('Option A is incorrect. Option B is correct.', ANIMALS, 'B'),
+    ('Option A is not correct.', ANIMALS, None),
+    ('The answer cannot be A.', ANIMALS, None),
+    ('Option A can be excluded. Therefore B.', ANIMALS, 'B'),
+    ('A. cat\nB. dog', ANIMALS, None),
+    ('A. cat B. dog', ANIMALS, None),
+    ('B. dog\nA. cat', ANIMALS, None),
+    ('A B', ANIMALS, None),
+    ('The answer is Point A.', ["Point B", "Point A"], 'B'),
+    ('Option a is the right one', ANIMALS, 'A'),
+    ("The correct letter is 'B'.", ANIMALS, 'B'),
+    ('𝐁', ANIMALS, 'B'),
+    ('Ⓑ', ANIMALS, 'B'),
+    ('Not B, A', ANIMALS, 'A'),
+    ('The answer is (B) dog because (A) cat is visible in the image.', ANIMALS, 'B'),
+    ('B. dog\n\n**Explanation:** A cat is visible.', ANIMALS, 'B'),
+    ('A, A', ANIMALS, 'A'),
+    ('图中没有狗，所以选B。', ANIMALS, 'B'),
+    ('答案不是A，而是B', ANIMALS, 'B'),
+    ('A와 B', ANIMALS, None),
+    ('B. dog USER: A', ANIMALS, None),
+    ('≥ 3', ["> 3", "≥ 3"], 'B'),
+    ('The answer is C', ["C", "D"], 'A'),
+    ('the shape is a D', ["C", "D"], 'B'),
+    ('B because there is no cat. A', ANIMALS, None),
+    ('A?', ANIMALS, 'A'),
+    ('A or maybe B', ANIMALS, None),
+    ('maybe B, maybe A', ANIMALS, None),
+    ('A > B', ANIMALS, None),
+    ('A→B', ANIMALS, None),
+    ('<think>The picture shows A... maybe A</think> B', ANIMALS, 'B'),
+    ("<think>I think it's A because", ANIMALS, None),
+    ('\\(\\boxed{\\mathrm{B}}\\)', ANIMALS, 'B'),
+    ('\\boxed{dog}', ANIMALS, 'B'),
+    ('```json\n{"answer": "B"}\n```', ANIMALS, 'B'),
+    ('A car is shown.', ANIMALS, None),
+    ('A close look shows nothing of the kind.', ANIMALS, None),
+    ('A/B', ANIMALS, None),
+    ('None of the above', ANIMALS, None),
+    ('B is right, A is wrong', ANIMALS, 'B'),
+    ('B</s>', ANIMALS, 'B'),
+    ('B<|im_end|>', ANIMALS, 'B'),
+    ('the dog (B)', ANIMALS, 'B'),
+    ('B ', ANIMALS, 'B'),
+    ('B dog', ANIMALS, 'B'),
+    ("It can't be A, so it must be B.", ANIMALS, 'B'),
+    ("Since it's not A, the answer is B", ANIMALS, 'B'),
+    ('B (dog)', ANIMALS, 'B'),
+    ('B – dog', ANIMALS, 'B'),
+    ('Options: A. cat B. dog. Answer: B', ANIMALS, 'B'),
+    ('Question: What is not there?\nOptions: A. cat B. dog\nAnswer: B', ANIMALS, 'B'),
+    ('B B', ANIMALS, 'B'),
+    ('no dog', ["dog", "no dog"], 'B'),
+    ('There is no dog.', ["dog", "no dog"], 'B'),
+    ('-3', ["3", "-3"], 'B'),
+    ('(0, 1)', ["(0, 1)", "(1, 0)"], 'A'),
+    ('Vitamin A', ["Vitamin A", "Vitamin C"], 'A'),
+    ('Vitamin A', ["Vitamin C", "Vitamin A"], 'B'),
+    ("I'd go with a dog.", ANIMALS, 'B'),
+    ('B is not in the image, so the answer is B.', ANIMALS, 'B'),
+    ('The dog is not in the image, so the answer is B.', ANIMALS, 'B'),
+    ('The object not in the image is B.', ANIMALS, 'B'),
+    ('The dog is not in the image.', ANIMALS, 'B'),
+    ("The car is not red; it's blue.", ["red", "blue"], 'B'),
+    ('- B. dog', ANIMALS, 'B'),
+    ('1. B', ANIMALS, 'B'),
+    ('> B', ANIMALS, 'B'),
+    ('The dog, not the cat.', ANIMALS, 'B'),
+    ('A is not visible in the picture', ANIMALS, None),
+    ('I would say B (dog), as A (cat) is visible.', ANIMALS, None),
+    ('A person is left of the car.', ["person", "dog"], 'A'),
+    ('A man', ["dog", "man"], 'B'),
+    ('B\n\nQuestion: Next', ANIMALS, 'B'),
+    ('Cannot determine', ["Cannot be determined", "dog"], None),
+    ('It cannot be determined.', ["Cannot be determined", "dog"], 'A'),
+    ('$\\frac{1}{2}$', ["$\\frac{1}{2}$", "$\\frac{1}{3}$"], 'A'),
+    ('[/INST] B', ANIMALS, 'B'),
+]  # fmt: skip
+
 
 def test_at_least_sixty_answers_are_covered() -> None:
     assert len({answer for answer, *_ in ANSWERS}) >= 60
@@ -117,6 +221,17 @@ def test_at_least_sixty_answers_are_covered() -> None:
 def test_the_fixed_rule_reads_what_a_person_would(
     answer: str, options: list[str], letter: str | None, _: str | None
 ) -> None:
+    check_fixed(answer, options, letter)
+
+
+@pytest.mark.parametrize("answer, options, letter", MORE)
+def test_the_fixed_rule_reads_answers_with_something_around_them(
+    answer: str, options: list[str], letter: str | None
+) -> None:
+    check_fixed(answer, options, letter)
+
+
+def check_fixed(answer: str, options: list[str], letter: str | None) -> None:
     found = parse(answer, options)
     assert found.letter == letter, found
     assert bool(found.reason) == (letter is None)
@@ -137,6 +252,7 @@ def test_reasons_tell_refusals_contradictions_and_strange_letters_apart() -> Non
     assert "'C' is no option" in parse("C", ANIMALS).reason
     assert "not" in parse("not a dog", ANIMALS).reason
     assert "declines" in parse("I cannot tell.", ANIMALS).reason
+    assert "thinking" in parse("<think>It is B because", ANIMALS).reason
 
 
 def test_swapping_the_options_swaps_the_letter_of_a_text_but_not_of_a_letter() -> None:
@@ -148,6 +264,24 @@ def test_swapping_the_options_swaps_the_letter_of_a_text_but_not_of_a_letter() -
 def test_more_options_allow_more_letters() -> None:
     assert parse("D", FOUR).letter == "D"
     assert parse("D", FOUR[:3]).letter is None
+
+
+def test_of_answers_about_one_option_each_the_only_yes_is_the_letter() -> None:
+    assert by_option(["No", "Yes."]).letter == "B"
+    assert by_option(["Yes, it is", "no"]).letter == "A"
+    for answers, why in (
+        (["Yes", "Yes"], "yes to several"),
+        (["No", "No"], "no to every"),
+        (["Yes", "Perhaps"], "option B is neither"),
+    ):
+        found = by_option(answers)
+        assert found.letter is None
+        assert why in found.reason
+    # NeIn's rule: "yes" in any case and nothing else; all the rest is a no.
+    assert by_option(["yes", "Perhaps"], "paper").letter == "A"
+    assert by_option(["Yes.", "No"], "paper").letter is None
+    with pytest.raises(MetricError, match="yes-no rule"):
+        by_option(["Yes", "No"], "vlmevalkit")
 
 
 def test_an_unknown_rule_and_a_single_option_are_refused() -> None:

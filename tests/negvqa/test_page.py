@@ -37,6 +37,8 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
     assert len(shown) == 9
     assert [model["outcome"] for model in shown[0]["models"]] == ["both", "original", "unscored"]
     assert shown[0]["models"][0]["said"][0]["letters"] == "generated A, logprob A; log p -0.10 / –"
+    chosen = page.samples(said, scored, None, 100, {"flat": "logprob", "mute": "logprob"})
+    assert [model["outcome"] for model in chosen[0]["models"]] == ["both", "original", "original"]
     some = [sample["id"] for sample in page.samples(said, scored, None, 4)]
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
@@ -66,5 +68,8 @@ def test_plots_are_drawn_also_where_nothing_could_be_read() -> None:
     found = summaries({"good": answers(("A", "B")), "mute": answers(("?", "?"))})
     for plot in (plots.bars(found), plots.pairs(found)):
         assert plot.encode("png").startswith(b"\x89PNG")
+        assert plot.encode("png") is plot.encode("png")  # a page and a file are one drawing
     assert plots.headline(found["good"]) == "generated"
     assert plots.headline(found["mute"]) == "logprob"
+    assert plots.headline({**found["good"], "asking": "options"}) == "logprob"
+    assert plots.headline({**found["good"], "asking": "letters"}) == "generated"

@@ -9,12 +9,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from metrics.choices.vlm import TransformersChoices
-from nein import journal
+from metrics.judges.base import Answer
+from nein import images, journal
+from nein.negvqa import data
 from nein.negvqa.folder import AnswerDir
 from nein.negvqa.run import answered
+from tests.metrics.tiny import picture
 from tests.negvqa.tiny import lines, records, run, write_questions
 
 
@@ -175,6 +179,8 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["--modle", "x"], "--model"),
         (["--model", "scripted:Yes"], "can only be a judge"),
         (["--device", "gpu"], "--device is 'gpu'"),
+        (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "are one model at two places"),
+        (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
         (["report", "nowhere"], "holds no run"),
     ],
 )
@@ -204,15 +210,114 @@ def test_pictures_that_are_nowhere_are_noticed_at_once(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_judge_answers_the_same_questions(questions: Path, tmp_path: Path) -> None:
+def test_a_judge_asked_for_letters_answers_the_same_questions(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run("--model", "judge", "--judge", "scripted:B", "--data", questions, "--out", out,
-               "--formats", "csv") == 0  # fmt: skip
-    summary = json.loads((out / "judge" / "summary.json").read_text())
+    assert run("--model", "judge", "--judge", "scripted:B", "--judge-asking", "letters", "--data", questions,
+               "--out", out, "--formats", "csv") == 0  # fmt: skip
+    summary = json.loads((out / "judge-letters" / "summary.json").read_text())
     entry = next(e for e in summary["paired"] if e["protocol"] == "fixed" and e["category"] == "Average")
     # One letter for everything: right on one question of every pair.
     assert (entry["both"], entry["only_original"], entry["only_negated"], entry["neither"]) == (0, 6, 6, 0)
     assert summary["model"]["judge"]
+
+
+class Seer:
+    """A judge that says yes to cats, more surely where the question is negated; it never doubts."""
+
+    template, fingerprint = "plain", "seer"
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "vqa", "class": "Seer"}
+
+    def ask(self, images: Any, questions: Any) -> list[list[Answer]]:
+        self.asked = [question for row in questions for question in row]
+        return [[self._one(question) for question in row] for row in questions]
+
+    def _one(self, question: str) -> Answer:
+        yes = 0.9 if "cat" in question else 0.4 if "not" in question else 0.6
+        return Answer("Yes" if yes > 0.5 else "No", 1, yes * 0.5, (1 - yes) * 0.5)
+
+
+def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
+    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seer, out = Seer(), tmp_path / "out"
+    monkeypatch.setattr("metrics.load_judge", lambda *a, **k: seer)
+    asked = ("--model", "judge", "--judge", "scripted:Yes", "--data", questions, "--out", out)
+    assert run(*asked, "--formats", "csv", "--batch-size", 24) == 0
+    assert seer.asked[:2] == [
+        f'<image>\nDoes the caption "What is number 0? {word} 0" describe this image? Answer only yes or no'
+        for word in ("cat", "dog")
+    ]
+    answers = lines(out / "judge" / "answers.jsonl")
+    assert answers[0]["each"] == ["Yes", "Yes"]
+    assert answers[0]["text"] == "A: Yes, B: Yes"
+    assert answers[0]["logprobs"] == pytest.approx([np.log(0.9), np.log(0.6)])
+    scores = lines(out / "judge" / "scores.jsonl")
+    first = {(r["scoring"], r["protocol"], r["variant"]): r for r in scores if r["id"] == "10"}
+    # Yes to both options of the original question: no letter in what is said, but one yes is likelier.
+    assert first["generated", "fixed", "original"]["value"] is None
+    assert first["generated", "fixed", "original"]["reason"] == "yes to several options"
+    assert first["generated", "paper", "original"]["value"] == 0.0
+    assert first["logprob", "fixed", "original"]["letter"] == "A"
+    assert first["generated", "fixed", "negated"]["letter"] == "A"
+    grade = json.loads((out / "judge" / "grade.json").read_text())
+    assert (grade["asking"], grade["scoring"]) == ("options", "logprob")
+    assert (grade["judge"], grade["accuracy"]["original"]["value"], grade["gap"]["n"]) == ("seer", 0.5, 12)
+    # The other way of asking is another run beside it.
+    assert run(*asked, "--judge-asking", "letters", "--scoring", "logprob") == 2
+    assert run(*asked, "--judge-asking", "letters", "--formats", "csv") == 0
+    assert seer.asked[0].startswith("<image>\nQuestion: What is number 0?\nOptions: A. cat 0 B. dog 0")
+    assert {path.parent.name for path in out.glob("*/grade.json")} == {"judge", "judge-letters"}
+
+
+def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vlms: Path) -> None:
+    rows = records(2)
+    for number, row in enumerate(rows):
+        row["image"] = f"{'xy'[number % 2]}/p.png"
+    for folder in "xy":
+        images.write_png(tmp_path / folder / "p.png", picture(3 if folder == "x" else 4))
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ask(vlms, file, tmp_path / "out", "--scoring", "logprob") == 0
+    assert {row["source"] for row in lines(folder_of(tmp_path / "out").answers)} == {"x/p.png", "y/p.png"}
+    summary = json.loads(folder_of(tmp_path / "out").summary.read_text())
+    average = next(e for e in summary["accuracy"] if e["category"] == "Average")
+    assert (average["n"], average["clusters"]) == (4, 2)
+    inside = data.load(str(file)).items[0].source
+    rows[0]["image"] = str(tmp_path / "x" / "p.png")
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    absolute = data.load(str(file)).items[0].source
+    assert absolute.startswith("p.png-")
+    assert str(tmp_path) not in absolute != inside
+
+
+def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_path: Path) -> None:
+    rows = records(2)
+    write_questions(tmp_path, rows)
+    for variant in ("original", "negated"):
+        own = [
+            {"number": r["index"], "set": r["category"], "image": r["image"], "A": r["A"], "B": r["B"],
+             "question": r[f"{variant}_question"], "answer": r[f"{variant}_answer"]}
+            for r in rows
+        ]  # fmt: skip
+        (tmp_path / f"{variant}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    files = ("--data", tmp_path / "original.jsonl", "--negated", tmp_path / "negated.jsonl")
+    named = ("--columns.index", "number", "--columns.category", "set")
+    out = tmp_path / "out"
+    assert run("--model", "judge", "--judge", "scripted:Yes", *files, *named, "--out", out,
+               "--formats", "csv") == 0  # fmt: skip
+    assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html") == 0
+    assert (tmp_path / "page.html").read_text().count("data:image/webp") == 4
+
+
+def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("--model", "judge,judge", "--judge", "scripted:Yes", "--data", questions, "--out", out,
+               "--formats", "csv") == 0  # fmt: skip
+    with (out / "report.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] == "outcomes"]
+    assert len(rows) == len({(row["model"], row["scoring"], row["category"]) for row in rows})
 
 
 def test_help_is_quick_and_names_the_parts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,9 @@ def grade(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `nein-negvqa --model judge` writes for a judge that always says B."""
     root = tmp_path_factory.mktemp("grade")
     questions = write_questions(root)
-    assert run("--model", "judge", "--judge", "scripted:B", "--data", questions, "--out", root / "out",
-               "--formats", "csv") == 0  # fmt: skip
-    return root / "out" / "judge"
+    assert run("--model", "judge", "--judge", "scripted:B", "--judge-asking", "letters", "--data", questions,
+               "--out", root / "out", "--formats", "csv") == 0  # fmt: skip
+    return root / "out" / "judge-letters"
 
 
 def runs(root: Path, fingerprint: str) -> Path:
@@ -46,6 +46,24 @@ def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade: Path, tmp_
     assert int(rows["negated questions"]["n"]) == 12
     markdown = out.with_suffix(".md").read_text()
     assert "| ip2p/negative" in markdown.partition("## The judge on NegVQA")[2]
+    assert "for the letter" in markdown.partition("## The judge on NegVQA")[2]
+
+
+def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path: Path) -> None:
+    questions = write_questions(tmp_path / "data-of-grade")
+    for asking in ("options", "letters"):
+        how = ("--judge", "scripted:No", "--judge-asking", asking, "--scoring", "generated")
+        where = ("--data", questions, "--out", tmp_path / "g", "--formats", "csv")
+        assert run("--model", "judge", *how, *where) == 0
+    out = tmp_path / "report.html"
+    assert report([str(runs(tmp_path, "other")), "-o", str(out), "--judge-grade", str(tmp_path / "g")]) == 0
+    table = out.with_suffix(".md").read_text().partition("## The judge on NegVQA")[2]
+    rows = [line for line in table.splitlines() if "none of these runs" in line]
+    assert ["about each option" in row for row in rows] == [True, False]
+    assert [row.split("|")[-2].strip() for row in rows] == [
+        "24",
+        "24",
+    ]  # no to every option, and no letter: nothing is scored
 
 
 def test_another_judges_grade_is_shown_as_another_judges(grade: Path, tmp_path: Path) -> None:
