@@ -15,8 +15,8 @@ from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
 from nein.nano.scenes import Item, Scene, rng_for, sample_scene
 
 KINDS = ("presence", "colour", "count", "position")
-#: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction. The last
-#: negated wording of every kind is held out: no model is taught it.
+#: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction. The
+#: last negated wording of every kind is held out: no model is taught it.
 WORDINGS: dict[str, tuple[tuple[str, str], ...]] = {
     "presence": (
         ("Which of these is in the picture?", "Which of these is not in the picture?"),

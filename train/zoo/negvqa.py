@@ -194,8 +194,8 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
 
 
 def _accuracies(packed: Packed, count: int) -> dict[str, float]:
-    """Share of right letters on questions of the dev split, by kind, as asked and negated; of the negated ones
-    also by whether their wording was held out."""
+    """Share of right letters on questions of the dev split, by kind, as asked and negated; of the negated
+    ones also by whether their wording was held out."""
     graded: dict[str, list[bool]] = {}
     letters = [packed.tokenizer(c, add_special_tokens=False)["input_ids"][0] for c in "AB"]
     for number, scene, question in iter_questions("dev", count):
