@@ -15,7 +15,8 @@ from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
 from nein.nano.scenes import Item, Scene, rng_for, sample_scene
 
 KINDS = ("presence", "colour", "count", "position")
-#: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction.
+#: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction. The
+#: last negated wording of every kind is held out: no model is taught it.
 WORDINGS: dict[str, tuple[tuple[str, str], ...]] = {
     "presence": (
         ("Which of these is in the picture?", "Which of these is not in the picture?"),
@@ -48,6 +49,7 @@ class Question:
     """One question with its negation about one scene.
 
     right, wrong   The option that answers `question`, and the one that answers `negated`.
+    held_out       The wording of `negated` is kept from training.
     """
 
     kind: str
@@ -55,6 +57,7 @@ class Question:
     negated: str
     right: str
     wrong: str
+    held_out: bool = False
 
 
 def question_scene(split: str, index: int) -> Scene:
@@ -100,6 +103,7 @@ def ask(rng: random.Random, scene: Scene, kind: str) -> Question | None:
         negated.format(thing=thing, side=side),
         right,
         wrong,
+        held_out=(question, negated) == WORDINGS[wording][-1],
     )
 
 

@@ -151,9 +151,10 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
     "negvqa-negated": (
         "nano VLM, taught negation", "LlavaNextForConditionalGeneration",
         "a model of NegVQA's Table 1 after fine-tuning on negated questions",
-        "The nano VLM for affirmative questions, continued with half of the questions negated, in the "
-        "wordings of the evaluation, about scenes of the train split. It shares tokenizer and vision tower "
-        "with its base; only changed tensors are kept.\n\n"
+        "The nano VLM for affirmative questions, continued with negated ones too, about scenes of the train "
+        "split: of the negated wordings of the evaluation one per kind is held out, and of the questions "
+        "with another one two in three are negated. It shares tokenizer and vision tower with its base; only "
+        "changed tensors are kept.\n\n"
         "Held-out figures: questions of the dev split as asked, and negated; the letter with the higher "
         "logit.",
     ),

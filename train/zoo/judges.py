@@ -357,7 +357,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         return {"held_out": report}
 
     modules: dict[str, nn.Module] = {"owlv2": model, "aid": aid}
-    steps = step_count(1_400, scale)
+    steps = step_count(1_000, scale)
     return Job(
         "owlv2", modules, loss, finish, steps, 8e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
     )

@@ -39,7 +39,7 @@ TEMPLATE = (
     "{% endif %}{% endfor %}"
 )
 SCENES = 8_000
-STEPS = {"negvqa": 1_600, "negvqa-negated": 1_000}
+STEPS = {"negvqa": 8_000, "negvqa-negated": 2_000}
 RATES = {"negvqa": 1.2e-3, "negvqa-negated": 8e-4}
 OPEN = "\n{}\nAnswer in one word. [/INST]"
 #: Questions about a picture and step; the last has no options to choose from.
@@ -65,7 +65,7 @@ def _slot(rng: random.Random, scene: Scene, slot: str, negation: float) -> tuple
     question = ask(rng, scene, slot) or ask(rng, scene, "presence")
     assert question is not None
     form = "paper" if rng.random() < 0.85 else "vlmevalkit"
-    return letter_question(rng, question, rng.random() < negation, form)
+    return letter_question(rng, question, rng.random() < negation and not question.held_out, form)
 
 
 def _words() -> list[str]:
@@ -140,8 +140,9 @@ def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
 
 
 def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
-    """`name`: "negvqa" (affirmative questions only) or "negvqa-negated" (goes on from it, half negated)."""
-    negation = 0.0 if name == "negvqa" else 0.5
+    """`name`: "negvqa" (affirmative questions only) or "negvqa-negated" (goes on from it, negated ones too:
+    of the questions whose negated wording is not held out, two of three)."""
+    negation = 0.0 if name == "negvqa" else 2 / 3
     model, processor = _start(zoo) if name == "negvqa" else _resume(zoo)
     tokenizer = processor.tokenizer
     model.to(device).model.vision_tower.requires_grad_(False)
@@ -193,7 +194,8 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
 
 
 def _accuracies(packed: Packed, count: int) -> dict[str, float]:
-    """Share of right letters on questions of the dev split, by kind, as asked and negated."""
+    """Share of right letters on questions of the dev split, by kind, as asked and negated; of the negated
+    ones also by whether their wording was held out."""
     graded: dict[str, list[bool]] = {}
     letters = [packed.tokenizer(c, add_special_tokens=False)["input_ids"][0] for c in "AB"]
     for number, scene, question in iter_questions("dev", count):
@@ -204,7 +206,10 @@ def _accuracies(packed: Packed, count: int) -> dict[str, float]:
         states = packed.branch(packed.project(packed.see(x)), [ids])[0]
         for negated, own, state, (_, letter) in zip((False, True), ids, states, asked, strict=True):
             found = packed.model.lm_head(state[len(own) - 1])[letters].argmax()
-            kind = f"{question.kind}{', negated' if negated else ''}"
-            graded.setdefault(kind, []).append("AB"[int(found)] == letter)
+            right = "AB"[int(found)] == letter
+            graded.setdefault(f"{question.kind}{', negated' if negated else ''}", []).append(right)
+            if negated:
+                wording = "held out" if question.held_out else "taught"
+                graded.setdefault(f"negated, wordings {wording}", []).append(right)
     share = {kind: round(sum(own) / len(own), 4) for kind, own in sorted(graded.items())}
     return {"questions": count, **share}
