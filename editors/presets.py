@@ -374,7 +374,7 @@ _ROWS = (
     _ZONE,
     _ZONE_NANO,
     replace(_NANO, name="magicbrush-nano", editor="magicbrush", checkpoint="nano:magicbrush"),
-    replace(_NANO, name="hqedit-nano", editor="hqedit", checkpoint="nano:hqedit"),
+    replace(_NANO, name="hqedit-nano", editor="hqedit", checkpoint="nano:hqedit", guidance_scale=4.0),
     replace(
         _NANO,
         name="instructdiffusion-nano",

@@ -64,7 +64,7 @@ RECIPES: dict[str, Recipe] = {
     "magicbrush-first": Recipe("base", "clean", CLEAN, 40_000, 4_800, 48, 1.2e-3, "joint", 5.0),
     "magicbrush": Recipe("magicbrush-first", "clean", CLEAN, 24_000, 2_000, 48, 8e-4, "joint", 5.0, True),
     "hqedit": Recipe(
-        "ip2p", "rerendered", {**DRAW, "scenery": 12.0}, 24_000, 1_600, 48, 8e-4, "joint", 5.0, True
+        "ip2p", "rerendered", {**DRAW, "scenery": 12.0}, 16_000, 800, 48, 8e-4, "joint", 5.0, True
     ),
     "instructdiffusion": Recipe(
         "ip2p", "clean", {**CLEAN, "mark": 20.0, "restore": 8.0}, 16_000, 900, 48, 8e-4, "separate", 5.0, True
