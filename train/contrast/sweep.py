@@ -191,7 +191,7 @@ def plot(rows: Sequence[Row]) -> Any:
         panel.set_ylabel("per cent (dashed: before fine-tuning)")
         panel.set_ylim(0, 100)
         panel.grid(axis="y", color="#e5e7eb")
-        panel.legend(loc="lower left", frameon=True)
+        canvas.legend(frameon=False, fontsize=9, ncols=3, loc="outside upper center")
     return Plot("tradeoff", "Recall and accuracy over alpha", canvas)
 
 
