@@ -67,16 +67,21 @@ def read(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
     if not folder.is_dir():
         return
     for path in sorted(folder.glob(f"{kind}-*.jsonl")):
-        with path.open("rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    continue  # still being written, or torn
-                try:
-                    record = json.loads(line)
-                except ValueError:  # torn by a kill and closed by a later process
-                    continue
-                if isinstance(record, dict):
-                    yield record
+        yield from intact(path)
+
+
+def intact(path: Path) -> Iterator[dict[str, Any]]:
+    """The intact records of one file that is appended to."""
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                continue  # still being written, or torn
+            try:
+                record = json.loads(line)
+            except ValueError:  # torn by a kill and closed by a later process
+                continue
+            if isinstance(record, dict):
+                yield record
 
 
 def write_lines(path: Path, records: Iterator[Mapping[str, Any]]) -> None:

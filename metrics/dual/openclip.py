@@ -187,15 +187,25 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
             preprocess["size"] = config["vision_cfg"]["image_size"]
             about = {"model_cfg": config, "preprocess_cfg": preprocess}
             (draft / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-            if name := config["text_cfg"].get("hf_tokenizer_name"):  # open_clip looks for it in the folder
-                from transformers import AutoTokenizer
-
-                from_pretrained(AutoTokenizer, name).save_pretrained(draft)
+            save_tokenizer(config, draft)
             os.rename(draft, folder)  # noqa: PTH104 - the atomic rename itself
         finally:
             if draft.exists():
                 shutil.rmtree(draft)
     return {"architecture": architecture, "quick_gelu": quick_gelu, "tensors": len(state)}
+
+
+def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:
+    """Put the tokenizer of a text tower of transformers' into a model folder, where open_clip looks for it;
+    open_clip's own needs no file.
+
+    source  Folder to take it from; without one, the name in the configuration.
+    """
+    name = config["text_cfg"].get("hf_tokenizer_name")
+    if name:
+        from transformers import AutoTokenizer
+
+        from_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
 
 
 def _library() -> Any:

@@ -9,6 +9,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -228,3 +229,36 @@ def make_blip(folder: Path, seed: int = 0) -> Path:
     words.save_pretrained(folder)
     BlipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
     return folder
+
+
+def make_medical(root: Path) -> Path:
+    """A model of open_clip of BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token,
+    BERT's tokenizer, which is in `root/bert`."""
+    from open_clip.factory import CustomTextCLIP
+    from transformers import BertConfig
+
+    from nein.negbench import convert
+
+    words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
+    BertConfig(
+        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
+    ).save_pretrained(root / "bert")  # fmt: skip
+    words.save_pretrained(root / "bert")
+    shape: dict[str, Any] = {
+        "embed_dim": 24,
+        "vision_cfg": {
+            "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "",
+            "timm_proj": "linear", "image_size": 160,
+        },
+        "text_cfg": {
+            "hf_model_name": str(root / "bert"), "hf_tokenizer_name": str(root / "bert"),
+            "hf_proj_type": "mlp", "hf_pooler_type": "cls_last_hidden_state_pooler", "context_length": 32,
+        },
+    }  # fmt: skip
+    (root / "shape.json").write_text(json.dumps(shape))
+    with seeded(8):
+        own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
+        torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
+    convert.main(["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")])
+    return root / "model"

@@ -253,34 +253,7 @@ def test_similarity_is_the_cosine_of_every_pair() -> None:
 
 @pytest.fixture(scope="module")
 def medical_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token, BERT's tokenizer."""
-    from open_clip.factory import CustomTextCLIP
-    from transformers import BertConfig
-
-    root = tmp_path_factory.mktemp("medical")
-    words = tiny.tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
-    BertConfig(
-        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
-    ).save_pretrained(root / "bert")  # fmt: skip
-    words.save_pretrained(root / "bert")
-    shape: dict[str, Any] = {
-        "embed_dim": 24,
-        "vision_cfg": {
-            "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "",
-            "timm_proj": "linear", "image_size": 160,
-        },
-        "text_cfg": {
-            "hf_model_name": str(root / "bert"), "hf_tokenizer_name": str(root / "bert"),
-            "hf_proj_type": "mlp", "hf_pooler_type": "cls_last_hidden_state_pooler", "context_length": 32,
-        },
-    }  # fmt: skip
-    (root / "shape.json").write_text(json.dumps(shape))
-    with tiny.seeded(8):
-        own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
-        torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
-    convert.main(["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")])
-    return root / "model"
+    return tiny.make_medical(tmp_path_factory.mktemp("medical"))
 
 
 def test_a_model_with_a_text_tower_of_transformers_scores_as_its_own_forward_does(

@@ -18,7 +18,7 @@ from torch import nn
 
 import metrics
 from metrics.dual.hub import ClipDual, HubDual
-from metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual
+from metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
 from metrics.encoders.clip import pooled
 from metrics.preprocess import map_images
 from nein import models
@@ -166,8 +166,9 @@ class Tower(nn.Module):
         from safetensors.torch import save_file
 
         name = self.reference.removeprefix("open_clip:")
-        if (Path(self.reference) / CONFIG).is_file():
-            about = json.loads((Path(self.reference) / CONFIG).read_text(encoding="utf-8"))
+        source = Path(self.reference) if (Path(self.reference) / CONFIG).is_file() else None
+        if source is not None:
+            about = json.loads((source / CONFIG).read_text(encoding="utf-8"))
         else:
             name = name if name.startswith("hf-hub:") else name.partition("/")[0]
             config = dict(open_clip.get_model_config(name))
@@ -185,6 +186,7 @@ class Tower(nn.Module):
         }
         save_file(state, folder / WEIGHTS)
         (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        save_tokenizer(about["model_cfg"], folder, source)
 
 
 def load(reference: str, device: str = "cpu") -> Tower:

@@ -206,7 +206,7 @@ class Record:
         for name in ("log.jsonl", "validation.jsonl"):
             path = self._out / name
             if path.exists():
-                kept = [row for row in journal.read_lines(path) if row["step"] <= done]
+                kept = [row for row in journal.intact(path) if row["step"] <= done]
                 journal.write_lines(path, iter(kept))
         rows = journal.read_lines(self._out / "log.jsonl") if (self._out / "log.jsonl").exists() else []
         self._spent = rows[-1]["seconds"] if rows else 0.0

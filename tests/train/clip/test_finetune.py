@@ -20,6 +20,7 @@ import metrics
 from nein.cli import Terminated
 from nein.errors import UserError
 from nein.negbench import nano, official
+from tests.metrics import tiny
 from train import finetune_clip
 from train.contrast import objective
 from train.contrast.options import parse
@@ -89,6 +90,17 @@ def test_models_of_every_kind_are_trained_and_come_out_in_their_own_layout(
                        new.pixels([picture])[next(iter(new.pixels([picture])))])  # fmt: skip
     if kind == "siglip":
         assert torch.equal(old.model.logit_bias, new.model.logit_bias)
+
+
+def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: Path) -> None:
+    folder = tiny.make_medical(tmp_path)
+    (tmp_path / "out").mkdir()
+    load(str(folder)).save(tmp_path / "out")
+    before = metrics.load_dual(str(folder)).encode_text(["There is no dog.", "a cat"])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "bert" / name).unlink()
+    after = metrics.load_dual(str(tmp_path / "out")).encode_text(["There is no dog.", "a cat"])
+    np.testing.assert_array_equal(before, after)
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])

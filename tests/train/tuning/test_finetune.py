@@ -239,8 +239,11 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tune, tmp_pa
             tune(out=tmp_path / "killed", **options)
     names = sorted(p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
     assert names == [".draft-00000004", "step-00000002"]
+    with (tmp_path / "killed" / "log.jsonl").open("a") as log:
+        log.write('{"step": 3, "loss"')  # a full disk, or a power cut
     resumed = tune(out=tmp_path / "killed", **options)
     assert same(weights(whole), weights(resumed))
+    assert losses_of(whole) == losses_of(resumed)
     assert not list((resumed / "checkpoints").glob(".draft*"))
 
 
