@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -9,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -61,37 +63,42 @@ def forked(
 
     def child() -> None:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-        seen = 0
-        whole_line, whole_file = journal.Journal._write, atomic.write_bytes
+        numbers = itertools.count(1)
+        whole_line, whole_file = journal.Journal._write, atomic.writing
 
-        def counted(write: Callable[[bool], None]) -> None:
-            nonlocal seen
-            seen += 1
-            if seen != moment:
-                return write(False)
-            if how != "before":
-                write(how == "torn")
-            os.kill(os.getpid(), signal.SIGKILL)
+        @contextlib.contextmanager
+        def counted() -> Iterator[bool]:
+            """Around a write; gives whether to tear it."""
+            last = next(numbers) == moment  # several threads write
+            if last and how == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield last and how == "torn"
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
 
         def to_line(self: journal.Journal, data: bytes) -> None:
-            counted(lambda half: whole_line(self, data[: len(data) // 2] if half else data))
+            with counted() as torn:
+                whole_line(self, data[: len(data) // 2] if torn else data)
 
-        def to_file(path: Path, data: bytes) -> None:
-            def write(half: bool) -> None:
-                if not half:
-                    return whole_file(path, data)
+        @contextlib.contextmanager
+        def to_file(path: Path) -> Iterator[IO[bytes]]:
+            with counted() as torn:
+                if not torn:
+                    with whole_file(path) as file:
+                        yield file
+                    return
                 path.parent.mkdir(parents=True, exist_ok=True)
-                (path.parent / f".{path.name}.killed.tmp").write_bytes(data[: len(data) // 2])
-
-            counted(write)
+                with (path.parent / f".{path.name}.killed.tmp").open("wb") as file:
+                    yield file
+                    file.truncate(file.tell() // 2)
 
         journal.Journal._write = to_line  # type: ignore[method-assign]
-        atomic.write_bytes = to_file
+        atomic.writing = to_file
         try:
             main_negbench(line)
         finally:
             if count is not None:
-                count.write_text(str(seen))
+                count.write_text(str(next(numbers) - 1))
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
