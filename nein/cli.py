@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import pkgutil
 import signal
@@ -99,46 +98,17 @@ def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
 
 
 def _build(argv: Sequence[str]) -> None:
-    from nein import options
-    from nein.build import config as configuration
+    from nein.build.config import parse
+    from nein.launch import launch
 
-    config, dry_run = configuration.parse(argv)
-    if dry_run:
-        print(options.dump(config), end="")
-        return
-    from nein import environment, world
-    from nein.build import build
-
-    environment.keep_freed_memory()
-    place = world.from_environment()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    try:
-        text = build.build(config, place)
-        if text is not None:
-            print(text, end="", flush=True)
-    finally:
-        place.close()
+    launch(*parse(argv), "nein.build.build:build")
 
 
 def _eval(argv: Sequence[str]) -> None:
-    from nein import config as configuration
+    from nein.config import parse
+    from nein.launch import launch
 
-    config, dry_run = configuration.parse(argv)
-    if dry_run:
-        print(configuration.dump(config), end="")
-        return
-    from nein import environment, evaluate, world
-
-    environment.keep_freed_memory()
-    place = world.from_environment()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    try:
-        text = evaluate.evaluate(config, place)
-        if text is not None:
-            print(text, end="", flush=True)
-            print(f"Results: {config.out_dir}", file=sys.stderr)
-    finally:
-        place.close()
+    launch(*parse(argv), "nein.evaluate:evaluate", results=True)
 
 
 def _data(argv: Sequence[str]) -> None:

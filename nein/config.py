@@ -188,11 +188,6 @@ def parse(argv: Sequence[str]) -> tuple[EvalConfig, bool]:
     return config, dry_run
 
 
-def dump(config: EvalConfig) -> str:
-    """The configuration as YAML that `--config` reads back."""
-    return options.dump(config)
-
-
 def _metrics(wanted: list[str]) -> list[str]:
     import metrics
 

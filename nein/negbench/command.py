@@ -33,29 +33,10 @@ def main(argv: Sequence[str]) -> int | None:
 
 def evaluate(argv: Sequence[str]) -> None:
     """`nein-negbench eval`."""
-    import logging
-    import sys
+    from nein.launch import launch
+    from nein.negbench.config import parse
 
-    from nein import options
-    from nein.negbench import config as configuration
-
-    config, dry_run = configuration.parse(argv)
-    if dry_run:
-        print(options.dump(config), end="")
-        return
-    from nein import environment, world
-    from nein.negbench import run
-
-    environment.keep_freed_memory()
-    place = world.from_environment()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    try:
-        text = run.evaluate(config, place)
-        if text is not None:
-            print(text, end="", flush=True)
-            print(f"Results: {config.out_dir}", file=sys.stderr)
-    finally:
-        place.close()
+    launch(*parse(argv), "nein.negbench.run:evaluate", results=True)
 
 
 def _help() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nein import config
+from nein import config, options
 from nein.errors import UserError
 
 
@@ -53,9 +53,9 @@ def test_sampler_overrides_are_only_those_given() -> None:
 
 def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
     first = parse("--seed", "3", "--limit", "9", "--models.vqa", "x/y", "--columns.NeIn", "id")
-    again = parse("--config", write(tmp_path, config.dump(first)))
+    again = parse("--config", write(tmp_path, options.dump(first)))
     assert again == first
-    assert yaml.safe_load(config.dump(first))["models"]["vqa"] == "x/y"
+    assert yaml.safe_load(options.dump(first))["models"]["vqa"] == "x/y"
 
 
 @pytest.mark.parametrize(

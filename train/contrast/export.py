@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nein.errors import UserError
 from train.contrast.options import ContrastConfig
 from train.contrast.towers import Tower
-from train.tuning.export import is_hub_id, portable
+from train.tuning.export import MODEL, finished_model, is_hub_id, portable
 
 #: Options that a card states also where they have their defaults.
 ALWAYS = (
@@ -41,29 +38,14 @@ def place(part: Any, device: torch.device) -> Any:
 
 def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Path:
     """Writes OUT/model, whole or not at all, and returns it."""
-    target = config.out_dir / "model"
     facts = portable(facts)
-    draft = Path(tempfile.mkdtemp(prefix=".model-", dir=config.out_dir))
-    try:
-        draft.chmod(0o755)
+    with finished_model(config.out_dir, facts, card(config, facts)) as draft:
         tower.save(draft)
         for file in draft.glob("*config.json"):  # no path of this machine
             content = json.loads(file.read_text(encoding="utf-8"))
             content.pop("_name_or_path", None)
             file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        (draft / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        (draft / "README.md").write_text(card(config, facts), encoding="utf-8")
-        if target.exists():
-            shutil.rmtree(target)
-        draft.replace(target)
-    except OSError as error:
-        raise UserError(
-            f"The result cannot be written to '{target}' ({error.strerror or error}); the last checkpoint "
-            "holds it: free some space and run the same command again."
-        ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return target
+    return config.out_dir / MODEL
 
 
 def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:

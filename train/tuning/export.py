@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from train.tuning.model import ADAPTER, trainable
 from train.tuning.options import TuneConfig
 from train.tuning.precompute import DTYPES
 
+MODEL = "model"  # the folder in OUT
 #: Options that a card states also where they have their defaults.
 ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")
 
@@ -35,16 +37,25 @@ def export(
     The scheduler written is Euler-ancestral with linspace spacing, the sampler of the original code: the
     base's own may start at a lower noise level. The safety checker is left out.
     """
-    target = config.out_dir / "model"
     facts = portable(facts)
-    draft = Path(tempfile.mkdtemp(prefix=".model-", dir=config.out_dir))
-    try:
-        draft.chmod(0o755)
+    with finished_model(config.out_dir, facts, card(config, facts)) as draft:
         save_pipeline(pipeline, twin, draft, DTYPES[config.export_dtype])
         if config.trainable == "lora":
             _save_lora(pipeline, unet, average, draft / "lora")
+    return config.out_dir / MODEL
+
+
+@contextlib.contextmanager
+def finished_model(out: Path, facts: Mapping[str, Any], card: str) -> Iterator[Path]:
+    """A folder to write a model into; when the block ends well it becomes OUT/model, with `facts` as
+    training.json and the card beside the weights. Raises UserError when the disk does not take it."""
+    target = out / MODEL
+    draft = Path(tempfile.mkdtemp(prefix=".model-", dir=out))
+    try:
+        draft.chmod(0o755)
+        yield draft
         (draft / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        (draft / "README.md").write_text(card(config, facts), encoding="utf-8")
+        (draft / "README.md").write_text(card, encoding="utf-8")
         if target.exists():
             shutil.rmtree(target)
         draft.replace(target)
@@ -55,7 +66,6 @@ def export(
         ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target
 
 
 def save_pipeline(pipeline: Any, unet: Any, folder: Path, dtype: torch.dtype) -> None:

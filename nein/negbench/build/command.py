@@ -10,29 +10,12 @@ OUT/unusable.jsonl        images that yield nothing, with the reason
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Sequence
 
-from nein import options
+from nein.launch import launch
 from nein.negbench.build.config import parse
 
 
 def main(argv: Sequence[str]) -> None:
     """`nein-negbench build ARGV`. Under `accelerate launch` the processes share the shards."""
-    config, dry_run = parse(argv)
-    if dry_run:
-        print(options.dump(config), end="")
-        return
-    from nein import environment, world
-    from nein.negbench.build import build
-
-    environment.keep_freed_memory()
-    place = world.from_environment()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    try:
-        text = build.build(config, place)
-        if text is not None:
-            print(text, end="", flush=True)
-    finally:
-        place.close()
+    launch(*parse(argv), "nein.negbench.build.build:build")
