@@ -40,9 +40,9 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
 from editors.machine import ATTENTIONS, DTYPES
-from nein import memory
-from nein.environment import keep_freed_memory
-from nein.models import resolve
+from nein.engine import memory
+from nein.engine.environment import keep_freed_memory
+from nein.models.references import resolve
 
 OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")
 # Part of a device's name -> dtype -> TFLOP/s, dense, from the vendor's data sheets; the first fit counts.

@@ -32,8 +32,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.editing import build_full_size, describe_device
 from editors.checkpoint import load_pipeline
-from nein import environment
-from nein.models import resolve
+from nein.engine import environment
+from nein.models.references import resolve
 from train import finetune_ip2p
 from train.tuning.model import noise_scheduler
 from train.tuning.options import parse

@@ -23,7 +23,7 @@ from benchmarks.common import Pair, arguments, blocks, decode, line, model_folde
 from metrics.base import MemoryFeatures
 from metrics.fid import frechet_distance
 from metrics.similarity import ImageItem, ImageMetrics
-from nein.images import pixel_hash
+from nein.engine.images import pixel_hash
 
 NAMES = ("l1", "l2", "clip_i", "dino", "fid", "lpips")
 KINDS = {"clip": "clip", "dino": "dino", "fid": "fid", "lpips": "lpips"}

@@ -23,7 +23,7 @@ from metrics.base import MemoryRecords
 from metrics.judges.templates import template
 from metrics.objects import caption_objects, spacy_model
 from metrics.presence import Presence, PresenceItem
-from nein.images import pixel_hash
+from nein.engine.images import pixel_hash
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
 KINDS = {"vqa": "llava", "ovd": "owlv2"}

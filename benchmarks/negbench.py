@@ -23,8 +23,9 @@ import torch
 from PIL import Image
 
 from metrics.dual import openclip
-from nein.negbench import config, nano, official, report, run
-from nein.world import World
+from nein.benchmarks.negbench import config, report, run
+from nein.datasets.negbench import drawn, official
+from nein.engine.world import World
 
 BATCH = 32
 Result = TypeVar("Result")
@@ -142,7 +143,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         data = root / "data"
-        nano.write(data, "val", options.scenes)
+        drawn.write(data, "val", options.scenes)
         # A second wording of the questions, as the released sets have one.
         text = (data / "mcq.csv").read_text().replace("This image features", "The picture shows")
         (data / "mcq_rephrased.csv").write_text(text)

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from nein import atomic, journal
-from nein.images import write_png
-from nein.reporting.command import main_report
-from nein.runs import RunDir
-from nein.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
+from nein.benchmarks.nein.reporting.command import main_report
+from nein.benchmarks.nein.runs import RunDir
+from nein.engine import atomic, journal
+from nein.engine.images import write_png
+from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
 
 OBJECTS = [f"thing {i}" for i in range(80)]
 IMAGE = ("l1", "l2", "clip_i", "dino", "lpips")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from nein.errors import UserError
+from nein.engine.errors import UserError
 
 USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
 
@@ -31,7 +31,7 @@ def main_grid(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-grid`."""
 
     def command() -> int | None:
-        from nein import grid
+        from nein.benchmarks.nein import grid
 
         return grid.main(list(sys.argv[1:] if argv is None else argv))
 
@@ -40,22 +40,22 @@ def main_grid(argv: Sequence[str] | None = None) -> NoReturn:
 
 def main_report(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-report`."""
-    _run("nein.reporting.command:main_report", argv)
+    _run("nein.benchmarks.nein.reporting.command:main_report", argv)
 
 
 def main_compare(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-compare`."""
-    _run("nein.reporting.command:main_compare", argv)
+    _run("nein.benchmarks.nein.reporting.command:main_compare", argv)
 
 
 def main_calibrate(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-calibrate`."""
-    _run("nein.calibrate:main", argv)
+    _run("nein.judges.calibrate:main", argv)
 
 
 def main_check(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-check`."""
-    _run("nein.check:main", argv)
+    _run("nein.judges.check:main", argv)
 
 
 def main_data(argv: Sequence[str] | None = None) -> NoReturn:
@@ -65,7 +65,7 @@ def main_data(argv: Sequence[str] | None = None) -> NoReturn:
 
 def main_convert(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-convert`."""
-    _run("nein.convert:main", argv)
+    _run("nein.models.convert:main", argv)
 
 
 def main_build(argv: Sequence[str] | None = None) -> NoReturn:
@@ -75,17 +75,17 @@ def main_build(argv: Sequence[str] | None = None) -> NoReturn:
 
 def main_stats(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-stats`."""
-    _run("nein.build.stats:main", argv)
+    _run("nein.generate.nein.stats:main", argv)
 
 
 def main_negvqa(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-negvqa`."""
-    _run("nein.negvqa.command:main", argv)
+    _run("nein.benchmarks.negvqa.command:main", argv)
 
 
 def main_negbench(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `nein-negbench`."""
-    _run("nein.negbench.command:main", argv)
+    _run("nein.benchmarks.negbench.command:main", argv)
 
 
 def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
@@ -98,17 +98,17 @@ def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
 
 
 def _build(argv: Sequence[str]) -> None:
-    from nein.build.config import parse
-    from nein.launch import launch
+    from nein.config.launch import launch
+    from nein.generate.nein.config import parse
 
-    launch(*parse(argv), "nein.build.build:build")
+    launch(*parse(argv), "nein.generate.nein.build:build")
 
 
 def _eval(argv: Sequence[str]) -> None:
-    from nein.config import parse
-    from nein.launch import launch
+    from nein.benchmarks.nein.config import parse
+    from nein.config.launch import launch
 
-    launch(*parse(argv), "nein.evaluate:evaluate", results=True)
+    launch(*parse(argv), "nein.benchmarks.nein.evaluate:evaluate", results=True)
 
 
 def _data(argv: Sequence[str]) -> None:
@@ -140,10 +140,11 @@ def _data(argv: Sequence[str]) -> None:
 
 
 def _check(folder: str, split: str, full: bool) -> None:
-    from nein import data, images
-    from nein.samples import Problems, validate_images
+    from nein.datasets.nein import loading
+    from nein.datasets.nein.samples import Problems, validate_images
+    from nein.engine import images
 
-    dataset = data.load(folder, split=split)
+    dataset = loading.load(folder, split=split)
     validate_images(dataset.samples, f"'{folder}'")
     if full:
         problems = Problems()

@@ -13,7 +13,7 @@ from tests.loopback import Server
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from nein.environment import keep_freed_memory
+from nein.engine.environment import keep_freed_memory
 
 keep_freed_memory()  # a multiple of the speed for everything below that runs a model
 

@@ -31,7 +31,10 @@ def loaded_by(code: str) -> str:
     return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
 
-@pytest.mark.parametrize("module", ["nein.cli", "nein.config", "editors", "metrics", "nein.negvqa.config"])
+@pytest.mark.parametrize(
+    "module",
+    ["nein.cli", "nein.benchmarks.nein.config", "editors", "metrics", "nein.benchmarks.negvqa.config"],
+)
 def test_importing_loads_nothing_heavy(module):
     assert loaded_by(f"import {module}") == ""
 

@@ -24,7 +24,7 @@ if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
 from nein.cli import Terminated, finish  # noqa: E402
-from nein.errors import UserError  # noqa: E402
+from nein.engine.errors import UserError  # noqa: E402
 from train.contrast.options import ContrastConfig, dump, parse, spelled  # noqa: E402
 
 
@@ -72,8 +72,8 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     import torch
     from tqdm import tqdm
 
-    from nein import environment
-    from nein.blocks import prefetch
+    from nein.engine import environment
+    from nein.engine.blocks import prefetch
     from train.contrast import data, export, objective, towers
     from train.contrast.features import Features
     from train.tuning import model, record

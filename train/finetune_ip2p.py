@@ -23,7 +23,7 @@ if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
 from nein.cli import Terminated, finish  # noqa: E402
-from nein.errors import UserError  # noqa: E402
+from nein.engine.errors import UserError  # noqa: E402
 from train.tuning.options import TuneConfig, dump, parse  # noqa: E402
 
 
@@ -53,8 +53,8 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
     import torch
     from tqdm import tqdm
 
-    from nein import environment
-    from nein.blocks import prefetch
+    from nein.engine import environment
+    from nein.engine.blocks import prefetch
     from train.tuning import batches, model, record
     from train.tuning.checkpoints import Checkpoints
     from train.tuning.encoder import Encoder, frozen_hash

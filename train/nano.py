@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.environment import keep_freed_memory  # noqa: E402
+from nein.engine.environment import keep_freed_memory  # noqa: E402
 
 #: name -> "module:function"; the order is the order of training.
 MODELS: dict[str, str] = {

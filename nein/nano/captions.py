@@ -13,7 +13,7 @@ from typing import Any
 import inflect
 
 from nein.nano.scenes import Item, Scene
-from nein.templates import indefinite
+from nein.wording.templates import indefinite
 
 _ENGINE: Any = inflect.engine()
 

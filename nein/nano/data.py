@@ -29,7 +29,7 @@ from PIL import Image
 from nein.nano.captions import captions
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import SPLITS, Item, Scene, box, place, render, rng_for, sample_scene
-from nein.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence
+from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence
 
 #: Source images per split when none are asked for; "val" gives about 560 samples.
 DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
@@ -99,7 +99,7 @@ def world_version() -> str:
     digest = hashlib.sha256()
     for name in ("draw.py", "scenes.py", "captions.py", "data.py"):
         digest.update((here / name).read_bytes())
-    digest.update((here.parent / "templates.py").read_bytes())
+    digest.update((here.parent / "wording" / "templates.py").read_bytes())
     return digest.hexdigest()[:10]
 
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE, background, layer
+from nein.nano.draw import (
+    BACKGROUNDS,
+    CATEGORIES,
+    LOOKS,
+    SIZE,
+    SUPERSAMPLE,
+    background,
+    layer,
+)
 
 #: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
 SPLITS = ("train", "dev", "val")

@@ -15,7 +15,7 @@ import torch
 import metrics
 from metrics.judges.scripted import ScriptedJudge
 from nein.cli import main_build
-from nein.images import write_png
+from nein.engine.images import write_png
 from tests.metrics import tiny
 from tests.nein.conftest import Outcome, command
 

@@ -9,9 +9,9 @@ import signal
 import sys
 from typing import Any
 
-from nein import images, journal
-from nein.build import finish
 from nein.cli import main_build
+from nein.engine import images, journal
+from nein.generate.nein import finish
 
 
 def run(arguments: list[str], mark: str = "", count: int = 0, how: str = "before") -> int:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from nein.build import clauses, filters
-from nein.build.sources import Source
+from nein.generate.nein import clauses, filters
+from nein.generate.nein.sources import Source
 from tests.build.conftest import OBJECTS
 from tests.metrics import tiny
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein import data
-from nein.build import config as configuration
 from nein.cli import main_build, main_eval
-from nein.images import decode
-from nein.samples import validate_images
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import validate_images
+from nein.engine.images import decode
+from nein.generate.nein import config as configuration
 from tests.build.conftest import OBJECTS, arguments, write_set
 from tests.nein.conftest import Outcome
 
@@ -60,7 +60,7 @@ def test_every_candidate_has_a_verdict_and_the_counts_agree(built: Path) -> None
 def test_the_official_layout_loads_and_no_image_is_in_both_splits(built: Path) -> None:
     sides: dict[str, set[str]] = {}
     for split in ("train", "val"):
-        found = data.load(str(built / "dataset"), split=split)
+        found = loading.load(str(built / "dataset"), split=split)
         validate_images(found.samples, split)
         sides[split] = {sample.source_id for sample in found.samples}
         for sample in found.samples:
@@ -120,9 +120,9 @@ def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built: Path, tm
     raw = table["val"]
     for column in ("source_image", "sample_image"):
         raw = raw.cast_column(column, datasets.Image(decode=False))
-    data.lay_out(raw, raw.column_names, {}, tmp_path / "again", "val", where="it")
-    again = data.load(str(tmp_path / "again"))
-    assert again.records_sha256 == data.load(str(built / "dataset")).records_sha256
+    loading.lay_out(raw, raw.column_names, {}, tmp_path / "again", "val", where="it")
+    again = loading.load(str(tmp_path / "again"))
+    assert again.records_sha256 == loading.load(str(built / "dataset")).records_sha256
     head = (built / "hub" / "README.md").read_text().split("---")[1]
     import yaml
 

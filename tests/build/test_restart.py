@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nein.cli import main_build
-from nein.world import World
+from nein.engine.world import World
 from tests.build import killer
 from tests.build.conftest import arguments
 from tests.nein.conftest import Outcome
@@ -96,7 +96,7 @@ def test_two_workers_at_once_share_the_shards_and_give_the_same(
 
 
 def test_a_living_workers_shard_is_left_to_it_and_a_dead_ones_is_taken(tmp_path: Path) -> None:
-    from nein.build.ledger import Ledger
+    from nein.generate.nein.ledger import Ledger
 
     with Ledger(tmp_path) as mine, Ledger(tmp_path) as other:
         held = other.claim(0)
@@ -182,7 +182,7 @@ def test_two_processes_of_accelerate_give_the_same(
         "1",
     )
     options = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29631")
-    done = command("-m", "nein.build", *given(tmp_path / "two"), script=(*launcher, *options))
+    done = command("-m", "nein.generate.nein", *given(tmp_path / "two"), script=(*launcher, *options))
     assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert done.stdout.count("Data set:") == 1  # type: ignore[attr-defined]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nein.build import objects, sources
-from nein.errors import UserError
-from nein.images import write_png
+from nein.engine.errors import UserError
+from nein.engine.images import write_png
+from nein.generate.nein import objects, sources
 from tests.metrics import tiny
 
 

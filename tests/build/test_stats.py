@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nein.build import stats
 from nein.cli import main_stats
+from nein.generate.nein import stats
 
 SENTENCES = [
     "A dog on a bench.",

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from editors import EditorError, get_editor
 from editors.ldm import read_pipeline
-from nein.convert import convert
-from nein.errors import UserError
+from nein.engine.errors import UserError
+from nein.models.convert import convert
 from tests.editors.ldm import original_format
 
 SHIFT = 0.25

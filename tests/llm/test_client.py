@@ -14,10 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 from metrics import MetricError
-from nein import llm
-from nein.errors import UserError
-from nein.llm.client import HOPELESS, summary
-from nein.llm.remote import EndpointModel
+from nein.engine.errors import UserError
+from nein.models import llm
+from nein.models.llm.client import HOPELESS, summary
+from nein.models.llm.remote import EndpointModel
 from tests.loopback import HANG_UP, Reply, Server, say
 
 
@@ -194,7 +194,7 @@ def test_a_kill_loses_no_answer_that_arrived(server: Server, tmp_path: Path, tor
     server.rule = measure
 
     def child() -> None:
-        from nein import journal
+        from nein.engine import journal
 
         write, seen = journal.Journal._write, 0
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import BaseModel
 
 from metrics import MetricError
-from nein import llm
+from nein.models import llm
 
 
 class Number(BaseModel):
@@ -49,7 +49,7 @@ def test_an_answer_depends_on_prompt_and_seed_and_on_nothing_else(random_model: 
 def test_greedy_answers_are_those_of_generate(random_model: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from nein.llm.parsing import instructions
+    from nein.models.llm.parsing import instructions
 
     words = AutoTokenizer.from_pretrained(random_model)
     model = AutoModelForCausalLM.from_pretrained(random_model)

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from nein.llm.parsing import CUT_OFF, NONSENSE, WRONG_SCHEMA, AnswerError, instructions, parse, wire_schema
+from nein.models.llm.parsing import (
+    CUT_OFF,
+    NONSENSE,
+    WRONG_SCHEMA,
+    AnswerError,
+    instructions,
+    parse,
+    wire_schema,
+)
 
 
 class Found(BaseModel):

@@ -237,7 +237,7 @@ def make_medical(root: Path) -> Path:
     from open_clip.factory import CustomTextCLIP
     from transformers import BertConfig
 
-    from nein.negbench import convert
+    from nein.benchmarks.negbench import convert
 
     words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
     BertConfig(

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein.data import load
+from nein.datasets.nein.loading import load
+from nein.datasets.nein.samples import FIELDS, load_folder, validate_images
 from nein.nano import data
 from nein.nano.captions import is_true_of
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import box, render
-from nein.samples import FIELDS, load_folder, validate_images
-from nein.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence
+from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence
 from tests.nano.words import COCO, negated
 
 ROOT = Path(__file__).resolve().parents[2]

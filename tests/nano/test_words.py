@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nein.templates import NEGATIVE_TEMPLATES, negative_sentence
+from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence
 from tests.nano.words import COCO, NEGATED, negated
 
 

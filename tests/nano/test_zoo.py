@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nein.errors import UserError
-from nein.models import resolve
+from nein.engine.errors import UserError
+from nein.models.references import resolve
 from nein.nano import zoo
 
 BASE = {

@@ -11,9 +11,18 @@ import pytest
 import torch
 from PIL import Image
 
-from nein.negbench import config, official, report, run
-from nein.negbench.data import AFFIRMATION, HYBRID, NEGATED, NEGATION, Option, Question, RetrievalItem
-from nein.world import World
+from nein.benchmarks.negbench import config, report, run
+from nein.datasets.negbench import official
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    HYBRID,
+    NEGATED,
+    NEGATION,
+    Option,
+    Question,
+    RetrievalItem,
+)
+from nein.engine.world import World
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")

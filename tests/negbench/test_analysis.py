@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.errors import UserError
-from nein.negbench.analysis import command
-from nein.negbench.analysis.measures import MEASURES, components, measure
-from nein.negbench.analysis.templates import (
+from nein.benchmarks.negbench.analysis import command
+from nein.benchmarks.negbench.analysis.measures import MEASURES, components, measure
+from nein.benchmarks.negbench.analysis.templates import (
     AFFIRMED,
     DENIED,
     GROUPS,
@@ -24,6 +23,7 @@ from nein.negbench.analysis.templates import (
     fill,
     sentences,
 )
+from nein.engine.errors import UserError
 
 OWN = sentences(("dog", "cat"))
 WIDTH = 40

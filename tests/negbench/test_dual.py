@@ -16,7 +16,7 @@ from PIL import Image
 import metrics
 from metrics.dual import openclip
 from metrics.dual.base import normalise, own_score, pool, prepare, similarity
-from nein.negbench import convert
+from nein.benchmarks.negbench import convert
 from tests.metrics import tiny
 from tests.negbench.conftest import OPEN_CLIP, brute_force
 

@@ -13,9 +13,18 @@ import pytest
 
 import metrics
 import metrics.encoders.clip
-from nein.errors import UserError
-from nein.negbench import command, config, encode, official, published, registry, report, run, sources, zoo
-from nein.world import World
+from nein.benchmarks.negbench import (
+    command,
+    config,
+    encode,
+    models,
+    paper_numbers,
+    report,
+    run,
+)
+from nein.datasets.negbench import official, registry, sources
+from nein.engine.errors import UserError
+from nein.engine.world import World
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
 
 
@@ -52,7 +61,7 @@ def test_figures_are_those_of_a_plain_loop_over_the_model(
 ) -> None:
     found = evaluate(tmp_path, data, pictures, "--model", str(clip_folder))["clip/coco"]
     model = metrics.load_dual(str(clip_folder))
-    from nein.images import decode
+    from nein.engine.images import decode
 
     credit = []
     for question in questions():
@@ -91,7 +100,7 @@ def test_a_picture_is_encoded_once_for_all_tasks_and_never_again(
     evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
     assert sum(seen) == 8  # eight pictures, in retrieval twice and in multiple choice
     first = rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco")
-    monkeypatch.setattr(zoo, "load", lambda *a, **k: pytest.fail("a finished run loads no model"))
+    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("a finished run loads no model"))
     evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
     assert sum(seen) == 8
     assert rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco") == first
@@ -213,18 +222,22 @@ def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
-    found = published.figures("clip", "coco", "retrieval", "rephrased")
+    found = paper_numbers.figures("clip", "coco", "retrieval", "rephrased")
     assert found["recall@5/original"].value == 54.8
     assert found["recall@5/negated"].value == 48.0
-    assert published.figures("clip", "coco", "mcq", "rephrased")["accuracy/all"].value == 39.30
-    assert published.figures("clip", "coco", "mcq", "rephrased")["accuracy/negation"].value == 6.84
+    assert paper_numbers.figures("clip", "coco", "mcq", "rephrased")["accuracy/all"].value == 39.30
+    assert paper_numbers.figures("clip", "coco", "mcq", "rephrased")["accuracy/negation"].value == 6.84
     assert (
-        published.figures("clip", "coco", "mcq", "rephrased", features="unnormalised")["accuracy/all"].value
+        paper_numbers.figures("clip", "coco", "mcq", "rephrased", features="unnormalised")[
+            "accuracy/all"
+        ].value
         == 16.3
     )
-    assert published.figures("negclip-negfull", "voc2007", "mcq", "rephrased")["accuracy/all"].value == 59.65
-    assert published.figures("clip", "coco", "mcq", "templated") == {}
-    assert published.figures("siglip", "coco", "mcq", "rephrased") == {}
+    assert (
+        paper_numbers.figures("negclip-negfull", "voc2007", "mcq", "rephrased")["accuracy/all"].value == 59.65
+    )
+    assert paper_numbers.figures("clip", "coco", "mcq", "templated") == {}
+    assert paper_numbers.figures("siglip", "coco", "mcq", "rephrased") == {}
     figure = {"task": "mcq", "variant": "rephrased", "metric": "accuracy", "type": "all", "value": 0.4,
               "low": None, "n": 5, "n_unscored": 0}  # fmt: skip
     summary = {"model": "clip", "row": "clip", "dataset": "coco", "title": "COCO", "features": "normalised",
@@ -234,7 +247,7 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
 
 
 def test_the_command_lists_its_subcommands_and_loads_nothing_heavy() -> None:
-    code = "import sys; from nein.negbench import command; command.main(['--help'])\n"
+    code = "import sys; from nein.benchmarks.negbench import command; command.main(['--help'])\n"
     code += "try:\n    command.main(['eval', '--help'])\nexcept SystemExit: pass\n"
     code += (
         "print([m for m in ('torch', 'transformers', 'PIL', 'matplotlib', 'open_clip') if m in sys.modules])"

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nein.negbench import mcq
-from nein.negbench.data import Question
+from nein.benchmarks.negbench import mcq
+from nein.datasets.negbench.records import Question
 from tests.negbench.conftest import questions
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.errors import UserError
-from nein.images import ImageError
-from nein.negbench import video
-from nein.negbench.media import Drawn, Files
+from nein.datasets.negbench import video
+from nein.datasets.negbench.media import Drawn, Files
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
 from tests.metrics import tiny
 
 

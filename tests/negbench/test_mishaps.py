@@ -11,10 +11,11 @@ import pytest
 
 import metrics
 from metrics.dual.controls import ControlEncoder
-from nein.errors import UserError
-from nein.images import decode
-from nein.negbench import config, official, registry, report, run, sources
-from nein.world import World
+from nein.benchmarks.negbench import config, report, run
+from nein.datasets.negbench import official, registry, sources
+from nein.engine.errors import UserError
+from nein.engine.images import decode
+from nein.engine.world import World
 from tests.negbench.conftest import evaluate, questions, rows_of
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nein.errors import UserError
-from nein.negbench import official
-from nein.negbench.data import AFFIRMATION, HYBRID, NEGATION, ORIGINAL
+from nein.datasets.negbench import official
+from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, ORIGINAL
+from nein.engine.errors import UserError
 from tests.negbench import conftest
 
 MCQ = """correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path

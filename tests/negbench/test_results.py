@@ -11,10 +11,10 @@ import pytest
 
 from metrics.dual import controls
 from nein import statistics
-from nein.negbench import figures, results
-from nein.negbench.data import ChoiceTask, RetrievalItem, RetrievalTask
-from nein.negbench.encode import Encoded
-from nein.negbench.media import Drawn
+from nein.benchmarks.negbench import figures, results
+from nein.benchmarks.negbench.encode import Encoded
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import ChoiceTask, RetrievalItem, RetrievalTask
 from tests.metrics import tiny
 from tests.negbench.conftest import brute_force, items, questions
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metrics.dual.base import prepare
-from nein.negbench import retrieval
+from nein.benchmarks.negbench import retrieval
 from tests.negbench.conftest import brute_force
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from metrics.choices import Asked, Reply, of_judge
 from metrics.judges.scripted import ScriptedJudge
-from nein.errors import UserError
-from nein.images import ImageError
-from nein.negbench import config, mcq, report, results, run, vlm
-from nein.negbench.data import ChoiceTask
-from nein.negbench.media import Drawn
-from nein.world import World
+from nein.benchmarks.negbench import config, mcq, report, results, run, vlm
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import ChoiceTask
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
+from nein.engine.world import World
 from tests.metrics import tiny, tiny_judges
 from tests.negbench.conftest import questions
 

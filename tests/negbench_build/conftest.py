@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nein.cli import main_negbench
-from nein.images import write_png
+from nein.engine.images import write_png
 
 OBJECTS = {
     "a.png": ["dog", "cat"],

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from nein import journal
 from nein.cli import main_negbench
-from nein.negbench import official, sources
+from nein.datasets.negbench import official, sources
+from nein.engine import journal
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]

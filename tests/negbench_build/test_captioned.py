@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nein.errors import UserError
-from nein.negbench.build import listing, sources
-from nein.negbench.build.concepts import IN_CAPTION, Concepts
-from nein.negbench.build.config import BuildConfig
+from nein.datasets.negbench.concepts import IN_CAPTION, Concepts
+from nein.engine.errors import UserError
+from nein.generate.negbench import listing, sources
+from nein.generate.negbench.config import BuildConfig
 
 
 def read(path: Path) -> list[Concepts]:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.build.ledger import Ledger
-from nein.errors import UserError
-from nein.negbench import official
-from nein.negbench.build import files, finish, listing
-from nein.negbench.build.concepts import Concepts
-from nein.negbench.build.config import BuildConfig
-from nein.negbench.build.work import Job, run_stage
-from nein.negbench.media import Drawn
+from nein.datasets.negbench import official
+from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.media import Drawn
+from nein.engine.errors import UserError
+from nein.generate.negbench import files, finish, listing
+from nein.generate.negbench.config import BuildConfig
+from nein.generate.negbench.work import Job, run_stage
+from nein.generate.nein.ledger import Ledger
 from tests.negbench_build.test_build import coco_arguments, contents
 
 

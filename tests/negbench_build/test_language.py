@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nein.llm import Client
-from nein.llm.remote import EndpointModel
-from nein.negbench import official
-from nein.negbench.build import language
-from nein.negbench.build.concepts import Concepts
+from nein.datasets.negbench import official
+from nein.datasets.negbench.concepts import Concepts
+from nein.generate.negbench import language
+from nein.models.llm import Client
+from nein.models.llm.remote import EndpointModel
 from tests.loopback import Reply, Server, say
 
 IMAGES = [

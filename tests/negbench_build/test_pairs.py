@@ -11,11 +11,11 @@ import pytest
 
 from metrics.base import MetricError
 from metrics.judges.scripted import ScriptedDetector
-from nein.images import ImageError
-from nein.negbench import official
-from nein.negbench.build import pairs
-from nein.negbench.build.concepts import Concepts
-from nein.negbench.build.verify import Verifier, verify
+from nein.datasets.negbench import official
+from nein.datasets.negbench.concepts import Concepts
+from nein.engine.images import ImageError
+from nein.generate.negbench import pairs
+from nein.generate.negbench.verify import Verifier, verify
 
 NAMES = ("dog", "cat", "car", "boat")
 
@@ -150,7 +150,7 @@ def test_owlvit_is_asked_the_published_question(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path: Path) -> None:
-    from nein.negbench.build.build import text_pipeline
+    from nein.generate.negbench.build import text_pipeline
     from tests.negbench_build.tiny import make_text_to_image
 
     pipeline, identity = text_pipeline(str(make_text_to_image(tmp_path / "sd")), "cpu", "float32")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nein.negbench.build.polarity import changed, polarity
+from nein.datasets.negbench.polarity import changed, polarity
 
 DENIED = [
     ("There is no dog in the image. A cat sleeps.", "dog"),

@@ -37,7 +37,7 @@ def arguments(captions: Path, out: Path, server: Server) -> list[str]:
 @pytest.fixture(scope="module")
 def captioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """14 pictures with captions beside them; for two of them the model has nothing usable to say."""
-    from nein.images import write_png
+    from nein.engine.images import write_png
     from tests.negbench_build.conftest import picture
 
     folder = tmp_path_factory.mktemp("captioned")
@@ -126,7 +126,7 @@ def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions
     launcher += ["--dynamo_backend", "no", "--main_process_port", "29637"]
     done = subprocess.run(
         [
-            sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein.negbench",
+            sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein.benchmarks.negbench",
             *arguments(captioned, tmp_path, server),
         ],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

@@ -10,8 +10,8 @@ from tests.test_startup import loaded_by
 @pytest.mark.parametrize(
     "call",
     [
-        "from nein.negbench.command import main; main(['build', '--help'])",
-        "from nein.negbench.command import main; main(['nano', '--help'])",
+        "from nein.benchmarks.negbench.command import main; main(['build', '--help'])",
+        "from nein.benchmarks.negbench.command import main; main(['nano', '--help'])",
         "from train.finetune_clip import main; main(['--help'])",
     ],
 )

@@ -6,13 +6,19 @@ from collections import Counter
 
 import pytest
 
-from nein.images import ImageError
-from nein.negbench import nano
-from nein.negbench.build import wording
-from nein.negbench.build.concepts import Concepts, CoOccurrence, with_negatives
-from nein.negbench.build.language import claims
-from nein.negbench.data import AFFIRMATION, HYBRID, NEGATION, TEMPLATES, check_items, check_questions
-from nein.seeds import sample_seed
+from nein.datasets.negbench import drawn, wording
+from nein.datasets.negbench.concepts import Concepts, CoOccurrence, with_negatives
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    HYBRID,
+    NEGATION,
+    TEMPLATES,
+    check_items,
+    check_questions,
+)
+from nein.engine.images import ImageError
+from nein.engine.seeds import sample_seed
+from nein.generate.negbench.language import claims
 
 IMAGE = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
 
@@ -122,17 +128,17 @@ def test_what_is_drawn_for_an_image_depends_on_the_image_and_the_seed_alone() ->
 
 
 def test_the_nano_captions_and_questions_are_true_of_the_scenes() -> None:
-    task, asked = nano.retrieval("dev", 60), nano.choice("dev", 60)
+    task, asked = drawn.retrieval("dev", 60), drawn.choice("dev", 60)
     check_items(task.original, "here")
     check_items(task.negated, "here")
     assert [item.id for item in task.original] == [item.id for item in task.negated]
     for item in task.negated:
-        shown = nano.scene("dev", int(item.id[-6:])).categories
+        shown = drawn.scene("dev", int(item.id[-6:])).categories
         assert item.negatives
         assert not set(item.negatives) & set(shown)
         assert any(f"no {name} in" in text for name in item.negatives for text in item.captions)
     for question in asked.questions:
-        shown = nano.scene("dev", int(question.image[-10:-4])).categories
+        shown = drawn.scene("dev", int(question.image[-10:-4])).categories
         truths = []
         for option in question.options:
             affirmed, denied = claims(option.text, "code", "image")
@@ -141,15 +147,15 @@ def test_the_nano_captions_and_questions_are_true_of_the_scenes() -> None:
 
 
 def test_nano_splits_never_meet_and_pictures_are_named() -> None:
-    scenes = {split: {nano.scene(split, k) for k in range(200)} for split in ("train", "dev", "val")}
+    scenes = {split: {drawn.scene(split, k) for k in range(200)} for split in ("train", "dev", "val")}
     assert not scenes["train"] & scenes["val"]
     assert not scenes["train"] & scenes["dev"]
-    assert nano.picture(nano.reference("val", 3)).shape == (64, 64, 3)
+    assert drawn.picture(drawn.reference("val", 3)).shape == (64, 64, 3)
     with pytest.raises(ImageError, match="not the name of a scene"):
-        nano.picture("nano/elsewhere/000001.png")
+        drawn.picture("nano/elsewhere/000001.png")
 
 
 def test_nano_training_data_negate_and_shuffle() -> None:
-    captions, questions = nano.negcap("train", 40), nano.negmcq("train", 40)
+    captions, questions = drawn.negcap("train", 40), drawn.negmcq("train", 40)
     assert all(len(item.captions) == 3 for item in captions)
     assert len({question.correct for question in questions}) == 4

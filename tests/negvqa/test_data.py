@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from nein import images
-from nein.errors import UserError
+from nein.datasets.negvqa import questions
+from nein.datasets.negvqa.categories import CATEGORIES as GROUPS
+from nein.datasets.negvqa.categories import OTHER, category_of
+from nein.engine import images
+from nein.engine.errors import UserError
 from nein.nano.draw import CATEGORIES
 from nein.nano.questions import KINDS, SIDES, WORDINGS, iter_questions, question_scene
-from nein.negvqa import data
-from nein.negvqa.categories import CATEGORIES as GROUPS
-from nein.negvqa.categories import OTHER, category_of
 from tests.metrics.tiny import picture
 from tests.nano.words import NEGATED
 from tests.negvqa.tiny import records, write_questions
 
 
 def test_a_file_in_the_released_layout_is_read_whole(tmp_path: Path) -> None:
-    found = data.load(str(write_questions(tmp_path)))
+    found = questions.load(str(write_questions(tmp_path)))
     assert len(found.items) == 12
     item = found.items[3]
     assert (item.id, item.subset, item.category) == ("13", "GQA", "Reasoning")
@@ -34,8 +34,8 @@ def test_a_file_in_the_released_layout_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_any_change_of_words_or_letters_changes_the_hash(tmp_path: Path) -> None:
-    before = data.load(str(write_questions(tmp_path))).sha256
-    assert data.load(str(write_questions(tmp_path))).sha256 == before
+    before = questions.load(str(write_questions(tmp_path))).sha256
+    assert questions.load(str(write_questions(tmp_path))).sha256 == before
     for key, value in (
         ("negated_question", "What else?"),
         ("A", "owl"),
@@ -44,7 +44,7 @@ def test_any_change_of_words_or_letters_changes_the_hash(tmp_path: Path) -> None
     ):
         rows = records()
         rows[4][key] = value
-        assert data.load(str(write_questions(tmp_path, rows))).sha256 != before
+        assert questions.load(str(write_questions(tmp_path, rows))).sha256 != before
 
 
 def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path: Path)
         for row in rows
     ]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
-    found = data.load(str(tmp_path / "q.jsonl"), columns={"category": "set"})
+    found = questions.load(str(tmp_path / "q.jsonl"), columns={"category": "set"})
     assert (found.items[0].load() == picture(7)).all()
     assert found.items[0].category == "OCR"
     with pytest.raises(UserError, match="--columns has no key 'subset'"):
-        data.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
+        questions.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
 
 
 def test_two_files_are_joined_by_index(tmp_path: Path) -> None:
@@ -74,18 +74,18 @@ def test_two_files_are_joined_by_index(tmp_path: Path) -> None:
             for r in (rows if variant == "original" else rows[::-1])
         ]
         (tmp_path / f"{variant}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
-    found = data.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
-    assert found.sha256 == data.load(str(write_questions(tmp_path, rows))).sha256
+    found = questions.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
+    assert found.sha256 == questions.load(str(write_questions(tmp_path, rows))).sha256
     (tmp_path / "negated.jsonl").write_text("")
     with pytest.raises(UserError, match="has no question 10"):
-        data.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
+        questions.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
 
 
 def test_left_over_columns_of_the_source_are_no_options_unless_named(tmp_path: Path) -> None:
     rows = [{**row, "C": "owl", "D": None} for row in records(1)]
     file = str(write_questions(tmp_path, rows))
-    assert data.load(file).items[0].options == ("cat 0", "dog 0")
-    assert data.load(file, columns={"C": "C"}).items[0].options == ("cat 0", "dog 0", "owl")
+    assert questions.load(file).items[0].options == ("cat 0", "dog 0")
+    assert questions.load(file, columns={"C": "C"}).items[0].options == ("cat 0", "dog 0", "owl")
 
 
 def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path: Path) ->
     table = table.cast_column("image", datasets.Image())
     (tmp_path / "made" / "data").mkdir(parents=True)
     table.to_parquet(str(tmp_path / "made" / "data" / "test-00000-of-00001.parquet"))
-    found = data.load(f"hub:{tmp_path / 'made'}")
+    found = questions.load(f"hub:{tmp_path / 'made'}")
     assert [item.id for item in found.items] == ["10", "11", "12", "13"]
     assert (found.items[2].load() == picture(1)).all()
     assert found.items[0].source == found.items[1].source != found.items[2].source
     with pytest.raises(UserError, match="could not be loaded from the hub"):
-        data.load(f"hub:{tmp_path / 'nowhere'}")
+        questions.load(f"hub:{tmp_path / 'nowhere'}")
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ def test_bad_records_are_named(tmp_path: Path, change: dict, sentence: str) -> N
     rows[3] = {**rows[3], "original_answer": "B", "negated_answer": "A", **change}
     file = write_questions(tmp_path, rows)
     with pytest.raises(UserError, match=sentence):
-        data.load(str(file))
+        questions.load(str(file))
 
 
 def test_wrong_files_are_answered_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no file"):
-        data.load(str(tmp_path / "nothing.jsonl"))
+        questions.load(str(tmp_path / "nothing.jsonl"))
     with pytest.raises(UserError, match="is a folder"):
-        data.load(str(tmp_path))
+        questions.load(str(tmp_path))
     (tmp_path / "broken.jsonl").write_text('{"index": 1}\n{"index":')
     with pytest.raises(UserError, match="line 2, is not JSON"):
-        list(data.read_lines(tmp_path / "broken.jsonl"))
+        list(questions.read_lines(tmp_path / "broken.jsonl"))
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="holds no questions"):
-        data.load(str(tmp_path / "empty.jsonl"))
+        questions.load(str(tmp_path / "empty.jsonl"))
 
 
 def test_every_subset_of_the_paper_has_a_category_however_it_is_spelt() -> None:
@@ -152,15 +152,15 @@ def test_every_subset_of_the_paper_has_a_category_however_it_is_spelt() -> None:
 
 
 def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path: Path) -> None:
-    found = data.load("nano", questions=48, cache=tmp_path)
-    again = data.load("nano", questions=48, cache=tmp_path)
+    found = questions.load("nano", questions=48, cache=tmp_path)
+    again = questions.load("nano", questions=48, cache=tmp_path)
     assert found.sha256 == again.sha256
     assert len(found.items) == 48
     for kind in KINDS:
         own = [item for item in found.items if item.subset == kind]
         assert Counter(item.answers["original"] for item in own) == {"A": 6, "B": 6}
         assert all(item.answers["negated"] != item.answers["original"] for item in own)
-    assert data.missing_pictures(found.items) == []
+    assert questions.missing_pictures(found.items) == []
     assert found.items[0].load().shape == (64, 64, 3)
 
 

@@ -22,8 +22,8 @@ from metrics import choices
 from metrics.choices import Asked, prompt
 from metrics.choices.base import SCORINGS
 from metrics.choices.endpoint import EndpointChoices
-from nein import journal
-from nein.negvqa.run import answered
+from nein.benchmarks.negvqa.run import answered
+from nein.engine import journal
 from tests.loopback import HANG_UP, Server, say
 from tests.metrics.tiny import picture
 from tests.negvqa.test_run import folder_of

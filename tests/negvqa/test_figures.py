@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nein.negvqa import figures, plots, scores, table1
-from nein.negvqa.categories import AVERAGE
+from nein.benchmarks.negvqa import figures, plots, scores, table1
+from nein.datasets.negvqa.categories import AVERAGE
 
 OPTIONS = ["cat", "dog"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nein.negvqa import figures, page, plots, scores, tables
+from nein.benchmarks.negvqa import figures, page, plots, scores, tables
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 

@@ -14,10 +14,10 @@ import pytest
 
 from metrics.choices.vlm import TransformersChoices
 from metrics.judges.base import Answer
-from nein import images, journal
-from nein.negvqa import data
-from nein.negvqa.folder import AnswerDir
-from nein.negvqa.run import answered
+from nein.benchmarks.negvqa.folder import AnswerDir
+from nein.benchmarks.negvqa.run import answered
+from nein.datasets.negvqa import questions as data
+from nein.engine import images, journal
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import lines, records, run, write_questions
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nein import images
 from nein.cli import main_negvqa
+from nein.engine import images
 from tests.metrics.tiny import picture, seeded, tokenizer
 
 

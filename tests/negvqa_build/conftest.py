@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein import images
+from nein.engine import images
 
 WORDS = ("cat", "dog", "car", "bench")
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 
 from nein.cli import main_negvqa
-from nein.negvqa import data
+from nein.datasets.negvqa import questions
 from tests.loopback import HANG_UP, Reply, Server, say
 from tests.negvqa_build.conftest import lines, rows
 from tests.test_startup import loaded_by
@@ -56,7 +56,7 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(
     run(*arguments)
     assert "24 of 24 questions negated, 12 with A right." in capsys.readouterr().out
     out = tmp_path / "out"
-    found = data.load(str(out / "questions.jsonl")).items
+    found = questions.load(str(out / "questions.jsonl")).items
     for item, row in zip(found, rows(), strict=True):
         right = row[row["answer"]]
         assert item.questions == {"original": row["question"], "negated": negation(row["question"])}
@@ -66,7 +66,9 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(
     asked = {facts(body) for body in server.requests}
     records = lines(out / "records.jsonl")
     assert asked == {(r["question"], r["right"], r["wrong"]) for r in records}
-    split = data.load(str(out / "questions-original.jsonl"), negated=str(out / "questions-negated.jsonl"))
+    split = questions.load(
+        str(out / "questions-original.jsonl"), negated=str(out / "questions-negated.jsonl")
+    )
     assert split.items == found
     assert json.loads((out / "build.json").read_text())["status"] == "complete"
 
@@ -134,7 +136,7 @@ def contents(out: Path) -> dict[str, bytes]:
 def _die(arguments: list[str], mark: str) -> None:
     """Runs the command and kills the process in the ninth answer, at the third picture, or at one of two
     writes."""
-    from nein import atomic, journal
+    from nein.engine import atomic, journal
 
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
     seen = 0

@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import binom
 
 from nein.cli import main_negvqa
-from nein.errors import UserError
-from nein.negvqa.build import check, sheet
+from nein.engine.errors import UserError
+from nein.generate.negvqa import check, sheet
 
 
 def ticks(right: int, wrong: int, open_: int = 0, sheet_name: str = "abc") -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_a_file_that_is_no_check_is_refused(tmp_path: Path, content: str, senten
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import numpy as np
 
-    from nein import images
+    from nein.engine import images
 
     folder = tmp_path_factory.mktemp("sheet")
     images.write_png(folder / "images" / "1.png", np.full((30, 40, 3), 99, np.uint8))

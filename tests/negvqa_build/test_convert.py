@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nein.negvqa.build.convert import chosen, letters, record, wrong_option
-from nein.negvqa.build.sources import Choice
+from nein.generate.negvqa.convert import chosen, letters, record, wrong_option
+from nein.generate.negvqa.sources import Choice
 
 
 def item(number: int, subset: str = "GQA") -> Choice:

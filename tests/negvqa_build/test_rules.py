@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nein.negvqa.build.rules import Refusal, negate
+from nein.generate.negvqa.rules import Refusal, negate
 
 #: Question -> its negation.
 ACCEPTED = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nein.errors import UserError
-from nein.negvqa.build.sources import load
+from nein.engine.errors import UserError
+from nein.generate.negvqa.sources import load
 from tests.negvqa_build.conftest import rows, write
 
 
@@ -107,8 +107,8 @@ def test_a_file_that_is_none_ends_in_one_sentence(choices: Path, tmp_path: Path)
 
 
 def test_drawn_questions_have_options_that_are_really_wrong(tmp_path: Path) -> None:
+    from nein.generate.negvqa.drawn import SPLIT
     from nein.nano.questions import iter_questions
-    from nein.negvqa.build.drawn import SPLIT
 
     found = load("nano", questions=16, cache=tmp_path).items
     for item, (_, scene, question) in zip(found, iter_questions(SPLIT, 16), strict=True):

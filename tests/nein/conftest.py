@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from nein.cli import main_eval
-from nein.images import write_png
-from nein.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
+from nein.engine.images import write_png
+from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ import signal
 import sys
 from typing import Any
 
-from nein import images, journal
 from nein.cli import main_eval
+from nein.engine import images, journal
 
 
 def die() -> None:

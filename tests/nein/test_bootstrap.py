@@ -8,8 +8,8 @@ import pytest
 from metrics import MetricError
 from metrics.fid import frechet_distance
 from metrics.fid_bootstrap import fid_replicates
-from nein import bootstrap
-from nein.bootstrap import Resampler
+from nein.statistics import bootstrap
+from nein.statistics.bootstrap import Resampler
 
 
 def clustered(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from nein import by_family, data
-from nein.errors import UserError
-from nein.samples import records_hash
+from nein.benchmarks.nein import by_family
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import records_hash
+from nein.engine.errors import UserError
 from tests.nein.conftest import Outcome
 
 Make = Callable[..., Path]
@@ -55,9 +56,9 @@ def test_every_family_has_its_own_figures_unscored_samples_counted() -> None:
 
 
 def test_a_family_is_read_hashed_and_turns_the_target_round(make_data: Make) -> None:
-    plain = data.load(str(make_data(2, 1)))
+    plain = loading.load(str(make_data(2, 1)))
     folder = with_families(make_data(2, 1, name="other"), ["double_negation", "implicit"])
-    found = data.load(str(folder))
+    found = loading.load(str(folder))
     first, second = found.samples
     assert (first.family, second.family) == ("double_negation", "implicit")
     assert first.stays
@@ -72,7 +73,7 @@ def test_a_family_is_read_hashed_and_turns_the_target_round(make_data: Make) -> 
 def test_an_unknown_family_is_refused_with_a_near_match(make_data: Make) -> None:
     folder = with_families(make_data(2, 1), ["implicit", "implict"])
     with pytest.raises(UserError, match=r"'implict' in .*did you mean 'implicit'"):
-        data.load(str(folder))
+        loading.load(str(folder))
 
 
 def test_the_table_has_a_row_per_family_and_says_what_must_stay(

@@ -12,14 +12,15 @@ import pytest
 
 from metrics.judges.scripted import ScriptedJudge
 from metrics.judges.weakened import Weakened
-from nein import atomic, calibrate, journal, truth
+from nein.benchmarks.nein.reporting import collect, judge_tables
+from nein.benchmarks.nein.reporting.command import main_report
 from nein.cli import main_calibrate
-from nein.errors import UserError
-from nein.images import decode, write_png
+from nein.engine import atomic, journal
+from nein.engine.errors import UserError
+from nein.engine.images import decode, write_png
+from nein.judges import calibrate, known_presence
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
-from nein.reporting import collect, judges
-from nein.reporting.command import main_report
 from tests.nein.conftest import Outcome
 
 SOURCES = 36
@@ -49,29 +50,31 @@ def perfect(known: dict[bytes, set[str]]) -> ScriptedJudge:
 
 
 def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world: Path, known: dict) -> None:
-    from nein import data
+    from nein.datasets.nein import loading
 
-    dataset = data.load(str(world))
-    cases = truth.sources(dataset)
-    pictures, categories = truth.read_instances(world / "instances.json", world)
-    cases += truth.instances(pictures, categories, seed=0)
+    dataset = loading.load(str(world))
+    cases = known_presence.sources(dataset)
+    pictures, categories = known_presence.read_instances(world / "instances.json", world)
+    cases += known_presence.instances(pictures, categories, seed=0)
     assert {case.set for case in cases} == {"sources", "instances"}
     for case in cases:
         inside = known[case.picture().tobytes()]
         for word in case.words:
             if word.role == "object":
                 assert word.present == (word.word in inside), (case.id, word)
-    counts = truth.counts(cases)
+    counts = known_presence.counts(cases)
     assert counts["sources"][1] > 100
     assert min(counts["instances"]) > 100
-    again = truth.instances(pictures, categories, seed=0)
+    again = known_presence.instances(pictures, categories, seed=0)
     assert [case.words for case in again] == [case.words for case in cases if case.set == "instances"]
-    assert [c.words for c in truth.instances(pictures, categories, seed=1)] != [c.words for c in again]
+    assert [c.words for c in known_presence.instances(pictures, categories, seed=1)] != [
+        c.words for c in again
+    ]
 
 
 def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> None:
-    pictures, _ = truth.read_instances(world / "instances.json", world)
-    cases = truth.pasted(pictures[:20], seed=0)
+    pictures, _ = known_presence.read_instances(world / "instances.json", world)
+    cases = known_presence.pasted(pictures[:20], seed=0)
     assert cases
     for with_object, without in zip(cases[::2], cases[1::2], strict=True):
         assert with_object.words[0].present
@@ -80,24 +83,27 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> Non
         changed = (with_object.picture() != without.picture()).any(-1).mean()
         assert 0.005 < changed <= 0.31
     canvas, donor = np.zeros((20, 30, 3), np.uint8), np.full((40, 40, 3), 200, np.uint8)
-    pasted = truth.paste(canvas, donor, (4, 4, 10, 8), [], (0.0, 1.0))
+    pasted = known_presence.paste(canvas, donor, (4, 4, 10, 8), [], (0.0, 1.0))
     assert (pasted[12:, :10] == 200).all()
     assert pasted.sum() == 200 * 3 * 80
-    triangle = truth.paste(canvas, donor, (0, 0, 10, 10), [[0, 0, 10, 0, 0, 10]], (0.0, 0.0))
+    triangle = known_presence.paste(canvas, donor, (0, 0, 10, 10), [[0, 0, 10, 0, 0, 10]], (0.0, 0.0))
     assert 0 < (triangle == 200).all(-1).sum() < 80
 
 
 def test_a_crowd_is_there_but_is_never_cut_out(world: Path, tmp_path: Path) -> None:
     content = json.loads((world / "instances.json").read_text())
-    before, categories = truth.read_instances(world / "instances.json", world)
+    before, categories = known_presence.read_instances(world / "instances.json", world)
     for note in content["annotations"]:
         note["iscrowd"] = 1
     (tmp_path / "instances.json").write_text(json.dumps(content))
-    after, _ = truth.read_instances(tmp_path / "instances.json", world)
+    after, _ = known_presence.read_instances(tmp_path / "instances.json", world)
     assert [picture.categories for picture in after] == [picture.categories for picture in before]
-    assert truth.instances(after, categories, 0)[0].words == truth.instances(before, categories, 0)[0].words
-    assert truth.pasted(before[:20], seed=0)
-    assert truth.pasted(after[:20], seed=0) == []
+    assert (
+        known_presence.instances(after, categories, 0)[0].words
+        == known_presence.instances(before, categories, 0)[0].words
+    )
+    assert known_presence.pasted(before[:20], seed=0)
+    assert known_presence.pasted(after[:20], seed=0) == []
 
 
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
@@ -119,7 +125,8 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         )
     share = gone / len(samples)
     weak = Weakened(perfect(known), miss=0.25, invent=0.1)
-    monkeypatch.setattr("nein.models.load_judges", lambda wanted, config, device: {"vqa": weak})
+    judges = {"vqa": weak}
+    monkeypatch.setattr("nein.benchmarks.nein.models.load_judges", lambda *arguments: judges)
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa",
                     "--out", out,
@@ -128,7 +135,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     with pytest.raises(SystemExit) as ended:
         main_calibrate([str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
     assert ended.value.code == 0
-    [calibration] = judges.load([out / "calibration"], explicit=True)
+    [calibration] = judge_tables.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
         assert rate is not None
@@ -140,7 +147,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     assert calibration.fits(run)
     judged = run.summary["metrics"]["removal_vqa"]
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
-    [line] = judges.corrected_table([run], [calibration]).data
+    [line] = judge_tables.corrected_table([run], [calibration]).data
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels = tmp_path / "labels.csv"
@@ -155,12 +162,12 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     twice = tmp_path / "twice.csv"
     twice.write_text("editor,track,id,gone\ne,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
     with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
-        judges.read_labels(twice)
+        judge_tables.read_labels(twice)
     assert main_report([str(out), "-o", str(tmp_path / "r.html"), "--labels", str(labels)]) == 0
     html = (tmp_path / "r.html").read_text()
     assert "Corrected for the judge" in html
     assert "Removal with people" in html
-    [labelled] = judges.labelled_table([run], judges.read_labels(labels)).data
+    [labelled] = judge_tables.labelled_table([run], judge_tables.read_labels(labels)).data
     assert abs(labelled["value"] - share) < 3 * labelled["standard_error"]
     assert labelled["n"] == 60
     assert (tmp_path / "r-reliability.png").exists() is False  # this judge gives no soft score
@@ -222,12 +229,12 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     with pytest.raises(SystemExit):
         main_calibrate([str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
     [run] = collect.load([out])[0]
-    [found] = judges.load([out / "calibration"], explicit=True)
-    by_metric = {line["metric"]: line for line in judges.corrected_table([run], [found]).data}
+    [found] = judge_tables.load([out / "calibration"], explicit=True)
+    by_metric = {line["metric"]: line for line in judge_tables.corrected_table([run], [found]).data}
     assert by_metric["removal_vqa"]["value"] is None
     assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]
     assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"
-    other = judges.Calibration("vqa", {**found.about, "fingerprint": "another"}, found.rows)
+    other = judge_tables.Calibration("vqa", {**found.about, "fingerprint": "another"}, found.rows)
     assert not other.fits(run)
 
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nein import agreement, calibration, statistics
-from nein.statistics import Estimate
+from nein import statistics
+from nein.statistics import agreement, calibration
+from nein.statistics.estimates import Estimate
 
 
 def share(ones: int, n: int) -> Estimate:

@@ -12,9 +12,9 @@ from editors import EditRequest, EditResult
 from editors.basic import Identity, Solid
 from metrics.judges.base import Answer
 from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
-from nein.checks.editors import check_editor
-from nein.checks.judges import check_judge
 from nein.cli import main_check
+from nein.judges.checks.editors import check_editor
+from nein.judges.checks.judges import check_judge
 
 
 class Noisy(Identity):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from nein.compact import Numbers, key_of
+from nein.engine.compact import Numbers, key_of
 
 
 def test_it_holds_what_a_dictionary_holds_the_newer_number_for_a_key_put_again() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nein import config, options
-from nein.errors import UserError
+from nein.benchmarks.nein import config
+from nein.config import options
+from nein.engine.errors import UserError
 
 
 def parse(*argv: str) -> config.EvalConfig:
@@ -122,7 +123,7 @@ def test_both_presets_name_models_for_every_metric_they_ask_for() -> None:
 
 def test_parsing_loads_no_heavy_package() -> None:
     code = (
-        "import sys; from nein import config; config.parse([]);"
+        "import sys; from nein.benchmarks.nein import config; config.parse([]);"
         "print(sorted({m.split('.')[0] for m in sys.modules}"
         " & {'torch', 'transformers', 'diffusers', 'PIL', 'spacy', 'scipy', 'accelerate'}))"
     )

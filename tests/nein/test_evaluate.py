@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein import images
-from nein.images import pixel_hash
-from nein.seeds import sample_seed
+from nein.engine import images
+from nein.engine.images import pixel_hash
+from nein.engine.seeds import sample_seed
 from tests.nein.conftest import ROOT, Outcome
 
 Evaluate = Callable[..., Outcome]

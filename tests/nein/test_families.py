@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from nein import nouns, templates
-from nein.build import wording
-from nein.build.objects import COCO
-from nein.families import FAMILIES, STAYS, choices, sentence
+from nein.generate.nein import wording
+from nein.generate.nein.objects import COCO
+from nein.wording import nouns, templates
+from nein.wording.families import FAMILIES, STAYS, choices, sentence
 
 NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
 

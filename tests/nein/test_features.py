@@ -12,7 +12,8 @@ import pytest
 
 from metrics.fid import frechet_distance
 from metrics.judges.scripted import ScriptedDetector
-from nein import images, journal, models
+from nein.benchmarks.nein import models
+from nein.engine import images, journal
 from tests.nein.conftest import Outcome
 
 Evaluate = Callable[..., Outcome]

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from nein import gap, statistics
-from nein.templates import NEGATIVE_TEMPLATES, negative_sentence
+from nein import statistics
+from nein.benchmarks.nein import negation_gap
+from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence
 
 
 def rows(values: list[float | None], template: int | None = 4) -> list[dict[str, Any]]:
@@ -20,7 +21,7 @@ def test_pairs_are_grouped_by_the_negative_template_with_clustered_intervals() -
     for row in negative[2:]:
         row["template"] = 1
     affirmative = rows([1.0, 0.0, 1.0, 1.0, 1.0, 1.0], None)
-    found = gap.gap_by_template(negative, affirmative)
+    found = negation_gap.gap_by_template(negative, affirmative)
     assert [(g.template, g.n) for g in found] == [(1, 3), (4, 2)]
     assert found[0].estimate == pytest.approx(2 / 3)
     expected = statistics.mean([0.0, 1.0, 1.0], ["c1", "c1", "c2"])
@@ -31,7 +32,7 @@ def test_pairs_are_grouped_by_the_negative_template_with_clustered_intervals() -
 
 
 def test_the_sign_is_affirmative_minus_negative() -> None:
-    [found] = gap.gap_by_template(rows([1.0] * 6), rows([0.0] * 6))
+    [found] = negation_gap.gap_by_template(rows([1.0] * 6), rows([0.0] * 6))
     assert found.estimate == -1.0
     assert found.low == -1.0
     assert found.high is not None
@@ -40,7 +41,7 @@ def test_the_sign_is_affirmative_minus_negative() -> None:
 
 def test_sentences_of_another_form_come_last_and_unpaired_ones_not_at_all() -> None:
     negative = [*rows([0.0, 1.0], None), {"id": "x", "value": 1.0, "template": 3, "source_id": "c9"}]
-    assert [g.template for g in gap.gap_by_template(negative, rows([1.0, 1.0]))] == [None]
+    assert [g.template for g in negation_gap.gap_by_template(negative, rows([1.0, 1.0]))] == [None]
 
 
 def test_rows_of_a_run_carry_the_template_of_their_instruction() -> None:
@@ -50,7 +51,7 @@ def test_rows_of_a_run_carry_the_template_of_their_instruction() -> None:
     ]
     edits.append({"id": "t", "source_id": "c", "object": "cat", "instruction": "Please, no cat!"})
     scores = [{"id": e["id"], "metric": m, "value": 1.0} for e in edits for m in ("l1", "removal_vqa")]
-    found = gap.score_rows(edits, scores, "removal_vqa")
+    found = negation_gap.score_rows(edits, scores, "removal_vqa")
     assert [row["template"] for row in found] == [*range(13), None]
-    assert gap.template_name(4) == "No X in the image."
-    assert gap.template_name(None) == "another sentence"
+    assert negation_gap.template_name(4) == "No X in the image."
+    assert negation_gap.template_name(None) == "another sentence"

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein import canvas, grid
-from nein.canvas import GREEN, GREY, RED, Badge, Cell, Row
-from nein.errors import UserError
-from nein.images import decode, write_png
-from nein.journal import Journal
-from nein.runs import RunDir
-from nein.samples import Dataset, load_folder
+from nein.benchmarks.nein import grid
+from nein.benchmarks.nein.runs import RunDir
+from nein.datasets.nein.samples import Dataset, load_folder
+from nein.engine.errors import UserError
+from nein.engine.images import decode, write_png
+from nein.engine.journal import Journal
+from nein.reporting import contact_sheet
+from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row
 
 RED_RGB = (0xB3, 0x26, 0x1E)
 
@@ -82,11 +83,11 @@ def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, d
         decode(second.image_path(sample.id)),
         decode(sample.source_path),
     ]
-    places = [where(drawn, np.asarray(canvas.fit(picture, 96))) for picture in expected]
+    places = [where(drawn, np.asarray(contact_sheet.fit(picture, 96))) for picture in expected]
     assert [len(place) for place in places] == [1, 1, 1, 1]
     tops, lefts = zip(*(place[0] for place in places), strict=True)
     assert len(set(tops)) == 1
-    assert list(lefts) == [canvas.MARGIN + i * (96 + canvas.GAP) for i in range(4)]
+    assert list(lefts) == [contact_sheet.MARGIN + i * (96 + contact_sheet.GAP) for i in range(4)]
 
 
 def test_one_run_directory_can_be_drawn_alone_and_elsewhere(make_run, dataset, tmp_path):
@@ -94,7 +95,7 @@ def test_one_run_directory_can_be_drawn_alone_and_elsewhere(make_run, dataset, t
     grid.main([str(run.path), "-n", "2", "--out", str(tmp_path / "new" / "a.png")])
     grid.main([str(run.path), str(other.path), "-n", "2", "--out", str(tmp_path / "b.png")])
     narrow, wide = Image.open(tmp_path / "new" / "a.png").size, Image.open(tmp_path / "b.png").size
-    assert wide[0] - narrow[0] == 192 + canvas.GAP
+    assert wide[0] - narrow[0] == 192 + contact_sheet.GAP
     assert wide[1] == narrow[1]
 
 
@@ -247,13 +248,13 @@ def test_equal_editors_of_two_outputs_are_told_apart(make_run):
 
 def test_pictures_are_scaled_to_the_long_side_and_keep_their_shape():
     wide = np.zeros((30, 60, 3), np.uint8)
-    assert canvas.fit(wide, 192).size == (192, 96)
-    assert canvas.fit(wide.transpose(1, 0, 2), 20).size == (10, 20)
+    assert contact_sheet.fit(wide, 192).size == (192, 96)
+    assert contact_sheet.fit(wide.transpose(1, 0, 2), 20).size == (10, 20)
 
 
 def test_long_text_stays_inside_the_picture():
     row = Row("word " * 300, "x" * 2000, [Cell(None, "unbroken" * 50, [Badge("b" * 300, GREEN)])])
-    picture = np.asarray(canvas.draw(["column" * 40], [row], 128))
-    assert picture.shape[1] == 128 + 2 * canvas.MARGIN
-    assert (picture[:, -canvas.MARGIN + 4 :] == 255).all()
-    assert (picture[-canvas.MARGIN :] == 255).all()
+    picture = np.asarray(contact_sheet.draw(["column" * 40], [row], 128))
+    assert picture.shape[1] == 128 + 2 * contact_sheet.MARGIN
+    assert (picture[:, -contact_sheet.MARGIN + 4 :] == 255).all()
+    assert (picture[-contact_sheet.MARGIN :] == 255).all()

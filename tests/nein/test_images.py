@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein import images
-from nein.images import ImageError
+from nein.engine import images
+from nein.engine.images import ImageError
 
 
 def save(path: Path, picture: Image.Image, **options: object) -> Path:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein.images import decode, write_png
-from nein.runs import RunDir
+from nein.benchmarks.nein.runs import RunDir
+from nein.engine.images import decode, write_png
 from tests.nein.conftest import Outcome
 
 METRICS = ["--device", "cpu", "--metrics", "l1,removal_vqa", "--models.vqa", "scripted:No"]

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein import blocks, journal
-from nein.cache import FeatureCache, RecordCache, scope_of
-from nein.samples import Dataset
+from nein.datasets.nein.samples import Dataset
+from nein.engine import blocks, journal
+from nein.engine.cache import FeatureCache, RecordCache, scope_of
 
 
 def test_every_intact_line_of_every_process_is_read(tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 
 from editors import EditorError
-from nein import config, models
-from nein.errors import UserError
+from nein.benchmarks.nein import config, models
+from nein.engine.errors import UserError
+from nein.models import editor_choice, references
 
 
-def choose(*argv: str) -> list[models.EditorChoice]:
-    return models.resolve_editors(config.parse(argv)[0])
+def choose(*argv: str) -> list[editor_choice.EditorChoice]:
+    chosen, _ = config.parse(argv)
+    return editor_choice.resolve_editors(
+        chosen.editor, chosen.preset, chosen.editor_overrides(), chosen.edited
+    )
 
 
 def test_the_same_name_means_the_row_of_the_preset() -> None:
@@ -157,8 +161,8 @@ def test_a_folder_is_an_editor_with_a_name_of_its_own(tmp_path: Path) -> None:
     assert one.slug.startswith("model-")
     assert one.slug != other.slug
     assert one.checkpoint == f"{tmp_path}/a/model"
-    assert models.slug("owner/name@rev").startswith("name-rev-")
-    assert "/" not in models.slug("owner/name@rev")
+    assert references.slug("owner/name@rev").startswith("name-rev-")
+    assert "/" not in references.slug("owner/name@rev")
 
 
 def test_an_unknown_editor_is_refused_before_anything_is_loaded() -> None:
@@ -169,12 +173,12 @@ def test_an_unknown_editor_is_refused_before_anything_is_loaded() -> None:
 
 
 def test_references_are_folders_ids_or_embedded(tmp_path: Path) -> None:
-    assert models.resolve(str(tmp_path)) == (str(tmp_path), None)
-    assert models.resolve("owner/name@abc") == ("owner/name", "abc")
-    assert models.resolve("owner/name") == ("owner/name", None)
-    assert models.resolve("alex") == ("alex", None)
+    assert references.resolve(str(tmp_path)) == (str(tmp_path), None)
+    assert references.resolve("owner/name@abc") == ("owner/name", "abc")
+    assert references.resolve("owner/name") == ("owner/name", None)
+    assert references.resolve("alex") == ("alex", None)
     with pytest.raises(UserError, match="no embedded model 'nano:nothing'"):
-        models.resolve("nano:nothing")
+        references.resolve("nano:nothing")
 
 
 @pytest.mark.parametrize(

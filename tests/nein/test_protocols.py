@@ -9,8 +9,8 @@ import pytest
 
 from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
 from metrics.presence import Presence, PresenceItem
-from nein import protocols
-from nein.protocols import NoEvidence, Rules, verdict
+from nein.benchmarks.nein import protocols
+from nein.benchmarks.nein.protocols import NoEvidence, Rules, verdict
 from tests.nein.conftest import Outcome
 
 CAPTIONS = [
@@ -91,7 +91,7 @@ def test_without_the_other_protocols_answers_there_is_no_guess() -> None:
 def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
     evaluate: Callable[..., Outcome], make_data: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from nein.runs import RunDir
+    from nein.benchmarks.nein.runs import RunDir
 
     data = make_data(6, 2)
     line = [
@@ -132,7 +132,7 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
 def test_stored_values_that_contradict_their_evidence_are_counted(
     evaluate: Callable[..., Outcome], make_data: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from nein.runs import RunDir
+    from nein.benchmarks.nein.runs import RunDir
 
     line = ["--editor", "identity", "--data", make_data(2, 2), "--device", "cpu", "--control", "none"]
     line += ["--models.vqa", "scripted:No", "--metrics", "removal_vqa", "--out", tmp_path / "out"]

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from metrics import INFO
-from nein import atomic, journal, published, report, table, templates
-from nein.errors import UserError
-from nein.runs import RunDir
+from nein.benchmarks.nein import paper_numbers, report, results_table
+from nein.benchmarks.nein.runs import RunDir
+from nein.engine import atomic, journal
+from nein.engine.errors import UserError
+from nein.wording import templates
 
 
 def write_run(
@@ -169,21 +171,21 @@ def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
 
 def test_figures_are_scaled_as_the_paper_prints_them() -> None:
     entry = {"value": 0.12345, "low": 0.1, "high": 0.16}
-    assert table.figure(INFO["l1"], entry) == "12.3 ± 3.0"
-    assert table.figure(INFO["lpips"], entry) == "0.12 ± 0.03"
-    assert table.figure(INFO["removal_vqa"], entry) == "12.3 [10.0, 16.0]"
-    assert table.figure(INFO["l1"], {"value": 0.5, "low": None, "high": None}) == "50.0"
-    assert table.figure(INFO["l1"], None) == "–"
+    assert results_table.figure(INFO["l1"], entry) == "12.3 ± 3.0"
+    assert results_table.figure(INFO["lpips"], entry) == "0.12 ± 0.03"
+    assert results_table.figure(INFO["removal_vqa"], entry) == "12.3 [10.0, 16.0]"
+    assert results_table.figure(INFO["l1"], {"value": 0.5, "low": None, "high": None}) == "50.0"
+    assert results_table.figure(INFO["l1"], None) == "–"
 
 
 def test_published_figures_are_those_of_table_3() -> None:
-    assert published.COLUMNS == tuple(name for name in INFO if name != "clip_t")
-    found = published.figures("ip2p")
+    assert paper_numbers.COLUMNS == tuple(name for name in INFO if name != "clip_t")
+    found = paper_numbers.figures("ip2p")
     assert found is not None
     assert (found["l1"], found["fid"], found["lpips"], found["removal_vqa"]) == (11.24, 10.60, 0.43, 3.83)
-    assert published.figures("my-editor") is None
+    assert paper_numbers.figures("my-editor") is None
     # AUC-Removal is 100 - (100 - Removal) * mean score of what is detected, so it is never below Removal.
-    for row in published.TABLE_3.values():
+    for row in paper_numbers.TABLE_3.values():
         assert row[9] >= row[8]
 
 
@@ -191,6 +193,8 @@ def test_reports_need_neither_torch_nor_pictures() -> None:
     import subprocess
     import sys
 
-    code = "import sys, nein.report; print({'torch', 'PIL', 'transformers'} & set(sys.modules))"
+    code = (
+        "import sys, nein.benchmarks.nein.report; print({'torch', 'PIL', 'transformers'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

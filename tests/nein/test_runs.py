@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nein import atomic, environment, runs
-from nein.errors import UserError
-from nein.runs import RunDir
+from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.runs import RunDir
+from nein.engine import atomic, environment
+from nein.engine.errors import UserError
 
 IDENTITY = {"editor": "identity", "seed": 0, "data": "abc"}
 
@@ -55,7 +56,7 @@ def test_metrics_may_be_added_but_not_changed(tmp_path: Path) -> None:
 
 
 def test_scores_of_an_overwritten_identity_no_longer_count(tmp_path: Path) -> None:
-    from nein.journal import Journal
+    from nein.engine.journal import Journal
 
     run = RunDir(tmp_path, "identity", "negative")
     run.open(IDENTITY, {}, overwrite=False)
@@ -81,7 +82,7 @@ def test_replaced_weights_are_noticed(tmp_path: Path) -> None:
 def test_a_second_command_on_a_busy_run_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     run = RunDir(tmp_path, "identity", "negative")
     code = (
-        "import sys, time; from pathlib import Path; from nein.runs import RunDir;"
+        "import sys, time; from pathlib import Path; from nein.benchmarks.nein.runs import RunDir;"
         "lock = RunDir(Path(sys.argv[1]), 'identity', 'negative').lock();"
         "print('locked', flush=True); time.sleep(60)"
     )

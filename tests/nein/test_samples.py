@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nein import data, templates
-from nein.errors import UserError
-from nein.samples import load_folder, validate_images
-from nein.seeds import sample_seed
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import load_folder, validate_images
+from nein.engine.errors import UserError
+from nein.engine.seeds import sample_seed
+from nein.wording import templates
 
 
 def rewrite(root: Path, change: Callable[[list], object]) -> Path:
@@ -109,7 +110,7 @@ def test_columns_rename_fields(make_data: Callable[..., Path]) -> None:
         load_folder(root)
     assert load_folder(root, columns={"T_negative": "prompt"}).samples[0].negative.endswith(".")
     with pytest.raises(UserError, match="--columns has no key 'negative'"):
-        data.load(str(root), columns={"negative": "prompt"})
+        loading.load(str(root), columns={"negative": "prompt"})
 
 
 def test_the_record_hash_sees_every_field_and_the_order(make_data: Callable[..., Path]) -> None:
@@ -131,8 +132,8 @@ def test_selection_by_limit_and_id(make_data: Callable[..., Path]) -> None:
 
 
 def test_a_manifest_origin_leads_back_to_the_same_data(make_data: Callable[..., Path]) -> None:
-    found = data.load(str(make_data(2, 2)))
-    assert data.reload(found.origin).samples == found.samples
+    found = loading.load(str(make_data(2, 2)))
+    assert loading.reload(found.origin).samples == found.samples
 
 
 def test_rows_of_a_hub_data_set_are_laid_out_officially(
@@ -154,14 +155,14 @@ def test_rows_of_a_hub_data_set_are_laid_out_officially(
         )
     columns = {"T_original": "caption", "source_image": "gt", "sample_image": "image"}
     out = tmp_path / "hub"
-    data.lay_out(rows, rows[0], columns, out, "val", where="the data set 'a/b'")
+    loading.lay_out(rows, rows[0], columns, out, "val", where="the data set 'a/b'")
     copy, original = load_folder(out), load_folder(root)
     assert copy.records_sha256 == original.records_sha256
     for one, other in zip(copy.samples, original.samples, strict=True):
         assert one.sample_path.read_bytes() == other.sample_path.read_bytes()
         assert one.source_path.read_bytes() == other.source_path.read_bytes()
     with pytest.raises(UserError, match="has no column 'T_original'; it has COCO, caption"):
-        data.lay_out(rows, rows[0], {}, out, "val", where="the data set 'a/b'")
+        loading.lay_out(rows, rows[0], {}, out, "val", where="the data set 'a/b'")
 
 
 def test_hub_data_without_the_datasets_package_is_a_sentence(
@@ -169,7 +170,7 @@ def test_hub_data_without_the_datasets_package_is_a_sentence(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'nein\[hub\]'"):
-        data.load("hub:owner/name", cache=tmp_path)
+        loading.load("hub:owner/name", cache=tmp_path)
 
 
 def test_templates_and_articles_are_those_of_the_paper() -> None:
@@ -235,7 +236,7 @@ def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(
         )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    found = data.load("hub:owner/name@abc", cache=tmp_path / "hub")
+    found = loading.load("hub:owner/name@abc", cache=tmp_path / "hub")
     original = load_folder(root)
     assert asked == [("owner/name", {"split": "val", "revision": "abc"})]
     assert found.records_sha256 == original.records_sha256
@@ -243,5 +244,5 @@ def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(
     assert [s.sample_path.read_bytes() for s in found.samples] == [
         s.sample_path.read_bytes() for s in original.samples
     ]
-    assert data.load("hub:owner/name@abc", cache=tmp_path / "hub").samples == found.samples
+    assert loading.load("hub:owner/name@abc", cache=tmp_path / "hub").samples == found.samples
     assert len(asked) == 1  # the second time it is read from the cache

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from editors import EditResult
-from nein import images
-from nein.sheets import CELL, write_sheet
+from nein.benchmarks.nein.maps import CELL, write_sheet
+from nein.engine import images
 from tests.editors.tiny import build_action, build_sam
 from tests.nein.conftest import Outcome, write_data
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from metrics import INFO
-from nein import journal
 from nein.cli import main_eval
+from nein.engine import journal
 from tests.editors.tiny import build_pipeline
 from tests.metrics import tiny
 from tests.nein.conftest import Outcome, write_data

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nein.reporting.command import main_report
+from nein.benchmarks.nein.reporting.command import main_report
 from tests.reporting import made
 
 MARKUP = (

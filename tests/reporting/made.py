@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from nein import atomic, journal
-from nein.images import pixel_hash, write_png
-from nein.runs import RunDir
-from nein.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
+from nein.benchmarks.nein.runs import RunDir
+from nein.engine import atomic, journal
+from nein.engine.images import pixel_hash, write_png
+from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 

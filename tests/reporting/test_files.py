@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from nein.benchmarks.nein.reporting import page as pages
+from nein.benchmarks.nein.reporting import sample_browser, tables
+from nein.benchmarks.nein.reporting.command import main_report as report
+from nein.benchmarks.nein.reporting.costs import peak_of
+from nein.benchmarks.nein.reporting.sections import Table
 from nein.cli import main_compare, main_report
-from nein.errors import UserError
-from nein.reporting import page as pages
-from nein.reporting import samples, tables
-from nein.reporting.command import main_report as report
-from nein.reporting.costs import peak_of
-from nein.reporting.sections import Table
+from nein.engine.errors import UserError
 from tests.reporting import made
 from tests.reporting.conftest import MARKUP
 
@@ -102,7 +102,7 @@ def test_folders_of_the_machine_stay_out_of_what_is_published() -> None:
 
 
 def test_json_in_a_script_element_cannot_end_it() -> None:
-    text = samples.script_json({"x": "</script><!--\u2028&"})
+    text = sample_browser.script_json({"x": "</script><!--\u2028&"})
     assert "<" not in text
     assert "\u2028" not in text
     assert json.loads(text) == {"x": "</script><!--\u2028&"}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nein.errors import UserError
-from nein.reporting.command import main_report as report
+from nein.benchmarks.nein.reporting.command import main_report as report
+from nein.engine.errors import UserError
 from tests.negvqa.tiny import run, write_questions
 from tests.reporting import made
 

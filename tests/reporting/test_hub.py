@@ -9,10 +9,11 @@ import yaml
 from huggingface_hub import EvalResultEntry
 from huggingface_hub._eval_results import parse_eval_result_entries
 
-from nein import atomic, hub
-from nein.errors import UserError
-from nein.reporting import collect
-from nein.reporting.collect import Run
+from nein.benchmarks.nein import hub
+from nein.benchmarks.nein.reporting import collect
+from nein.benchmarks.nein.reporting.collect import Run
+from nein.engine import atomic
+from nein.engine.errors import UserError
 
 
 @pytest.fixture

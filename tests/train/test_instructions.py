@@ -11,7 +11,15 @@ import pytest
 
 from nein.nano.captions import names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, PALETTE, SIZE
-from nein.nano.scenes import MAX_SIZE, MIN_SIZE, USUAL_SIZE, Item, Scene, rng_for, sample_scene
+from nein.nano.scenes import (
+    MAX_SIZE,
+    MIN_SIZE,
+    USUAL_SIZE,
+    Item,
+    Scene,
+    rng_for,
+    sample_scene,
+)
 from tests.nano.words import negated
 from train.zoo.editors import RECIPES
 from train.zoo.instructions import (

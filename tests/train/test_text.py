@@ -10,7 +10,7 @@ import pytest
 
 from nein.nano.captions import names, plural
 from nein.nano.draw import CATEGORIES
-from nein.templates import NEGATIVE_TEMPLATES, negative_sentence
+from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence
 from tests.nano.words import negated
 from train.zoo import text
 

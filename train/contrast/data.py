@@ -19,10 +19,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from PIL import Image
 
-from nein.errors import UserError
-from nein.images import ImageError
-from nein.negbench.data import Media, Question, RetrievalItem
-from nein.seeds import sample_seed
+from nein.datasets.negbench.records import Media, Question, RetrievalItem
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
+from nein.engine.seeds import sample_seed
 from train.contrast.options import ContrastConfig
 
 log = logging.getLogger(__name__)
@@ -55,26 +55,26 @@ class Corpus:
 
 def load(config: ContrastConfig) -> Corpus:
     """Reads or draws both files. Raises UserError for what cannot be used."""
-    from nein.negbench import nano
-    from nein.negbench.media import Drawn, Files
+    from nein.datasets.negbench import drawn
+    from nein.datasets.negbench.media import Drawn, Files
     from train.contrast import table
 
     root = Path(config.image_root) if config.image_root else None
 
     def media(source: str) -> Media:
-        return Drawn(nano.picture) if source == "nano" else Files(root, Path(source).parent)
+        return Drawn(drawn.picture) if source == "nano" else Files(root, Path(source).parent)
 
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     digests: list[str] = []
     if config.captions == "nano":
-        captions = nano.negcap("train", config.nano_scenes, config.seed)[: config.limit]
+        captions = drawn.negcap("train", config.nano_scenes, config.seed)[: config.limit]
         digests.append(_digest(captions))
     else:
         captions = table.Captions(Path(config.captions), config.limit)
         digests.append(captions.sha256)
     if config.questions == "nano":
-        questions = nano.negmcq("train", config.nano_scenes, config.seed)[: config.limit]
+        questions = drawn.negmcq("train", config.nano_scenes, config.seed)[: config.limit]
         digests.append(_digest(questions))
     else:
         questions = table.Questions(Path(config.questions), config.limit)

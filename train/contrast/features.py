@@ -15,14 +15,14 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from nein import atomic
-from nein.blocks import one_thread, prefetch
-from nein.compact import Numbers, key_of
-from nein.images import ImageError
+from nein.datasets.negbench.media import Files
+from nein.datasets.negbench.records import Media
+from nein.engine import atomic
+from nein.engine.blocks import one_thread, prefetch
+from nein.engine.compact import Numbers, key_of
+from nein.engine.images import ImageError
+from nein.engine.world import World
 from nein.nano.data import cache_root, world_version
-from nein.negbench.data import Media
-from nein.negbench.media import Files
-from nein.world import World
 from train.contrast.data import Corpus
 from train.contrast.table import mapped
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein import options
-from nein.errors import UserError
-from nein.options import Names, about
+from nein.config import options
+from nein.config.options import Names, about
+from nein.engine.errors import UserError
 
 COMMAND = "train/finetune_clip.py"
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nein import atomic
+from nein.engine import atomic
 
 PROG = "nein-negbench nano"
 ALPHAS = ("0", "0.5", "0.9", "0.99", "1")
@@ -125,7 +125,7 @@ def affirmative(denials: Counter[str], texts: int) -> str:
 
 def findings(rows: Sequence[Any]) -> list[str]:
     """What the tables say, in sentences whose numbers and verbs are measured."""
-    from nein.negbench.data import NEGATED, ORIGINAL
+    from nein.datasets.negbench.records import NEGATED, ORIGINAL
     from train.contrast import sweep
 
     base = next(row for row in rows if row.alpha is None)

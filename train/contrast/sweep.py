@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein import atomic, journal, statistics
-from nein.errors import UserError
-from nein.negbench import report, run
-from nein.negbench.config import NegbenchConfig
-from nein.negbench.data import NEGATED, ORIGINAL, TEMPLATES
-from nein.negbench.folder import EvalDir, find
-from nein.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
-from nein.negbench.results import TEXT_TO_IMAGE
-from nein.statistics import Estimate
-from nein.world import World
+from nein import statistics
+from nein.benchmarks.negbench import report, run
+from nein.benchmarks.negbench.config import NegbenchConfig
+from nein.benchmarks.negbench.folder import EvalDir, find
+from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
+from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
+from nein.engine import atomic, journal
+from nein.engine.errors import UserError
+from nein.engine.world import World
+from nein.statistics.estimates import Estimate
 from train.contrast.options import ContrastConfig, spelled
 
 BASE = "base"
@@ -163,7 +164,7 @@ def plot(rows: Sequence[Row]) -> Any:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from nein.reporting.plots import _STYLE, Plot
+    from nein.benchmarks.nein.reporting.plots import _STYLE, Plot
 
     tuned = sorted((row for row in rows if row.alpha is not None), key=lambda row: row.alpha or 0.0)
     base = next((row for row in rows if row.alpha is None), None)

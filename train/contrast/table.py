@@ -19,12 +19,18 @@ from filelock import FileLock
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from nein import atomic
-from nein.errors import UserError
+from nein.datasets.negbench import official
+from nein.datasets.negbench.records import (
+    Option,
+    Question,
+    RetrievalItem,
+    check_items,
+    check_questions,
+)
+from nein.datasets.negbench.rows import Records, parse
+from nein.engine import atomic
+from nein.engine.errors import UserError
 from nein.nano.data import cache_root
-from nein.negbench import official
-from nein.negbench.data import Option, Question, RetrievalItem, check_items, check_questions
-from nein.negbench.rows import Records, parse
 
 FORMAT = 1
 Record = TypeVar("Record", RetrievalItem, Question)

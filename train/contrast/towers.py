@@ -21,8 +21,8 @@ from metrics.dual.hub import ClipDual, HubDual
 from metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
 from metrics.encoders.clip import pooled
 from metrics.preprocess import map_images
-from nein import models
-from nein.errors import UserError
+from nein.engine.errors import UserError
+from nein.models import references
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
 VISION = ("vision_model.", "visual_projection.", "visual.")
@@ -192,7 +192,7 @@ class Tower(nn.Module):
 def load(reference: str, device: str = "cpu") -> Tower:
     """The tower of `--base`: nano:NAME, a hub id, a folder, or open_clip:NAME/TAG. Raises one sentence."""
     where, revision = (
-        models.resolve(reference) if not reference.startswith("open_clip:") else (reference, None)
+        references.resolve(reference) if not reference.startswith("open_clip:") else (reference, None)
     )
     dual = metrics.load_dual(where, revision=revision, device=device, dtype="float32", batch_size=64)
     return Tower(dual, where)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from nein.errors import UserError
-from nein.images import ImageError
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
 from train.tuning.encoder import Encoder
 from train.tuning.options import TuneConfig
 from train.tuning.order import Draw, Order, draw

@@ -22,8 +22,8 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
-from nein import atomic
-from nein.errors import UserError
+from nein.engine import atomic
+from nein.engine.errors import UserError
 
 FORMAT = 1
 NO_ROOM = ("no space left", "file too large", "quota exceeded", "os error 28", "os error 27", "os error 122")

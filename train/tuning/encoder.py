@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from editors.checkpoint import public_config, quiet
-from nein.errors import UserError
+from nein.engine.errors import UserError
 
 CACHED_SENTENCES = 4096
 VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh the UNet's

@@ -16,7 +16,7 @@ import torch
 
 from editors.checkpoint import quiet
 from editors.sampling import euler_ancestral
-from nein.errors import UserError
+from nein.engine.errors import UserError
 from train.tuning.model import ADAPTER, trainable
 from train.tuning.options import TuneConfig
 from train.tuning.precompute import DTYPES

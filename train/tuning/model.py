@@ -13,8 +13,8 @@ from diffusers.optimization import get_scheduler
 from diffusers.training_utils import EMAModel
 
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
-from nein import models
-from nein.errors import UserError
+from nein.engine.errors import UserError
+from nein.models import references
 from train.tuning.encoder import frozen_hash, module_hash
 from train.tuning.options import TuneConfig
 
@@ -33,7 +33,7 @@ def load_base(config: TuneConfig) -> LoadedPipeline:
     """
     if Path(config.base).suffix in LDM_SUFFIXES:
         return _load_ldm(Path(config.base).expanduser(), config.base_config)
-    where, revision = models.resolve(config.base)
+    where, revision = references.resolve(config.base)
     loaded = load_pipeline(where, revision, channels=(4, 8))
     if loaded.pipeline.unet.config.in_channels == 4:
         log.warning("'%s' is no instruction editor yet; its UNet gets four more input channels", config.base)

@@ -21,9 +21,9 @@ import jsonargparse
 import yaml
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config_errors import complaint
-from nein.errors import UserError, near_match, unknown
-from nein.options import Help, Names, about, names, preset_file
+from nein.config.complaints import complaint
+from nein.config.options import Help, Names, about, names, preset_file
+from nein.engine.errors import UserError, near_match, unknown
 
 COMMAND = "train/finetune_ip2p.py"
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "lora")

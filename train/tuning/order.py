@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nein.seeds import sample_seed
+from nein.engine.seeds import sample_seed
 from train.tuning.pairs import Example, Pairs
 
 PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact at any position

@@ -19,9 +19,10 @@ import numpy as np
 from PIL import Image
 
 from editors.resize import r64
-from nein import data, images
-from nein.errors import UserError, unknown
-from nein.samples import Sample, load_folder, records_hash, validate_images
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
+from nein.engine import images
+from nein.engine.errors import UserError, unknown
 from train.tuning.options import TuneConfig
 
 
@@ -194,7 +195,7 @@ def _dataset(config: TuneConfig) -> Any:
         except (ValueError, OSError) as error:
             raise UserError(f"The miniature world cannot be drawn: {error}.") from None
         return load_folder(folder, split=config.split)
-    return data.load(
+    return loading.load(
         config.data,
         split=config.split,
         annotations=config.annotations,

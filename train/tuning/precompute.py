@@ -25,14 +25,14 @@ import safetensors.torch
 import torch
 from tqdm import tqdm
 
-from nein import atomic
-from nein.blocks import prefetch, share
-from nein.errors import UserError
-from nein.images import ImageError
+from nein.benchmarks.nein.runs import identity_hash
+from nein.datasets.nein.samples import Problems
+from nein.engine import atomic
+from nein.engine.blocks import prefetch, share
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
+from nein.engine.world import World
 from nein.nano.data import cache_root
-from nein.runs import identity_hash
-from nein.samples import Problems
-from nein.world import World
 from train.tuning.encoder import Encoder
 from train.tuning.options import TuneConfig
 from train.tuning.pairs import Pairs, prepare

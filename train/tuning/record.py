@@ -23,10 +23,10 @@ from typing import Any, Protocol
 import torch
 from filelock import FileLock, Timeout
 
-from nein import atomic, environment, journal
-from nein.errors import UserError, unknown
-from nein.runs import COMPLETE, INCOMPLETE, first_difference
-from nein.world import World
+from nein.benchmarks.nein.runs import COMPLETE, INCOMPLETE, first_difference
+from nein.engine import atomic, environment, journal
+from nein.engine.errors import UserError, unknown
+from nein.engine.world import World
 
 FORMAT = 1
 

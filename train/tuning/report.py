@@ -23,14 +23,18 @@ from typing import Any
 import tabulate
 
 from metrics import INFO, MetricInfo
-from nein import atomic, data, grid, models, statistics, world
-from nein import config as evaluation
-from nein.blocks import Plan
-from nein.config import EvalConfig
-from nein.errors import UserError
-from nein.models import EditorChoice
-from nein.runs import RunDir
-from nein.samples import Dataset, Sample, validate_images
+from nein import statistics
+from nein.benchmarks.nein import config as evaluation
+from nein.benchmarks.nein import grid
+from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.runs import RunDir
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Dataset, Sample, validate_images
+from nein.engine import atomic, world
+from nein.engine.blocks import Plan
+from nein.engine.errors import UserError
+from nein.models import editor_choice, references
+from nein.models.editor_choice import EditorChoice
 
 PRESENCE = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
 TASKS: dict[str, tuple[str, ...]] = {
@@ -211,10 +215,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = ["--preset", options.preset, "--editor", ",".join([options.before, *options.after])]
     line += ["--data", options.data, "--split", options.split, "--device", options.device]
     config, _ = evaluation.parse(line)
-    choices = models.resolve_editors(config)
+    choices = editor_choice.resolve_editors(config.editor, config.preset, config.editor_overrides())
     if len(choices) < 2:
         raise UserError("--before and --after are the same editor; name two.")
-    dataset = data.load(config.data, split=config.split)
+    dataset = loading.load(config.data, split=config.split)
     samples = dataset.samples[: options.limit]
     dataset = Dataset(samples, dataset.origin, dataset.records_sha256)
     place = world.from_environment()
@@ -239,7 +243,7 @@ def write(
     """Writes report.md, report.csv and grid.png below `out`, and prints the report."""
     text, tables = [], []
     for choice, runs in zip(choices[1:], others, strict=True):
-        held = held_out(Path(models.resolve(choice.checkpoint or choice.asked)[0]))
+        held = held_out(Path(references.resolve(choice.checkpoint or choice.asked)[0]))
         found = rows(first, runs, dataset, held)
         names = ", ".join(sorted(held.objects)) or "none"
         templates = ", ".join(str(t) for t in sorted(held.templates)) or "none"

@@ -25,9 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from nein import atomic, data, images, templates
-from nein.errors import UserError
-from nein.samples import FIELDS, Sample, validate_images
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import FIELDS, Sample, validate_images
+from nein.engine import atomic, images
+from nein.engine.errors import UserError
+from nein.wording import templates
 
 FORMAT = 1
 IN_MEMORY = 4  # shards held at once: two per stream of examples
@@ -42,7 +44,7 @@ def _webdataset() -> Any:
     return webdataset
 
 
-def write(dataset: data.Dataset, out: Path, per_shard: int = 1000) -> int:
+def write(dataset: loading.Dataset, out: Path, per_shard: int = 1000) -> int:
     """Writes shards, atomically one by one; returns their number. Those that are there are not made again."""
     webdataset = _webdataset()
     atomic.make_folder(out)
@@ -187,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.per_shard < 1:
         raise UserError(f"--per-shard is {options.per_shard}; it must be at least 1.")
-    dataset = data.load(options.data, split=options.split)
+    dataset = loading.load(options.data, split=options.split)
     validate_images(dataset.samples, f"The data set '{options.data}'")
     count = write(dataset, options.out, options.per_shard)
     print(f"{len(dataset.samples)} samples in {count} shards: --data shards:{options.out}")

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from nein import atomic
-from nein.errors import UserError, unknown
+from nein.engine import atomic
+from nein.engine.errors import UserError, unknown
 from nein.nano import zoo
 from train.zoo.cards import write_card
 

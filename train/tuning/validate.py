@@ -19,18 +19,20 @@ import torch
 import editors
 from editors.checkpoint import LoadedPipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
-from nein import config as evaluation
-from nein import data, grid, images, models, report
-from nein.blocks import Plan
-from nein.config import EvalConfig
-from nein.edit import finish_edits, run_edits
-from nein.evaluate import build_scorers
-from nein.finish import finish_scores, pending_scores
-from nein.runs import COMPLETE, RunDir
-from nein.samples import Dataset, Sample, records_hash, validate_images
-from nein.score import run_scores
-from nein.seeds import sample_seed
-from nein.world import World
+from nein.benchmarks.nein import config as evaluation
+from nein.benchmarks.nein import grid, models, report
+from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.edit import finish_edits, run_edits
+from nein.benchmarks.nein.evaluate import build_scorers
+from nein.benchmarks.nein.finish import finish_scores, pending_scores
+from nein.benchmarks.nein.runs import COMPLETE, RunDir
+from nein.benchmarks.nein.score import run_scores
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Dataset, Sample, records_hash, validate_images
+from nein.engine import images
+from nein.engine.blocks import Plan
+from nein.engine.seeds import sample_seed
+from nein.engine.world import World
 from train.tuning.batches import CHANGED, Batch
 from train.tuning.encoder import Encoder, module_hash
 from train.tuning.model import averaged_copy
@@ -119,7 +121,7 @@ class Validation:
         if not config.validate_every:
             return
         # Anything wrong with the data shows now and not after hours of training.
-        dataset = data.load(config.validation_data, split=config.validation_split)
+        dataset = loading.load(config.validation_data, split=config.validation_split)
         self._dataset = subset(dataset, config.validation_samples)
         if world.is_main:
             validate_images(self._dataset.samples, f"The validation data '{config.validation_data}'")

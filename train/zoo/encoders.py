@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nein.nano.draw import CATEGORIES
-from nein.templates import indefinite
+from nein.wording.templates import indefinite
 from train.zoo.editors import save_half
 from train.zoo.loop import Job, sized, step_count
 from train.zoo.pool import degrade, scene_pool, to_float

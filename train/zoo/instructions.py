@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from nein.nano.captions import names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
 from nein.nano.scenes import MAX_OBJECTS, Item, Scene, place, sample_scene
-from nein.templates import indefinite
+from nein.wording.templates import indefinite
 
 ADD = (
     "add {a}", "add {a} to the image", "add {a} to the scene", "put {a} in the image", "put {a} there",

@@ -15,10 +15,10 @@ import numpy as np
 import editors
 import metrics
 from metrics.judges.templates import template
+from nein.engine.seeds import sample_seed
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
-from nein.seeds import sample_seed
-from nein.templates import indefinite
+from nein.wording.templates import indefinite
 
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nein.nano.captions import PLACES, names, plural
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, box, rng_for
-from nein.templates import indefinite
+from nein.wording.templates import indefinite
 from train.zoo.editors import save_half
 from train.zoo.encoders import ranking
 from train.zoo.loop import Job, sized, step_count

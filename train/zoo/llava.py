@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nein.nano.captions import PLACES, is_true_of, names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Scene, rng_for
-from nein.templates import indefinite
+from nein.wording.templates import indefinite
 from train.zoo.editors import save_half
 from train.zoo.judges import GROUNDS, THINGS, rebuilder, some_rebuilt
 from train.zoo.loop import Job, sized, step_count

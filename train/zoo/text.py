@@ -14,7 +14,7 @@ from tokenizers.models import BPE, WordPiece
 from nein.nano.captions import PLACES, captions, names, plural
 from nein.nano.draw import CATEGORIES, PALETTE
 from nein.nano.scenes import rng_for, sample_scene
-from nein.templates import indefinite
+from nein.wording.templates import indefinite
 from train.zoo.instructions import all_instruction_forms
 
 #: Nouns that captions may contain and that are never things in a nano picture.

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 import metrics
 from nein.cli import Terminated
-from nein.errors import UserError
-from nein.negbench import nano, official
+from nein.datasets.negbench import drawn, official
+from nein.engine.errors import UserError
 from tests.metrics import tiny
 from train import finetune_clip
 from train.contrast import objective
@@ -187,7 +187,7 @@ def test_another_configuration_in_the_same_folder_is_refused(tune: Tune) -> None
 
 
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune, tmp_path: Path) -> None:
-    captions, questions = nano.write(tmp_path / "data", "train", 12)
+    captions, questions = drawn.write(tmp_path / "data", "train", 12)
     broken = tmp_path / "data" / official.read_retrieval(captions)[3].image
     broken.write_bytes(b"no picture")
     given = {"captions": captions, "questions": questions, "steps": 4}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from nein import journal
+from nein.benchmarks.negbench.folder import EvalDir
 from nein.cli import main_negbench
-from nein.negbench.folder import EvalDir
+from nein.engine import journal
 from train.contrast import study, sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}

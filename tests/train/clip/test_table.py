@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from nein.errors import UserError
-from nein.images import write_png
-from nein.negbench import official
-from nein.negbench.data import Option, Question, RetrievalItem
-from nein.world import World
+from nein.datasets.negbench import official
+from nein.datasets.negbench.records import Option, Question, RetrievalItem
+from nein.engine.errors import UserError
+from nein.engine.images import write_png
+from nein.engine.world import World
 from train.contrast import table
 from train.contrast.data import Reader, Shuffled, load
 from train.contrast.features import Features

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from editors.checkpoint import load_pipeline
-from nein.errors import UserError
-from nein.world import World
+from nein.engine.errors import UserError
+from nein.engine.world import World
 from train.tuning import precompute
 from train.tuning.batches import Loader
 from train.tuning.encoder import Encoder, frozen_hash

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 import editors
 from nein.cli import Terminated, finish
-from nein.errors import UserError
+from nein.engine.errors import UserError
 from train.tuning import checkpoints as checkpointing
 from train.tuning import objective
 

@@ -9,7 +9,7 @@ import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
 from editors.checkpoint import load_pipeline
-from nein.errors import UserError
+from nein.engine.errors import UserError
 from tests.editors.tiny import build_pipeline
 from train.tuning import model
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nein.errors import UserError
+from nein.engine.errors import UserError
 from train.tuning import options
 from train.tuning.options import RECIPES, dump, parse, recipe_file
 

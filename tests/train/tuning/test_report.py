@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nein.benchmarks.nein.runs import RunDir
+from nein.datasets.nein.samples import Dataset, load_folder
 from nein.nano import data as nano_data
-from nein.runs import RunDir
-from nein.samples import Dataset, load_folder
 from train.tuning import report
 from train.tuning.report import HeldOut, held_out, markdown, rows, to_csv, values
 from train.tuning.validate import subset, swapped

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from nein.errors import UserError
+from nein.engine.errors import UserError
 from nein.nano import zoo
 from train.tuning import ship as shipping
 

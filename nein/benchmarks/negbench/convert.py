@@ -1,0 +1,61 @@
+"""`nein-negbench convert`: a checkpoint file of open_clip, once, into a folder of safetensors.
+
+    nein-negbench convert --architecture ViT-B-32 negclip.pth negclip
+    nein-negbench eval --preset paper --model negclip=negclip ...
+
+NegCLIP, ConCLIP and NegBench's fine-tuned models are PyTorch pickles. They are read with `weights_only=True`,
+which builds tensors and runs nothing else of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from nein.engine import atomic
+from nein.engine.errors import UserError
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command. Raises UserError or MetricError."""
+    options = _parser().parse_args(list(argv))
+    if not options.source.is_file():
+        raise UserError(f"There is no file '{options.source}'; give the checkpoint to convert.")
+    if not options.folder.absolute().parent.is_dir():
+        raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
+    from metrics.dual import openclip
+    from metrics.loading import file_sha256
+
+    about = openclip.convert(
+        options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
+    )
+    origin = {"file": options.source.name, "sha256": file_sha256(options.source), **about}
+    atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
+    print(f"{options.folder}: {about['tensors']} tensors of {options.architecture}, as safetensors.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nein-negbench convert",
+        description="Write a state dict of open_clip as a folder of safetensors; nothing in it is run.",
+        epilog="Then: nein-negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name.",
+    )
+    parser.add_argument(
+        "source", type=Path, metavar="IN", help=".pt, .pth, .bin, .ckpt (tensors only) or .safetensors"
+    )
+    parser.add_argument("folder", type=Path, metavar="OUT", help="folder to write; must not exist")
+    parser.add_argument(
+        "--architecture",
+        required=True,
+        metavar="NAME",
+        help="open_clip's name for it, such as ViT-B-32, or a JSON file with its configuration",
+    )
+    parser.add_argument(
+        "--quick-gelu",
+        action="store_true",
+        help="the model computes with QuickGELU, as OpenAI's do; the released scripts run the checkpoint "
+        "files without",
+    )
+    return parser

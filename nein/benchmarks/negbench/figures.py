@@ -1,0 +1,159 @@
+"""Figures with intervals from the rows of `nein.benchmarks.negbench.results`. Every one is a flat record:
+
+    task, variant, metric, value, low, high, standard_error, n, clusters, n_unscored, and what it is of:
+    kind and direction (retrieval), type (of questions), template (of what was chosen)
+
+Metrics: "recall@k"; "gap@k", recall with original minus recall with negated captions, paired; "accuracy";
+"chance", what a constant scorer gets; "selected", the share of choices that fall on a template; "offered",
+the share of options made with it; "wrong", the share of wrong choices that fall on it. Values are in [-1, 1],
+not scaled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nein import statistics
+from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
+from nein.benchmarks.negbench.retrieval import KS
+from nein.datasets.negbench.records import KINDS, NEGATED, ORIGINAL, TEMPLATES
+from nein.statistics.bootstrap import Resampler, statistic
+from nein.statistics.estimates import Estimate
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
+    """Recall of both kinds in both directions, and the negation gap."""
+    found = []
+    for direction in (TEXT_TO_IMAGE, IMAGE_TO_TEXT):
+        parts = {
+            kind: [row for row in rows if row["direction"] == direction and row["kind"] == kind]
+            for kind in KINDS
+        }
+        for k in KS:
+            name = f"recall@{k}"
+            for kind, own in parts.items():
+                if own:
+                    found.append(_share(own, name, {"metric": name, "kind": kind, "direction": direction}))
+            if all(parts.values()):
+                gap = _gap(parts[ORIGINAL], parts[NEGATED], name)
+                found.append({"metric": f"gap@{k}", "direction": direction, **gap})
+    return found
+
+
+def of_choices(rows: Rows) -> list[dict[str, Any]]:
+    """Accuracy in total and by type, chance, which templates are chosen, and how wrong answers fall."""
+    found = [_share(rows, "credit", {"metric": "accuracy", "type": "all"})]
+    types = [t for t in TEMPLATES if any(row["type"] == t for row in rows)]
+    for type_ in types:
+        own = [row for row in rows if row["type"] == type_]
+        found.append(_share(own, "credit", {"metric": "accuracy", "type": type_}))
+    chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
+    found.append({"metric": "chance", "type": "all", "value": chance, "n": len(rows)})
+    known = [row for row in rows if all(row["templates"])]
+    scored = [row for row in known if row["shares"] is not None]
+    clusters = [row["source"] for row in scored]
+    for template in TEMPLATES:
+        if not any(template in row["templates"] for row in known):
+            continue
+        hits = [_mass(row, template) for row in scored]
+        about = {"metric": "selected", "template": template}
+        found.append({**about, **_entry(_proportion(hits, clusters), len(known) - len(scored))})
+        offered = [row["templates"].count(template) / len(row["templates"]) for row in known]
+        found.append(
+            {"metric": "offered", "template": template, "value": float(np.mean(offered)), "n": len(known)}
+        )
+    for type_ in ["all", *types]:
+        found += _wrong([row for row in known if type_ in ("all", row["type"])], type_)
+    return found
+
+
+def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
+    """Of the choices that are wrong, the share that falls on each template; n is how many are wrong."""
+    unscored = sum(row["shares"] is None for row in rows)
+    rows = [row for row in rows if row["shares"] is not None]
+    total = [1.0 - row["credit"] for row in rows]
+    if sum(total) == 0:
+        return []
+    clusters: list[Hashable] = [row["source"] for row in rows]
+    whole = all(x in (0.0, 1.0) for x in total)  # no ties: every answer is wholly right or wholly wrong
+    resampler = None if whole else Resampler.of(clusters)
+    found = []
+    for template in TEMPLATES:
+        hits = [_mass(row, template) - (row["credit"] if row["type"] == template else 0.0) for row in rows]
+        if resampler is None:
+            own = [(hit, name) for hit, name, w in zip(hits, clusters, total, strict=True) if w]
+            estimate = _proportion([hit for hit, _ in own], [name for _, name in own])
+        else:
+            estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
+            if estimate is not None and estimate.low == estimate.high:  # all alike, which is no certainty
+                estimate = statistics.bounded(replace(estimate, standard_error=0.0), 0.0, 1.0)
+        entry = {**_entry(estimate, unscored), "n": round(sum(total), 3)}
+        found.append({"metric": "wrong", "type": type_, "template": template, **entry})
+    return found
+
+
+def _mass(row: Mapping[str, Any], template: str) -> float:
+    return float(sum(s for s, t in zip(row["shares"], row["templates"], strict=True) if t == template))
+
+
+def _share(rows: Rows, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    scored = [row for row in rows if row[name] is not None]
+    estimate = _proportion([row[name] for row in scored], [row["source"] for row in scored])
+    reasons = Counter(row["reason"] for row in rows if row[name] is None)
+    return {**about, **_entry(estimate, len(rows) - len(scored)), "reasons": dict(reasons.most_common(3))}
+
+
+def _gap(original: Rows, negated: Rows, name: str) -> dict[str, Any]:
+    """The negation gap: original minus negated over the items that have both, paired.
+
+    Where an item has as many captions of the one kind as of the other, the k-th belong together and both have
+    to be scored. Where it has not (a paraphrase was lost), all of its scored captions enter; then
+    the pairing is by picture alone.
+    """
+    kinds: list[dict[str, list[Mapping[str, Any]]]] = [{}, {}]
+    for found, rows in zip(kinds, (original, negated), strict=True):
+        for row in rows:
+            found.setdefault(row["item"], []).append(row)
+    values: tuple[list[float], list[float]] = ([], [])
+    clusters: tuple[list[Hashable], list[Hashable]] = ([], [])
+    n = total = 0
+    for item in {**kinds[0], **kinds[1]}:
+        own = [found.get(item, []) for found in kinds]
+        total += max(map(len, own))
+        if len(own[0]) == len(own[1]):
+            pairs = [pair for pair in zip(*own, strict=True) if all(row[name] is not None for row in pair)]
+            kept = [[pair[side] for pair in pairs] for side in (0, 1)]
+        else:
+            kept = [[row for row in rows if row[name] is not None] for rows in own]
+        if not all(kept):
+            continue
+        n += max(map(len, kept))
+        for side in (0, 1):
+            values[side].extend(row[name] for row in kept[side])
+            clusters[side].extend(own[0][0]["source"] for _ in kept[side])
+    estimate = statistics.difference_of_means(values[0], clusters[0], values[1], clusters[1])
+    if estimate is not None:
+        estimate = replace(statistics.bounded(estimate, -1.0, 1.0), n=n)
+    return _entry(estimate, total - n)
+
+
+def _proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:
+    """Wilson's interval where all values are 0 or 1; with ties' fractions, the mean's, kept within [0, 1]."""
+    if all(value in (0.0, 1.0) for value in values):
+        return statistics.proportion(values, clusters)
+    found = statistics.mean(values, clusters)
+    return None if found is None else statistics.bounded(found, 0.0, 1.0)
+
+
+def _entry(found: Estimate | None, unscored: int) -> dict[str, Any]:
+    keys = ("value", "low", "high", "standard_error")
+    values = {key: None if found is None else getattr(found, key) for key in keys}
+    n, clusters = (0, 0) if found is None else (found.n, found.clusters)
+    return {**values, "n": n, "clusters": clusters, "n_unscored": unscored}

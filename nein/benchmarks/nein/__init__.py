@@ -1,0 +1,1 @@
+"""NeIn: do image editors understand that something is not there?"""

@@ -1,0 +1,84 @@
+"""The negation gap, template by template: what is lost when "Remove the X." is said as "there is no X"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from nein import statistics
+from nein.wording import templates
+
+
+class TemplateGap(NamedTuple):
+    """One row of the breakdown.
+
+    template   Index 0..12 into `templates.NEGATIVE_TEMPLATES`; None for sentences of another form.
+    estimate   Mean of (affirmative - negative) over the pairs, in the unit of the rows' values.
+    low, high  Its 95 % interval, clustered by source image; None with fewer than two source images.
+    n          Pairs: samples scored under both instructions.
+    """
+
+    template: int | None
+    estimate: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def gap_by_template(
+    rows_negative: Iterable[Mapping[str, Any]], rows_affirmative: Iterable[Mapping[str, Any]]
+) -> list[TemplateGap]:
+    """The gap of one editor and metric per template of the negative instruction, in template order.
+
+    rows_negative     Score rows of the negative track: `id`, `value` (None: unscored), `template` (index or
+                      None) and `source_id`.
+    rows_affirmative  Score rows of the affirmative track: `id`, `value`.
+
+    Differences of shares (within [-1, 1]) get intervals within [-1, 1], which are never of length 0. Rows are
+    paired by id; a template without a pair is left out. `score_rows` makes such rows from a run.
+    """
+    affirmative = {row["id"]: row["value"] for row in rows_affirmative}
+    groups: dict[int | None, list[tuple[float, Any]]] = {}
+    for row in rows_negative:
+        other = affirmative.get(row["id"])
+        if row["value"] is not None and other is not None:
+            pair = (float(other) - float(row["value"]), row["source_id"])
+            groups.setdefault(row["template"], []).append(pair)
+    unit = all(-1 <= difference <= 1 for pairs in groups.values() for difference, _ in pairs)
+    found = []
+    for template in sorted(groups, key=lambda index: (index is None, index or 0)):
+        differences, sources = zip(*groups[template], strict=True)
+        estimate = statistics.mean(differences, sources)
+        assert estimate is not None
+        if unit:
+            estimate = statistics.bounded(estimate, -1.0, 1.0)
+        found.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
+    return found
+
+
+def score_rows(
+    edits: Iterable[Mapping[str, Any]], scores: Iterable[Mapping[str, Any]], metric: str
+) -> list[dict[str, Any]]:
+    """Rows for `gap_by_template` from a run's edits.jsonl and scores.jsonl.
+
+    The template is read off the instruction; on an affirmative track it is None throughout.
+    """
+    about = {
+        edit["id"]: {
+            "source_id": edit["source_id"],
+            "template": templates.template_of(edit["instruction"], edit["object"]),
+        }
+        for edit in edits
+    }
+    return [
+        {"id": row["id"], "value": row["value"], **about[row["id"]]}
+        for row in scores
+        if row["metric"] == metric
+    ]
+
+
+def template_name(template: int | None) -> str:
+    """ "No {S} in the image." with X for the object; "another sentence" for None."""
+    return (
+        "another sentence" if template is None else templates.NEGATIVE_TEMPLATES[template].replace("{S}", "X")
+    )

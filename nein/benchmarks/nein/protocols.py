@@ -1,0 +1,208 @@
+"""The two protocols side by side for one finished run: which named quirk moves which figure by how much.
+
+Works from the evidence in scores.jsonl (raw answers, scores of boxes, objects asked about) and the features
+of the Frechet distance. No model is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from metrics.answers import paper_present, paper_removed, parse_yes_no
+from nein import statistics
+from nein.benchmarks.nein import frechet_features
+from nein.benchmarks.nein.runs import RunDir
+
+Rule = Literal["paper", "fixed"]
+
+#: Named quirk -> what the paper's side of it does.
+QUIRKS = {
+    "answers": 'only "No" to the letter removes, only "yes" in any case is present; any other answer counts '
+    "as the opposite",
+    "objects": "every root of a noun chunk as written is an object, pronouns and repetitions included",
+    "reference": "FID against every target once, not against the target of every sample",
+    "denominator": "samples without an edited picture count as failures (constant denominators of the "
+    "scripts)",
+}
+#: Quirks of `--protocol paper`. The denominator of the released scripts is shown beside it: the protocol here
+#: leaves failed edits unscored.
+IN_PROTOCOL = ("answers", "objects", "reference")
+MOVES = {
+    "removal_vqa": ("answers", "denominator"),
+    "retention_vqa": ("answers", "objects", "denominator"),
+    "removal_ovd": ("denominator",),
+    "retention_ovd": ("objects", "denominator"),
+    "fid": ("reference",),
+}
+NOT_FROM_EVIDENCE = {
+    "--article": "the article in the judge's question",
+    "--align": "how the target is compared",
+    "--models.ovd_pad": "the detector's padding",
+    "--models.ovd_backend": "the detector's resize",
+    "--models.vqa_quantization": "the judge's number type",
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which side of every quirk is taken."""
+
+    answers: Rule = "fixed"
+    objects: Rule = "fixed"
+    denominator: Rule = "fixed"
+
+    @classmethod
+    def of(cls, protocol: Rule) -> Rules:
+        return cls(protocol, protocol, "fixed")
+
+
+ALONE = {
+    "answers": Rules(answers="paper"),
+    "objects": Rules(objects="paper"),
+    "denominator": Rules(denominator="paper"),
+}
+
+
+class NoEvidence(ValueError):
+    """The record does not hold what the other protocol needs."""
+
+
+def verdict(metric: str, row: Mapping[str, Any], rules: Rules) -> float | None:
+    """The value of a score row under `rules`; None: unscored. `row`: `value`, `reason`, `detail`.
+
+    Raises NoEvidence when the other protocol's questions were not asked (`--evidence own`).
+    """
+    detail = row["detail"]
+    if str(row["reason"]).startswith("not edited: "):
+        return 0.0 if rules.denominator == "paper" else None
+    if metric == "removal_vqa":
+        if "answer" not in detail:
+            return None
+        if rules.answers == "paper":
+            return float(paper_removed(detail["answer"]))
+        seen = parse_yes_no(detail["answer"])
+        return None if seen is None else float(not seen)
+    if metric == "removal_ovd":
+        return float(detail["score"] <= detail["threshold"]) if "score" in detail else None
+    if metric.startswith("retention_"):
+        return _retention(metric.removeprefix("retention_"), detail, rules)
+    raise AssertionError(f"no protocol changes {metric}")
+
+
+def _retention(kind: str, detail: Mapping[str, Any], rules: Rules) -> float | None:
+    if "before" not in detail:
+        return None
+    if "objects_of" not in detail:
+        if detail["protocol"] != rules.objects or (kind == "vqa" and detail["protocol"] != rules.answers):
+            raise NoEvidence(f"retention_{kind} was scored with --evidence own")
+        objects = detail["objects"]
+    else:
+        objects = detail["objects_of"][rules.objects]
+    if kind == "ovd":
+        objects = list(dict.fromkeys(objects))
+
+    def present(reply: Any) -> bool | None:
+        if kind == "ovd":
+            return bool(reply > detail["threshold"])
+        return paper_present(reply) if rules.answers == "paper" else parse_yes_no(reply)
+
+    before, after = detail["before"], detail["after"]
+    if any(isinstance(before[name], Mapping) for name in objects):  # the judge failed on one
+        return None
+    kept = [name for name in objects if present(before[name]) is True]
+    if not kept or any(isinstance(after[name], Mapping) for name in kept):
+        return None
+    seen = [present(after[name]) for name in kept]
+    return None if None in seen else sum(map(bool, seen)) / len(kept)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What one quirk, or all of a protocol, does to one figure.
+
+    quirk     Name of the quirk, or "all": every quirk of `--protocol paper`.
+    fixed     The figure without, `paper` with it; None where nothing is scored.
+    n_fixed, n_paper   Samples scored either way.
+    flips     Samples whose value differs, or that are scored on one side only; None for FID.
+    change    Paired interval of paper - fixed over the samples scored either way; None for FID.
+    note      Why there is no figure, else empty.
+    """
+
+    metric: str
+    quirk: str
+    fixed: float | None
+    paper: float | None
+    n_fixed: int
+    n_paper: int
+    flips: int | None
+    change: statistics.Estimate | None
+    note: str = ""
+
+
+def shifts(run: RunDir) -> list[Shift]:
+    """Every quirk that concerns a metric of the run, alone and together, metric by metric."""
+    source_of = {row["id"]: row["source_id"] for row in run.read_edits()}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in run.read_scores():
+        if row["metric"] in MOVES:
+            rows.setdefault(row["metric"], []).append(row)
+    found: list[Shift] = []
+    for metric, quirks in MOVES.items():
+        if metric == "fid":
+            found += _fid_shift(run)
+        elif metric in rows:
+            own = [quirk for quirk in quirks if quirk in IN_PROTOCOL]
+            wanted = {quirk: ALONE[quirk] for quirk in quirks}
+            if len(own) > 1:
+                wanted["all"] = Rules.of("paper")
+            found += [_shift(metric, name, rows[metric], rules, source_of) for name, rules in wanted.items()]
+    return found
+
+
+def _shift(
+    metric: str, quirk: str, rows: Sequence[Mapping[str, Any]], rules: Rules, source_of: Mapping[str, str]
+) -> Shift:
+    try:
+        fixed = {row["id"]: verdict(metric, row, Rules()) for row in rows}
+        paper = {row["id"]: verdict(metric, row, rules) for row in rows}
+    except NoEvidence as error:
+        return Shift(
+            metric, quirk, None, None, 0, 0, None, None, f"{error}; score again with --evidence both"
+        )
+    flips = sum(fixed[name] != paper[name] for name in fixed)
+    # A quirk of the denominator changes which samples count, not what any of them is worth.
+    change = None if quirk == "denominator" else statistics.paired_difference(paper, fixed, source_of)
+    n_fixed, n_paper = (sum(value is not None for value in side.values()) for side in (fixed, paper))
+    return Shift(metric, quirk, _mean(fixed.values()), _mean(paper.values()), n_fixed, n_paper, flips, change)
+
+
+def _fid_shift(run: RunDir) -> list[Shift]:
+    kept = frechet_features.read(run)
+    if kept is None or len(kept.ids) < 2:
+        return []
+    from metrics.fid import frechet_distance
+
+    once = kept.unique_targets()
+    if len(once) < 2:
+        return []
+    fixed = frechet_distance(kept.edited, kept.target)
+    paper = frechet_distance(kept.edited, kept.target[once])
+    return [Shift("fid", "reference", fixed, paper, len(kept.ids), len(kept.ids), None, None)]
+
+
+def disagreements(run: RunDir) -> int:
+    """How many stored values differ from what the evidence gives under the run's own protocol: 0 when
+    sound."""
+    protocol = (run.manifest() or {}).get("config", {}).get("protocol", "fixed")
+    wrong = 0
+    for row in run.read_scores():
+        if row["metric"] in MOVES and row["detail"]:
+            wrong += verdict(row["metric"], row, Rules.of(protocol)) != row["value"]
+    return wrong
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None

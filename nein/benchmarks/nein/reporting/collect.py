@@ -1,0 +1,119 @@
+"""Finished runs, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nein.benchmarks.nein import report, runs
+from nein.benchmarks.nein.runs import COMPLETE, RunDir
+from nein.engine.errors import UserError
+from nein.wording import templates
+
+
+@dataclass
+class Run:
+    """One complete run with its records.
+
+    name     What it is called in tables: its editor, with the folder in front where two folders are compared.
+    edits    Sample id -> edit record, in data order.
+    scores   Metric -> sample id -> score row.
+    values   Metric -> sample id -> value or None.
+    summary  As `nein.benchmarks.nein.report.summarise` makes it.
+    """
+
+    directory: RunDir
+    name: str
+    manifest: Mapping[str, Any]
+    edits: dict[str, dict[str, Any]]
+    scores: dict[str, dict[str, dict[str, Any]]]
+    summary: dict[str, Any]
+    values: dict[str, dict[str, float | None]]
+    sources: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def track(self) -> str:
+        return self.directory.track
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}/{self.track}"
+
+    def model(self, kind: str) -> Mapping[str, Any]:
+        """What the manifest says about a loaded model: "editor", "vqa", ...; empty when it was not needed."""
+        return self.manifest.get("models", {}).get(kind, {})
+
+
+def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """(complete runs at or below the paths, labels of the others). All must be on the same data.
+
+    Raises UserError when there is none, or when two were made on different records.
+    """
+    found: dict[Path, RunDir] = {}
+    for path in paths:
+        below = runs.find(path)
+        if not below:
+            raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
+        found |= {run.path.resolve(): run for run in below}
+    complete = [run for run in found.values() if (run.manifest() or {}).get("status") == COMPLETE]
+    unfinished = [run.label for run in found.values() if run not in complete]
+    if not complete:
+        raise UserError(
+            f"None of the {len(found)} runs there is complete ({', '.join(unfinished)}); "
+            "run the stages edit and score first."
+        )
+    several = len({run.out.resolve() for run in complete}) > 1
+    loaded = [read(run, f"{run.out.name}/{run.editor}" if several else run.editor) for run in complete]
+    names: dict[str, int] = {}
+    for run in loaded:
+        names[run.label] = names.get(run.label, 0) + 1
+    for run in loaded:
+        if names[run.label] > 1:
+            run.name = str(run.directory.out / run.directory.editor)
+    hashes = {run.manifest.get("data", {}).get("records_sha256") for run in loaded}
+    if len(hashes) > 1:
+        one, other = loaded[0], next(r for r in loaded if _data(r) != _data(loaded[0]))
+        raise UserError(
+            f"'{one.directory.path}' and '{other.directory.path}' were made on different data; "
+            "report them apart."
+        )
+    order = list(dict.fromkeys(run.name for run in sorted(loaded, key=lambda r: report._order(r.directory))))
+    loaded.sort(key=lambda run: (order.index(run.name), _place(run.track)))
+    return loaded, unfinished
+
+
+def _place(track: str) -> int:
+    """Of a track in tables: the instruction under test first."""
+    return ("negative", "remove", "add").index(track)
+
+
+def read(run: RunDir, name: str) -> Run:
+    """The records of one complete run."""
+    edits, rows = run.read_edits(), run.read_scores()
+    summary, values = report.summarise(run, edits, rows)
+    scores: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        scores.setdefault(row["metric"], {})[row["id"]] = row
+    sources = values.pop("clusters")
+    return Run(
+        run, name, run.manifest() or {}, {e["id"]: e for e in edits}, scores, summary, values, dict(sources)
+    )
+
+
+def affirmative(loaded: Sequence[Run], run: Run) -> Run | None:
+    """The twin of a negative run: the same editor told "Remove the X."."""
+    for other in loaded:
+        if other.name == run.name and other.track == "remove" and run.track == "negative":
+            return other
+    return None
+
+
+def template_of(edit: Mapping[str, Any]) -> int | None:
+    """The template of an edit's negative instruction; None on other tracks and for other sentences."""
+    return templates.template_of(edit["instruction"], edit["object"])
+
+
+def _data(run: Run) -> Any:
+    return run.manifest.get("data", {}).get("records_sha256")

@@ -1,0 +1,1 @@
+"""From a dataclass to a command line: options, presets and configuration files, complaints."""

@@ -1,0 +1,69 @@
+"""Complaints of the option parser, put into sentences for the person at the keyboard."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+from nein.engine.errors import UserError, near_match
+
+EXPECTED = {
+    PositiveInt: "a whole number above 0",
+    NonNegativeInt: "a whole number, 0 or above",
+    PositiveFloat: "a number above 0",
+    NonNegativeFloat: "a number, 0 or above",
+    ClosedUnitInterval: "a number from 0 to 1",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
+
+
+def complaint(
+    error: Exception, flags: Sequence[str], hints: Mapping[str, Any], prog: str = "nein-eval"
+) -> UserError:
+    """jsonargparse's complaint as one sentence that names the value, what is allowed and a near match.
+
+    flags  Every option of the command, with its dashes.
+    hints  Configuration key ("seed", "models.clip") -> its type.
+    command  Whose --help lists the options.
+    """
+    text = str(error)
+    if found := re.search(r"unrecognized arguments: (\S+)", text):
+        word = found.group(1).partition("=")[0]
+        near = near_match(word.replace("_", "-"), flags)
+        guess = f"; did you mean {near}?" if near else f"; see {prog} --help."
+        return UserError(f"Unknown option {word}{guess}")
+    if found := re.search(r"Option '([^']+)' is not accepted", text):
+        keys = [flag.removeprefix("--").replace("-", "_") for flag in flags]
+        near = near_match(found.group(1), keys)
+        guess = f"; did you mean '{near}'?" if near else f"; see {prog} --help for the keys."
+        return UserError(f"Unknown key '{found.group(1)}' in the configuration file{guess}")
+    key = re.search(r'Parser key "([^"]+)"', text)
+    value = re.search(r"(?:Got value|Given value): (.*)", text) or re.search(
+        r"(?:base 10|to float): '([^']*)'|Not of type \w+: (.*) does not conform", text
+    )
+    given = next((part for part in value.groups() if part), "") if value else ""
+    if key and value and (expected := _expected(hints.get(key.group(1)), given)):
+        flag = "--" + key.group(1).replace("_", "-") if "." not in key.group(1) else "--" + key.group(1)
+        return UserError(f"{flag} is '{given}'; it must be {expected}")
+    return UserError(" ".join(text.split()) + f"; see {prog} --help.")
+
+
+def _expected(hint: Any, value: str) -> str | None:
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    if typing.get_origin(hint) is Literal:
+        near = near_match(value, parts)
+        return f"one of {', '.join(parts)}" + (f" (did you mean '{near}'?)" if near else ".")
+    kind = parts[0] if len(parts) == 1 else hint
+    return f"{EXPECTED[kind]}." if kind in EXPECTED else None

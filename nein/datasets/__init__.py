@@ -1,0 +1,1 @@
+"""What a record of each benchmark is, and how it is read."""

@@ -1,0 +1,122 @@
+"""Which objects an image shows and which of the others a question may ask about: co-occurrence over a set.
+
+Source: Alhamoud et al., "Vision-Language Models Do Not Understand Negation" (NegBench), section 3 and
+appendix on data construction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from nein.datasets.negbench.polarity import mentions
+
+NEGATIVES = 3  # absent objects kept per image, as published
+IN_CAPTION = "object not annotated but in a caption, not taken for absent"
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """One image on its way to the data set.
+
+    id         Unique in the set; the seed of everything drawn for the image.
+    path       The image file as the CSV files will name it.
+    captions   Affirmative captions; empty for sets without any (VOC).
+    positives  Objects it shows, distinct, in order of first mention.
+    unsure     Objects that may be there: asked about neither as present nor as absent.
+    negatives  Absent objects, the most plausible first.
+    problem    Why it yields nothing; empty if it does.
+    source_id  The picture it stems from: what intervals are clustered by. Empty: `id`.
+    notes      What happened to it on the way, for the card: counted, never silent.
+    """
+
+    id: str
+    path: str = ""
+    captions: tuple[str, ...] = ()
+    positives: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
+    problem: str = ""
+    source_id: str = ""
+    notes: tuple[str, ...] = ()
+
+    def row(self) -> dict[str, Any]:
+        """A JSON object that `of` turns back; what is empty is left out."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Concepts:
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        return cls(**values)
+
+    def noting(self, *notes: str) -> Concepts:
+        return replace(self, notes=(*self.notes, *notes))
+
+
+class CoOccurrence:
+    """How often two objects are in one image, counted over images and not over instances."""
+
+    def __init__(self, images: Iterable[Sequence[str]] = ()) -> None:
+        self.images: Counter[str] = Counter()
+        self._pairs: dict[str, Counter[str]] = {}
+        for objects in images:
+            self.add(objects)
+
+    def add(self, objects: Sequence[str]) -> None:
+        """Counts one image; an object named twice counts once."""
+        distinct = list(dict.fromkeys(objects))
+        self.images.update(distinct)
+        for name in distinct:
+            self._pairs.setdefault(name, Counter()).update(other for other in distinct if other != name)
+
+    def together(self, first: str, second: str) -> int:
+        """Images that show both."""
+        return self._pairs.get(first, Counter())[second]
+
+    def negatives(
+        self, positives: Sequence[str], count: int = NEGATIVES, never: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """The `count` objects that are most often seen with `positives` and are neither among them nor in
+        `never`.
+
+        Counts are summed over the positives. Ties go to the object seen in more images, then to the alphabet,
+        so that the choice depends on the set alone. An object never seen with any of them is not chosen:
+        fewer than `count` may come back.
+        """
+        present = {*positives, *never}
+        total: Counter[str] = Counter()
+        for name in dict.fromkeys(positives):
+            total.update(self._pairs.get(name, Counter()))
+        ranked = sorted(
+            (name for name in total if name not in present),
+            key=lambda name: (-total[name], -self.images[name], name),
+        )
+        return tuple(ranked[:count])
+
+
+def with_negatives(images: Sequence[Concepts], count: int = NEGATIVES) -> Iterator[Concepts]:
+    """The images of an annotated set with their absent objects filled in, by the statistics of this set.
+
+    An object that is not annotated but named in one of the image's captions is passed over, and noted: "There
+    is no car in the image. A man beside a car." would contradict itself.
+    """
+    seen = CoOccurrence(image.positives for image in images if not image.problem)
+    for image in images:
+        if image.problem:
+            yield image
+        else:
+            absent, said = _absent(seen, image, count)
+            yield replace(image.noting(*[IN_CAPTION] * said), negatives=absent)
+
+
+def _absent(seen: CoOccurrence, image: Concepts, count: int) -> tuple[tuple[str, ...], int]:
+    """The absent objects of an image, and how many a caption speaks of and so are not among them."""
+    text, never = ". ".join(image.captions), list(image.unsure)
+    while True:
+        found = seen.negatives(image.positives, count, never)
+        named = [name for name in found if mentions(text, name)]
+        if not named:
+            return found, len(never) - len(image.unsure)
+        never += named

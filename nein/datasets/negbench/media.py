@@ -1,0 +1,90 @@
+"""Pictures and videos behind the references of a task: files found by name, or scenes drawn on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from nein.datasets.negbench.official import file_name
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError, decode
+
+VIDEO_SUFFIXES = frozenset((".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v"))
+FRAMES = 4
+
+
+class Files:
+    """Pictures and videos on disk.
+
+    root  Where to look (`--image-root`). A reference is tried below it as it stands, then shorter and shorter
+          tails of it, then by its file name alone anywhere below. None: references are paths that exist as
+          they are, relative ones from `beside` (the folder of the file that names them).
+    """
+
+    def __init__(self, root: Path | None = None, beside: Path | None = None) -> None:
+        if root is not None and not root.is_dir():
+            raise UserError(f"There is no folder '{root}'; --image-root names the folder of the pictures.")
+        self.root = root
+        self.beside = beside or Path()
+
+    def path(self, reference: str) -> Path:
+        """The file behind a reference. Raises ImageError when it is missing or its name is not unique."""
+        if self.root is None:
+            found = Path(reference)
+            return found if found.is_absolute() or found.exists() else self.beside / found
+        parts = PurePosixPath(reference.replace("\\", "/")).parts
+        parts = tuple(part for part in parts if part not in ("/", "..", "."))
+        for start in range(len(parts)):
+            candidate = self.root.joinpath(*parts[start:])
+            if candidate.is_file():
+                return candidate
+        named = self._by_name.get(file_name(reference), [])
+        if len(named) == 1:
+            return named[0]
+        if not named:
+            raise ImageError(f"{reference}: there is no file of this name below '{self.root}'")
+        raise ImageError(
+            f"{reference}: {len(named)} files below '{self.root}' have this name; "
+            "give the folder of the right one as --image-root"
+        )
+
+    def exists(self, reference: str) -> bool:
+        """Whether there is such a file."""
+        try:
+            return self.path(reference).is_file()
+        except ImageError:
+            return False
+
+    def frames(self, reference: str) -> list[np.ndarray]:
+        """One picture, or four frames of a video. Raises ImageError."""
+        path = self.path(reference)
+        if path.suffix.lower() in VIDEO_SUFFIXES:
+            from nein.datasets.negbench import video
+
+            return video.frames(path, FRAMES)
+        return [decode(path)]
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Path]]:
+        assert self.root is not None
+        found: dict[str, list[Path]] = {}
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                found.setdefault(name, []).append(Path(folder, name))
+        return found
+
+
+class Drawn:
+    """Pictures that are made when asked for: `draw(reference)` gives an (H, W, 3) uint8 array or a list of
+    them."""
+
+    def __init__(self, draw: Callable[[str], np.ndarray | list[np.ndarray]]) -> None:
+        self._draw = draw
+
+    def frames(self, reference: str) -> list[np.ndarray]:
+        found = self._draw(reference)
+        return found if isinstance(found, list) else [found]

@@ -1,0 +1,264 @@
+"""The CSV files NegBench is released as: read as they are, and written so that its own code reads them.
+
+    retrieval        filepath, captions (the text of a Python list of strings)
+    multiple choice  correct_answer, caption_0 .. caption_3, correct_answer_template, image_path
+    binary           correct_answer, caption_0, caption_1, image_path
+
+Names and values: https://github.com/m1k2zoo/negbench. Files written here carry further columns, which the
+released code ignores: `id`, `source`, `template_0` .. (each option's own template), `positive_objects`,
+`negative_objects`. List cells go through `ast.literal_eval`, which evaluates literals only.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    HYBRID,
+    NEGATION,
+    ORIGINAL,
+    TEMPLATES,
+    Option,
+    Question,
+    RetrievalItem,
+    check_items,
+    check_questions,
+)
+from nein.datasets.negbench.rows import Records
+from nein.engine import atomic
+from nein.engine.errors import UserError
+
+#: The file's word for a template -> ours.
+WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID}
+THEIRS = {ours: theirs for theirs, ours in WORDS.items()}
+#: Templates of the wrong options by position. In the released files about photographs ("real") the right
+#: option is at 0; the released table for "synthetic" has a wrong one there, so it may stand anywhere.
+POSITIONS: Mapping[str, tuple[str | None, ...]] = {
+    "real": (None, HYBRID, AFFIRMATION, NEGATION),
+    "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),
+    "control": (None, None, None, None),  # nothing but affirmations, of which nothing is known
+}
+
+
+def read_retrieval(
+    path: Path, kind: str = ORIGINAL, *, allow_empty: bool = False
+) -> tuple[RetrievalItem, ...]:
+    """The items of a retrieval file. Raises UserError naming file, line and column for what is wrong.
+
+    allow_empty  Take items without a caption, or with an empty one. The released script for paraphrasing
+                 leaves a caption out of its list when the language model's answer cannot be read.
+    """
+    rows = _rows(path, ("filepath", "captions"))
+    names = short_names(_cell(row, "filepath", path, line) for line, row in rows)
+    seen: Counter[str] = Counter()
+    items = []
+    for line, row in rows:
+        image = _cell(row, "filepath", path, line)
+        items.append(
+            RetrievalItem(
+                id=row.get("id") or _name(names[image], seen),
+                image=image,
+                captions=_strings(row["captions"], f"{path}, line {line}, captions"),
+                kind=kind,
+                positives=_optional(row, "positive_objects", path, line),
+                negatives=_optional(row, "negative_objects", path, line),
+                source=row.get("source", names[image]),
+            )
+        )
+    check_items(items, str(path), allow_empty=allow_empty)
+    return tuple(items)
+
+
+def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
+    """The questions of a multiple-choice or binary file, options in the file's order.
+
+    layout  Which of `POSITIONS` ("real", "synthetic", "control") says how the wrong options were made, where
+            the file has no columns `template_0` .. of its own. Binary files say nothing about templates.
+    """
+    rows = _rows(path, ("correct_answer", "caption_0", "caption_1", "image_path"))
+    names = short_names(_cell(row, "image_path", path, line) for line, row in rows)
+    seen: Counter[str] = Counter()
+    questions = []
+    for line, row in rows:
+        image = _cell(row, "image_path", path, line)
+        texts = [row[name] for name in sorted(_captions(row), key=_number)]
+        while texts and not texts[-1]:  # files that mix questions of different length leave cells empty
+            texts.pop()
+        correct = _index(row["correct_answer"], len(texts), f"{path}, line {line}, correct_answer")
+        type_ = _template(row.get("correct_answer_template", ""), f"{path}, line {line}")
+        templates = _templates(row, len(texts), correct, type_, layout, f"{path}, line {line}")
+        questions.append(
+            Question(
+                id=row.get("id") or _name(names[image], seen),
+                image=image,
+                options=tuple(Option(text, kind) for text, kind in zip(texts, templates, strict=True)),
+                correct=correct,
+                type=type_,
+                positives=_optional(row, "positive_objects", path, line),
+                negatives=_optional(row, "negative_objects", path, line),
+                source=row.get("source") or names[image],
+            )
+        )
+    check_questions(questions, str(path))
+    return tuple(questions)
+
+
+def write_retrieval(path: Path, items: Sequence[RetrievalItem]) -> None:
+    """Writes items of one kind, atomically; `read_retrieval` gives them back."""
+    check_items(items, str(path))
+    columns = ["filepath", "captions", "id", "source", "positive_objects", "negative_objects"]
+    _write(path, columns, ([i.image, repr(list(i.captions)), i.id, i.source, *_objects(i)] for i in items))
+
+
+def write_questions(path: Path, questions: Sequence[Question]) -> None:
+    """Writes questions, options in the order they have, atomically; `read_questions` gives them back."""
+    check_questions(questions, str(path))
+    count = max((len(question.options) for question in questions), default=2)
+    numbers = range(count)
+    columns = [
+        "correct_answer", *(f"caption_{k}" for k in numbers), "correct_answer_template", "image_path",
+        "id", "source", *(f"template_{k}" for k in numbers), "positive_objects", "negative_objects",
+    ]  # fmt: skip
+
+    def cells(question: Question) -> list[object]:
+        blank = [""] * (count - len(question.options))
+        return [
+            question.correct,
+            *(option.text for option in question.options),
+            *blank,
+            THEIRS.get(question.type or "", ""),
+            question.image,
+            question.id,
+            question.source,
+            *(THEIRS.get(option.template or "", "") for option in question.options),
+            *blank,
+            *_objects(question),
+        ]
+
+    _write(path, columns, map(cells, questions))
+
+
+def file_name(reference: str) -> str:
+    """The last part of a path of any system: what a picture is recognised by."""
+    parts = _path_parts(reference)
+    return parts[-1] if parts else reference
+
+
+def short_names(references: Iterable[str]) -> dict[str, str]:
+    """Reference -> the shortest end of its path that no other of the references has.
+
+    Mostly the file name; "patient7/study1/view1_frontal.jpg" where, as in CheXpert, every picture has the
+    same one. What stands before such an end depends on the machine the file was made on and names nothing.
+    """
+    parts = {name: _path_parts(name) or (name,) for name in references}
+    found: dict[str, str] = {}
+    waiting, length = list(parts), 0
+    while waiting:
+        length += 1
+        groups: dict[str, list[str]] = {}
+        for name in waiting:
+            groups.setdefault("/".join(parts[name][-length:]), []).append(name)
+        waiting = []
+        for end, own in groups.items():
+            if len(own) == 1 or all(len(parts[name]) <= length for name in own):
+                found |= dict.fromkeys(own, end)
+            else:
+                waiting += own
+    return found
+
+
+def _path_parts(reference: str) -> tuple[str, ...]:
+    path = PureWindowsPath(reference) if "\\" in reference else PurePosixPath(reference)
+    return path.parts[1:] if path.anchor else path.parts
+
+
+def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """(line, row) of every record; the columns `needed` are there."""
+    return [(row.line, row.cells) for row in Records(path, needed)]
+
+
+def _cell(row: Mapping[str, str], column: str, path: Path, line: int) -> str:
+    if not row[column].strip():
+        raise UserError(f"'{path}', line {line}: the column '{column}' is empty.")
+    return row[column].strip()
+
+
+def _name(name: str, seen: Counter[str]) -> str:
+    """An id from a picture's name: "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}#{seen[name]}"
+
+
+def _captions(row: Mapping[str, str]) -> list[str]:
+    return [name for name in row if name.startswith("caption_") and name[8:].isdigit()]
+
+
+def _number(column: str) -> int:
+    return int(column.rpartition("_")[2])
+
+
+def _index(cell: str, count: int, where: str) -> int:
+    try:
+        value = float(cell)  # a file that went through pandas may say "0.0"
+    except ValueError:
+        value = -1.0
+    if not (value.is_integer() and 0 <= value < count):
+        raise UserError(f"{where}: '{cell}' is not the number of an option, 0 to {count - 1}.")
+    return int(value)
+
+
+def _template(word: str, where: str) -> str | None:
+    """Our name for a template, from the file's or our own."""
+    word = word.strip().lower()
+    if not word:
+        return None
+    found = WORDS.get(word, word)
+    if found not in TEMPLATES:
+        raise UserError(f"{where}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
+    return found
+
+
+def _templates(
+    row: Mapping[str, str], count: int, correct: int, type_: str | None, layout: str, where: str
+) -> list[str | None]:
+    if "template_0" in row:
+        return [_template(row.get(f"template_{k}", ""), where) for k in range(count)]
+    known: Sequence[str | None] = [None] * count
+    if type_ is not None and count == len(POSITIONS[layout]) and (correct == 0 or layout == "synthetic"):
+        known = POSITIONS[layout]
+    return [type_ if k == correct else known[k] for k in range(count)]
+
+
+def _optional(row: Mapping[str, str], column: str, path: Path, line: int) -> tuple[str, ...] | None:
+    cell = row.get(column, "")
+    return _strings(cell, f"{path}, line {line}, {column}") if cell.strip() else None
+
+
+def _strings(cell: str, where: str) -> tuple[str, ...]:
+    """The strings of a list cell: "['a', 'b']". Nothing in it is run."""
+    try:
+        value = ast.literal_eval(cell.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = None
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    shown = cell if len(cell) <= 60 else f"{cell[:57]}..."
+    raise UserError(f"{where}: {shown!r} is not a list of strings, such as ['a dog', 'a cat'].")
+
+
+def _objects(record: RetrievalItem | Question) -> tuple[str, str]:
+    return tuple("" if names is None else repr(list(names)) for names in (record.positives, record.negatives))  # type: ignore[return-value]
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    atomic.write_text(path, buffer.getvalue())

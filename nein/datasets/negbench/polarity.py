@@ -1,0 +1,131 @@
+"""Whether a sentence affirms or denies an object, by rule: the check that a paraphrase means what it should.
+
+Rules, not a model: a paraphrase that they cannot follow is refused and counted, which costs a sample and
+never puts a wrong one into the data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from nein.wording.nouns import plural, singular
+
+Polarity = Literal["affirmed", "denied", "missing", "both", "unclear"]
+
+#: A new clause: a denial does not reach across it. Commas that list things do not end a clause.
+_BREAK = re.compile(
+    r"[.;:!?]+"
+    r"|,?\s*\b(?:but|however|although|though|whereas|while|yet|instead(?! of)|and there (?:is|are)|and it)\b"
+    r"|\band\s+(?=(?:does|do|is|are|has|have|contains?|shows?|features?|includes?|lacks?|without|no|not)\b)"
+    r"|,\s*(?=(?:with|without|there|it|this|which|featuring|showing|although|no|not|nor|neither|lacking)\b)"
+)
+#: Words that deny what follows them within the clause.
+_BEFORE = re.compile(
+    r"\b(?:no|not|never|without|neither|nor|none|lacks?|lacking|excludes?|excluding|omits?|omitting"
+    r"|absence of|absent (?:of|an?|any|the)|absent\b[^,;]* (?:is|are)|(?:de)?void of|barren of|bereft of"
+    r"|free (?:of|from)|rid of|rather than|instead of|missing(?: an?| the| any)|cannot|nowhere|minus|sans"
+    r"|zero|hardly|scarcely|lacked|fail(?:s|ed|ing|ure)? to|unaccompanied by"
+    r")\b|n't\b"
+)
+#: Words that deny what stands before them within the clause.
+_BEHIND = re.compile(
+    r"\b(?:is|are|was|were|remains?|appears?)\s+(?:\w+\s+)?(?:absent|missing|excluded|omitted|nowhere)\b"
+    r"|\b(?:is|are|was|were|does|do|can|could)(?:\s+not|n't|not)\b|\bnowhere\b"
+    r"|\bnot (?:present|visible|in|part|seen)\b|^-(?:free|less)\b"
+)
+#: "Without a dog in sight, a cat ...": the comma ends the denial.
+_OPENING = re.compile(
+    r"((?:^|[.;:!?])\s*(?:without|lacking|with no|devoid of|free of|in the absence of)\b[^,.;]*),"
+)
+#: "not only a dog", "is not the only dog": no denial.
+_HARMLESS = re.compile(
+    r"\bnot (?:only|just|merely|simply)\b|\b(?:no|without(?: a)?) doubt\b|\bnothing but\b"
+    r"|\b(?:is|are|was|were)(?: not|n't) (?:alone|(?:the )?only)\b"
+)
+#: A denial denied: "no lack of dogs", "you cannot miss the dog", "dogs are not missing".
+_TWICE = re.compile(
+    r"(?:\b(?:no|not|never|cannot|without|hardly|neither|nor)|n't)\s+(?:\w+\s+){0,2}?"
+    r"(?:lack\w*|shortage|dearth|absen\w+|devoid|void|miss|missing|without|free|exclud\w+|omit\w*|far|fail\w*"
+    r"|fewer|less|hidden|end)\b"
+)
+#: Neither said to be there nor said not to be: "there might be a dog", "everything except a dog".
+_HEDGED = re.compile(
+    r"\b(?:if|whether|perhaps|maybe|possibly|(?:might|may|could|would)\b(?! not)|imagin\w+|resembl\w+"
+    r"|looks? like|except\w*|exception|apart|aside from|other than|save for|but for|besides)\b"
+)
+_HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b(?! not)")
+
+
+def mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
+    """Where a noun stands in a sentence, singular or plural, as whole words; any case."""
+    forms = sorted({form.casefold() for form in (noun, plural(noun), singular(noun))}, key=len, reverse=True)
+    pattern = r"(?<!\w)(?:" + "|".join(re.escape(form) for form in forms) + r")(?!\w)"
+    return [match.span() for match in re.finditer(pattern, sentence.casefold())]
+
+
+def polarity(sentence: str, noun: str) -> Polarity:
+    """How a sentence speaks of a noun; "both" when one mention affirms and another denies, "unclear" when one
+    does neither plainly.
+
+    >>> polarity("A dog runs on the beach, without a cat in sight.", "cat")
+    'denied'
+    """
+    found = {_at(sentence, place) for place in mentions(sentence, noun)}
+    if not found or "unclear" in found:
+        return "unclear" if found else "missing"
+    return "both" if len(found) > 1 else found.pop()
+
+
+def changed(
+    sentence: str,
+    affirmed: Sequence[str],
+    denied: Sequence[str],
+    *,
+    keep_order_of: str | None = None,
+    others: Sequence[str] = (),
+) -> str:
+    """Why a paraphrase may not stand for the original: "" if it may.
+
+    affirmed, denied  What the original says is there, and is not.
+    keep_order_of     The original, if what comes first in it, affirmation or denial, has to come first still.
+    others            Known objects of the picture, there or not, that the original does not speak of.
+    """
+    for noun, wanted in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
+        found = polarity(sentence, noun)
+        if found == "missing":
+            return "an object is lost"
+        if found != wanted:
+            return "polarity unclear" if found == "unclear" else "polarity changed"
+    if any(mentions(sentence, noun) for noun in others):
+        return "an object is added"
+    if keep_order_of is not None and affirmed and denied:
+        if _denial_first(sentence, affirmed, denied) != _denial_first(keep_order_of, affirmed, denied):
+            return "order changed"
+    return ""
+
+
+def _denial_first(sentence: str, affirmed: Sequence[str], denied: Sequence[str]) -> bool:
+    def first(nouns: Sequence[str]) -> int:
+        return min((a for noun in nouns for a, _ in mentions(sentence, noun)), default=len(sentence))
+
+    return first(denied) < first(affirmed)
+
+
+def _at(sentence: str, place: tuple[int, int]) -> Literal["affirmed", "denied", "unclear"]:
+    text = sentence.casefold().replace("\u2019", "'")
+    text = _OPENING.sub(r"\1;", _HARMLESS.sub(lambda match: " " * len(match.group()), text))
+    start, end = 0, len(text)
+    for match in _BREAK.finditer(text):
+        if match.end() <= place[0]:
+            start = match.end()
+        elif match.start() >= place[1]:
+            end = match.start()
+            break
+    before, behind = text[start : place[0]], text[place[1] : end]
+    if _TWICE.search(before) or _TWICE.search(behind) or _HEDGED.search(before):
+        return "unclear"
+    if _HEDGED_BEHIND.search(behind):
+        return "unclear"
+    return "denied" if _BEFORE.search(before) or _BEHIND.search(behind) else "affirmed"

@@ -1,0 +1,189 @@
+"""NegBench's records: a retrieval item, a question with its options, and the tasks they make up.
+
+A picture (or video) is named by a *reference*, a string that the task's `Media`
+(`nein.datasets.negbench.media`) turns into pixels: a path as a file has it, or a name that drawing code
+understands. Nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from nein.engine.errors import UserError, shortlist
+
+ORIGINAL, NEGATED = "original", "negated"
+KINDS = (ORIGINAL, NEGATED)
+AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
+TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)
+
+
+@dataclass(frozen=True)
+class RetrievalItem:
+    """One picture or video with its captions of one kind.
+
+    id         Unique among the items of its kind in a task, and the same for the original and the negated
+               item of a picture: by it the two are paired.
+    image      Reference of the picture.
+    captions   The k-th original and the k-th negated caption of a picture are a pair, where it has as many of
+               the one kind as of the other. Mostly at least one; a released file may have lost some.
+    kind       "original" or "negated".
+    positives  Objects the captions affirm, where known.
+    negatives  Objects the captions deny, where known.
+    source     What resampling treats as one unit; the picture's own id where several share no source.
+    """
+
+    id: str
+    image: str
+    captions: tuple[str, ...]
+    kind: str = ORIGINAL
+    positives: tuple[str, ...] | None = None
+    negatives: tuple[str, ...] | None = None
+    source: str = ""
+
+    @property
+    def cluster(self) -> str:
+        return self.source or self.id
+
+
+@dataclass(frozen=True)
+class Option:
+    """A caption to choose, and how it is made: "affirmation", "negation", "hybrid", or None where unknown."""
+
+    text: str
+    template: str | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which of the options describes the picture?
+
+    id       Unique in its task; the order in which the options are shown derives from it.
+    image    Reference of the picture or video.
+    options  At least two.
+    correct  Index of the right one, as the data have it (0 throughout in the released files).
+    type     Template of the right option, or None where unknown (binary questions).
+    source   What resampling treats as one unit: the picture, of which several questions may be asked.
+    """
+
+    id: str
+    image: str
+    options: tuple[Option, ...]
+    correct: int
+    type: str | None = None
+    positives: tuple[str, ...] | None = None
+    negatives: tuple[str, ...] | None = None
+    source: str = ""
+
+    @property
+    def cluster(self) -> str:
+        return self.source or self.image
+
+
+class Media(Protocol):
+    """Where the pictures of a task come from."""
+
+    def frames(self, reference: str) -> list[np.ndarray]:
+        """The (H, W, 3) uint8 RGB pictures behind a reference: one for a picture, several for a video.
+
+        Raises images.ImageError, with the reason, for what is missing or cannot be decoded.
+        """
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """Retrieval with original captions and with negated ones, over the same pictures.
+
+    name      "coco/retrieval", say: data set, then task. `variant`: "templated" or "rephrased".
+    original  Items of kind "original"; `negated` of kind "negated". Either may be empty.
+    """
+
+    name: str
+    original: tuple[RetrievalItem, ...]
+    negated: tuple[RetrievalItem, ...]
+    media: Media
+    variant: str = "templated"
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def references(self) -> list[str]:
+        """Every distinct picture, in order of first appearance."""
+        return list(dict.fromkeys(item.image for item in (*self.original, *self.negated)))
+
+    @property
+    def sha256(self) -> str:
+        return _digest([*self.original, *self.negated])
+
+
+@dataclass(frozen=True)
+class ChoiceTask:
+    """A set of questions; `kind` is "mcq" or, with two options throughout, "binary"."""
+
+    name: str
+    questions: tuple[Question, ...]
+    media: Media
+    variant: str = "templated"
+    kind: str = "mcq"
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def references(self) -> list[str]:
+        return list(dict.fromkeys(question.image for question in self.questions))
+
+    @property
+    def sha256(self) -> str:
+        return _digest(self.questions)
+
+
+Task = RetrievalTask | ChoiceTask
+
+
+def check_items(items: Sequence[RetrievalItem], where: str, *, allow_empty: bool = False) -> None:
+    """Raises UserError for items of a wrong kind, with an id that occurs twice, or (unless `allow_empty`)
+    without a caption or with an empty one."""
+    _unique([item.id for item in items], where)
+    for item in items:
+        if not allow_empty and (not item.captions or any(not text.strip() for text in item.captions)):
+            raise UserError(f"{where}: item '{item.id}' has an empty caption or none at all.")
+        if item.kind not in KINDS:
+            raise UserError(f"{where}: item '{item.id}' is of kind '{item.kind}', not {' or '.join(KINDS)}.")
+
+
+def check_questions(questions: Sequence[Question], where: str) -> None:
+    """Raises UserError for questions that cannot be asked or answered."""
+    _unique([question.id for question in questions], where)
+    for question in questions:
+        count = len(question.options)
+        if count < 2 or any(not option.text.strip() for option in question.options):
+            raise UserError(f"{where}: question '{question.id}' has an empty option or fewer than two.")
+        if not 0 <= question.correct < count:
+            raise UserError(
+                f"{where}: question '{question.id}' has {count} options and the right answer "
+                f"{question.correct}; it must be from 0 to {count - 1}."
+            )
+        for template in (question.type, *(option.template for option in question.options)):
+            if template is not None and template not in TEMPLATES:
+                raise UserError(
+                    f"{where}: question '{question.id}' names the template '{template}'; "
+                    f"allowed: {', '.join(TEMPLATES)}."
+                )
+
+
+def _unique(ids: Sequence[str], where: str) -> None:
+    twice = [name for name, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise UserError(f"{where}: {len(twice)} ids occur more than once: {shortlist(twice, 3)}.")
+
+
+def _digest(records: Sequence[RetrievalItem | Question]) -> str:
+    """SHA-256 over the records in order, not over pixels."""
+    total = hashlib.sha256()
+    for record in records:
+        total.update(json.dumps(asdict(record), ensure_ascii=False, sort_keys=True).encode() + b"\n")
+    return total.hexdigest()

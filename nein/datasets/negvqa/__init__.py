@@ -1,0 +1,1 @@
+"""NegVQA: questions with their negations, from the hub, files or the drawn world."""

@@ -1,0 +1,322 @@
+"""NegVQA's questions: the embedded miniature ones, a data set on the hub, or a JSON-lines file.
+
+A record holds the question as asked and negated, the options A, B, ... (two in NegVQA), the letters that are
+right for each, the subset, and a picture: the name of a file, its bytes in base64, or (hub) an image cell.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import json
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metrics.letters import LETTERS
+from nein.datasets.negvqa.categories import category_of
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Problems
+from nein.engine import atomic, images
+from nein.engine.errors import UserError
+
+#: Our name of a field -> its name in NegVQA's files.
+FIELDS = {
+    "index": "index",
+    "image": "image",
+    "category": "category",
+    "original_question": "original_question",
+    "negated_question": "negated_question",
+    "original_answer": "original_answer",
+    "negated_answer": "negated_answer",
+}
+VARIANTS = ("original", "negated")
+HUB = "yuhuizhang/NegVQA"
+NANO_QUESTIONS = 640
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question with its negation.
+
+    picture  A file, or a file's bytes.
+    source   Names the picture: questions about one picture are no independent trials.
+    options  Texts behind A, B, ...; `questions` and `answers` (letters) by variant.
+    """
+
+    id: str
+    subset: str
+    picture: Path | bytes
+    source: str
+    options: tuple[str, ...]
+    questions: Mapping[str, str]
+    answers: Mapping[str, str]
+
+    @property
+    def category(self) -> str:
+        return category_of(self.subset)
+
+    def load(self) -> np.ndarray:
+        """(H, W, 3) uint8. Raises `images.ImageError`."""
+        if isinstance(self.picture, bytes):
+            return images.decode(io.BytesIO(self.picture), label=f"the picture of '{self.id}'")
+        return images.decode(self.picture)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """All items in file order, where they come from, and a hash over everything that decides an answer."""
+
+    items: tuple[Item, ...]
+    origin: dict[str, Any] = field(hash=False)
+    sha256: str
+
+
+def load(
+    source: str,
+    *,
+    negated: str | None = None,
+    pictures: str | None = None,
+    split: str = "test",
+    columns: Mapping[str, str] | None = None,
+    questions: int = NANO_QUESTIONS,
+    cache: Path | None = None,
+) -> Questions:
+    """Reads "nano", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file.
+
+    negated   The second of two files that hold `question` and `answer` only ("...-original.jsonl" is
+              `source`); records are joined by `index`.
+    pictures  Folder of the pictures; beside the file by default.
+    columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file. Naming C (as "C") makes it
+              an option.
+    questions How many are drawn for "nano".
+
+    Raises UserError naming the first bad records.
+    """
+    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **dict(columns or {})}
+    for key in columns or {}:
+        if key not in FIELDS and key not in LETTERS:
+            raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
+    if source == "nano":
+        folder = nano(questions, cache or loading.default_cache())
+        rows: Iterable[Mapping[str, Any]] = read_lines(folder / "questions.jsonl")
+        origin: dict[str, Any] = {"kind": "nano", "questions": questions}
+    elif source.startswith("hub:"):
+        name, _, revision = source.removeprefix("hub:").partition("@")
+        folder, rows = Path(), read_hub(name, revision or None, split)
+        origin = {"kind": "hub", "name": name, "revision": revision or None, "split": split}
+    else:
+        file = Path(source).expanduser()
+        if file.is_dir():
+            raise UserError(f"'{source}' is a folder; give the .jsonl file with the questions in it.")
+        folder, rows = file.parent, read_lines(file)
+        origin = {"kind": "file", "file": file.name}
+        if negated is not None:
+            rows = _joined(rows, read_lines(Path(negated).expanduser()), names, source, negated)
+            origin["negated"] = Path(negated).name
+    if columns:
+        origin["columns"] = dict(columns)
+    # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
+    letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
+    folder = Path(pictures).expanduser() if pictures else folder
+    items = _items(rows, names, letters, folder, f"'{source}'")
+    return Questions(items, origin, _hash(items))
+
+
+def nano(count: int, cache: Path) -> Path:
+    """A folder with `count` drawn questions in NegVQA's layout, made on first use. Options are in random
+    order, each letter right for half of the questions of a kind."""
+    from nein.nano.data import world_version
+    from nein.nano.questions import KINDS, iter_questions
+    from nein.nano.scenes import render, rng_for
+
+    code = hashlib.sha256((Path(__file__).parents[2] / "nano" / "questions.py").read_bytes()).hexdigest()
+    folder = cache / f"negvqa-{count}-{world_version()}-{code[:8]}"
+    if (folder / "questions.jsonl").exists():  # written last
+        return folder
+    records = []
+    seen = dict.fromkeys(KINDS, 0)
+    for number, (index, scene, question) in enumerate(iter_questions("val", count)):
+        name = f"images/{index:05d}.png"
+        if not (folder / name).exists():
+            images.write_png(folder / name, render(scene))
+        # Pairs of questions of a kind get one right "A" and one right "B", in random order.
+        first = rng_for("val", seen[question.kind] // 2, f"letters/{question.kind}").random() < 0.5
+        right = "AB"[first ^ (seen[question.kind] % 2)]
+        seen[question.kind] += 1
+        options = [question.right, question.wrong]
+        records.append(
+            {
+                "index": number,
+                "image": name,
+                "category": question.kind,
+                "original_question": question.question,
+                "negated_question": question.negated,
+                **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
+                "original_answer": right,
+                "negated_answer": "AB"[right == "A"],
+            }
+        )
+    atomic.write_text(folder / "questions.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def missing_pictures(items: Sequence[Item]) -> list[str]:
+    """Names of files that are not there."""
+    return [str(i.picture) for i in items if isinstance(i.picture, Path) and not i.picture.is_file()]
+
+
+def _items(
+    rows: Iterable[Mapping[str, Any]],
+    names: Mapping[str, str],
+    possible: Sequence[str],
+    folder: Path,
+    where: str,
+) -> tuple[Item, ...]:
+    found: dict[str, Item] = {}
+    problems = Problems()
+    for number, row in enumerate(rows, start=1):
+        absent = [names[key] for key in (*FIELDS, "A", "B") if row.get(names[key]) in (None, "")]
+        if absent:
+            problems.add(f"without {', '.join(absent)}", f"record {number}")
+            continue
+        texts = [str(row[names[k]]) for k in possible if row.get(names[k]) not in (None, "")]
+        options = tuple(text.strip() for text in texts)
+        letters = LETTERS[: len(options)]
+        answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
+        identity = str(row[names["index"]])
+        facts = [
+            row[names[k]] for k in (*possible, "original_question", "negated_question") if names[k] in row
+        ]
+        if any(isinstance(fact, (list, dict, bool)) for fact in facts):
+            problems.add("whose questions or options are no texts", f"record {number}")
+        elif any(answer not in letters or not answer for answer in answers.values()):
+            problems.add("whose answer is no letter of its options", f"record {number}")
+        elif answers["original"] == answers["negated"]:
+            problems.add("with one answer to both questions", f"record {number}")
+        elif identity in found:
+            problems.add(f"with an {names['index']} that occurs twice", identity)
+        else:
+            try:
+                picture = read_picture(row[names["image"]], folder)
+            except ValueError as error:
+                problems.add(str(error), f"record {number}")
+                continue
+            found[identity] = Item(
+                identity,
+                str(row[names["category"]]),
+                picture,
+                _source(picture, row[names["image"]]),
+                options,
+                {v: str(row[names[f"{v}_question"]]).strip() for v in VARIANTS},
+                answers,
+            )
+    problems.raise_if_any(where)
+    if not found:
+        raise UserError(f"{where} holds no questions.")
+    return tuple(found.values())
+
+
+def _source(picture: Path | bytes, cell: Any) -> str:
+    """A name for a picture: the file as the record names it, or a hash of its bytes. Of a file named from the
+    root, its last name and a hash of the whole one, which nobody else need know."""
+    if isinstance(picture, bytes):
+        return hashlib.sha256(picture).hexdigest()[:20]
+    name = posixpath.normpath(str(cell["path"] if isinstance(cell, Mapping) else cell).replace("\\", "/"))
+    if not Path(name).is_absolute():
+        return name
+    return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def read_picture(cell: Any, folder: Path) -> Path | bytes:
+    """A file below `folder`, or bytes. Raises ValueError saying what is wrong."""
+    if isinstance(cell, Mapping) and isinstance(cell.get("bytes"), bytes):
+        return cell["bytes"]
+    if isinstance(cell, bytes):
+        return cell
+    if isinstance(cell, Mapping) and isinstance(cell.get("path"), str):
+        return folder / cell["path"]
+    if not isinstance(cell, str):
+        raise ValueError("whose picture is neither a file nor bytes")
+    if len(cell) > 300:  # longer than any file's name: the picture itself
+        try:
+            return base64.b64decode(cell, validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError("whose picture is neither a file's name nor base64") from None
+    return folder / cell
+
+
+def read_lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a JSON-lines file. Raises UserError naming the line that is none."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"There is no file '{file}'; --data takes nano, hub:{HUB}, or a .jsonl file."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"'{file}' cannot be read as UTF-8 text: {error}.") from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"'{file}', line {number}, is not JSON: {error.msg}.") from None
+        if not isinstance(row, dict):
+            raise UserError(f"'{file}', line {number}, is not a JSON object.")
+        yield row
+
+
+def _joined(
+    originals: Iterable[Mapping[str, Any]],
+    negations: Iterable[Mapping[str, Any]],
+    names: Mapping[str, str],
+    one: str,
+    other: str,
+) -> Iterator[Mapping[str, Any]]:
+    """Records of two files with `question` and `answer`, joined by index."""
+    by_index = {str(row.get(names["index"])): row for row in negations}
+    for row in originals:
+        twin = by_index.get(str(row.get(names["index"])))
+        if twin is None:
+            raise UserError(f"'{other}' has no question {row.get(names['index'])}, which '{one}' has.")
+        yield {
+            **row,
+            **{names[f"{v}_question"]: r.get("question") for v, r in (("original", row), ("negated", twin))},
+            **{names[f"{v}_answer"]: r.get("answer") for v, r in (("original", row), ("negated", twin))},
+        }
+
+
+def read_hub(name: str, revision: str | None, split: str) -> Iterable[Mapping[str, Any]]:
+    """The records of a data set on the hub, pictures as the bytes of their files. Raises UserError."""
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            "--data hub:... needs the package 'datasets': pip install 'nein[hub]' (or pass a file)."
+        ) from None
+    try:
+        table = datasets.load_dataset(name, split=split, revision=revision)
+    except (OSError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"The data set '{name}' could not be loaded from the hub: {first}") from None
+    for column, feature in table.features.items():
+        if isinstance(feature, datasets.Image):  # the file's own bytes: no second encoding
+            table = table.cast_column(column, datasets.Image(decode=False))
+    return table
+
+
+def _hash(items: Iterable[Item]) -> str:
+    """SHA-256 over ids, words, letters and the names (or bytes) of pictures."""
+    digest = hashlib.sha256()
+    for item in items:
+        facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
+        digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()

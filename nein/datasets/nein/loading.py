@@ -1,0 +1,159 @@
+"""From what `--data` says to a `Dataset`: the nano world, a folder, or a data set on the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nein.datasets.nein.samples import FIELDS, OPTIONAL_FIELDS, Dataset, load_folder
+from nein.engine import atomic
+from nein.engine.errors import UserError
+
+IMAGE_COLUMNS = ("source_image", "sample_image")
+
+
+def load(
+    data: str,
+    *,
+    split: str = "val",
+    annotations: str | None = None,
+    source_images: str | None = None,
+    nein_images: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    cache: Path | None = None,
+) -> Dataset:
+    """Loads "nano", a folder in the official layout, or "hub:OWNER/NAME[@REVISION]".
+
+    columns  Renamed fields. Keys: the five official names, and for the hub also `source_image` and
+             `sample_image`.
+    cache    Where a hub data set is laid out as files, once; the platform's cache folder by default.
+
+    Raises UserError for anything the user can mend.
+    """
+    columns = dict(columns or {})
+    for key in columns:
+        if key not in (*FIELDS, *IMAGE_COLUMNS):
+            raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
+    paths = {
+        "annotations": Path(annotations) if annotations else None,
+        "source_images": Path(source_images) if source_images else None,
+        "nein_images": Path(nein_images) if nein_images else None,
+    }
+    if data == "nano":
+        from nein.nano import data as nano_data
+
+        dataset = load_folder(Path(nano_data.ensure(split)), split=split)
+        return Dataset(dataset.samples, {**dataset.origin, "kind": "nano"}, dataset.records_sha256)
+    if data.startswith("hub:"):
+        name, _, revision = data.removeprefix("hub:").partition("@")
+        root = from_hub(name, revision or None, split, columns, cache or default_cache())
+        dataset = load_folder(
+            root, split=split, source_images=paths["source_images"], nein_images=paths["nein_images"]
+        )
+        origin = {**dataset.origin, "kind": "hub", "name": name, "revision": revision or None}
+        return Dataset(dataset.samples, origin, dataset.records_sha256)
+    fields = {key: value for key, value in columns.items() if key in FIELDS}
+    return load_folder(
+        Path(data),
+        split=split,
+        annotations=paths["annotations"],
+        source_images=paths["source_images"],
+        nein_images=paths["nein_images"],
+        columns=fields,
+    )
+
+
+def reload(origin: Mapping[str, Any]) -> Dataset:
+    """The data set a manifest's `data` entry describes, read again from the files it names."""
+    return load_folder(
+        None,
+        split=origin.get("split", "val"),
+        annotations=Path(origin["annotations"]),
+        source_images=Path(origin["source_images"]),
+        nein_images=Path(origin["nein_images"]),
+        columns=origin.get("columns") or None,
+    )
+
+
+def default_cache() -> Path:
+    """`$NEIN_CACHE`, else the user's cache folder."""
+    import platformdirs
+
+    return Path(os.environ.get("NEIN_CACHE") or platformdirs.user_cache_dir("nein"))
+
+
+def from_hub(name: str, revision: str | None, split: str, columns: Mapping[str, str], cache: Path) -> Path:
+    """Downloads a hub data set with `datasets`, lays it out officially below `cache`, returns that folder."""
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            "--data hub:... needs the package 'datasets': pip install 'nein[hub]' (or pass a folder)."
+        ) from None
+    key = hashlib.sha256(json.dumps([name, revision, split, sorted(columns.items())]).encode()).hexdigest()[
+        :16
+    ]
+    root = cache / "hub" / f"{name.replace('/', '--')}-{split}-{key}"
+    if (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
+        return root
+    try:
+        table = datasets.load_dataset(name, split=split, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(f"The data set '{name}' could not be loaded from the hub: {error}") from None
+    for column, feature in table.features.items():
+        if isinstance(feature, datasets.Image):  # the file's own bytes: no second encoding
+            table = table.cast_column(column, datasets.Image(decode=False))
+    lay_out(table, table.column_names, columns, root, split, where=f"the data set '{name}'")
+    return root
+
+
+def lay_out(
+    rows: Iterable[Mapping[str, Any]],
+    column_names: Iterable[str],
+    columns: Mapping[str, str],
+    root: Path,
+    split: str,
+    *,
+    where: str,
+) -> None:
+    """Writes rows as `<split>.json`, `coco_for_<split>/` and `nein_<split>/` below `root`; images byte for
+    byte.
+
+    An image cell is `{"bytes": ..., "path": ...}`. Without image columns only the annotation file is
+    written, and the folders must be given to `load`. Raises UserError when a column is missing.
+    """
+    present = list(column_names)
+    names = {key: columns.get(key, key) for key in (*FIELDS, *IMAGE_COLUMNS)}
+    missing = [names[key] for key in FIELDS if names[key] not in present]
+    if missing:
+        raise UserError(
+            f"{where} has no column {', '.join(repr(name) for name in missing)}; it has "
+            f"{', '.join(present)}. "
+            "Say which is which with --columns.NAME COLUMN, for example --columns.T_negative prompt."
+        )
+    folders = {"source_image": (f"coco_for_{split}", "COCO"), "sample_image": (f"nein_{split}", "NeIn")}
+    records, written = [], set[Path]()
+    for row in rows:
+        record = {field: str(row[names[field]]) for field in FIELDS}
+        record |= {name: str(row[name]) for name in OPTIONAL_FIELDS if row.get(name) is not None}
+        records.append(record)
+        for key, (folder, stem) in folders.items():
+            if names[key] not in present:
+                continue
+            cell = row[names[key]]
+            if not isinstance(cell, Mapping) or not isinstance(cell.get("bytes"), bytes):
+                raise UserError(f"Column '{names[key]}' of {where} does not hold image files.")
+            plain = Path(record[stem]).name
+            file = root / folder / f"{plain}{_suffix(cell['bytes'])}"
+            if file not in written:
+                written.add(file)
+                atomic.write_bytes(file, cell["bytes"])
+    atomic.write_json(root / f"{split}.json", records)
+
+
+def _suffix(data: bytes) -> str:
+    return ".png" if data.startswith(b"\x89PNG") else ".webp" if data[8:12] == b"WEBP" else ".jpg"

@@ -1,0 +1,312 @@
+"""NeIn's samples: the record, the loader of the official layout, and the check of everything before any work.
+
+The official layout (github.com/tanbuinhat/NeIn) is a JSON array with `COCO, T_original, T_negative,
+T_generated, NeIn` per sample beside two image folders: the COCO sources (the edit's target: the object is
+not there) and the NeIn samples (the editor's input: the object was painted in).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic
+from nein.engine.errors import UserError, near_match, shortlist
+from nein.wording import families, templates
+
+FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
+# What a data set built by `nein-build` may say besides; absent from the official files.
+OPTIONAL_FIELDS = ("family",)
+# What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
+SCORER_FIELDS = {
+    "obj_in_nein",
+    "removal_evaluation_ovd",
+    "removal_evaluation_vqa",
+    "highest_confidence_score",
+    "correct_retention_obj",
+}
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".JPG", ".JPEG", ".PNG")
+TRACKS = ("negative", "remove", "add")
+GUESSES = {
+    "annotations": ("annotation file", ("{split}.json", "nein_{split}.json")),
+    "source_images": ("folder of COCO images", ("coco_for_{split}", "coco_{split}", "coco", "source")),
+    "nein_images": ("folder of NeIn images", ("nein_{split}", "NeIn_{split}", "nein", "NeIn")),
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One NeIn sample.
+
+    id           Stem of the NeIn image: unique, and the key of every file and record.
+    source_id    Stem of the COCO image: up to five samples share one, so intervals are clustered by it.
+    caption      T_original, describes the target.
+    negative     T_negative, the instruction under test.
+    generated    T_generated, "Add a/an OBJECT.", with which the NeIn image was made.
+    object       The object, parsed from `generated` and found in `negative`.
+    template     Index 0..12 into `templates.NEGATIVE_TEMPLATES`, or None for a sentence of another form.
+    source_path  The target of the edit: the COCO image, or, in a family whose object must stay, the NeIn
+                 image.
+    sample_path  The NeIn image: what the editor is given.
+    family       Kind of negation (a label of `families.FAMILIES`), or None where the data set names none.
+    """
+
+    id: str
+    source_id: str
+    caption: str
+    negative: str
+    generated: str
+    object: str
+    template: int | None
+    source_path: Path
+    sample_path: Path
+    family: str | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether the negative sentence says that the object is there, so that the right edit keeps it."""
+        return self.family in families.STAYS
+
+    def instruction(self, track: str) -> str:
+        """The sentence given to the editor, verbatim, on track "negative", "remove" or "add"."""
+        if track == "negative":
+            return self.negative
+        if track == "remove":
+            return templates.removal(self.object)
+        if track == "add":
+            return templates.addition(self.object)
+        raise AssertionError(f"no track {track!r} among {TRACKS}")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All samples in the order of the file, where they came from, and the hash of their records.
+
+    `records_sha256` covers the five fields of every sample in order, not the pixels: those are pinned one by
+    one, by the pixel hash in every record of a run, so that a run need not read gigabytes before it can
+    start.
+    """
+
+    samples: tuple[Sample, ...]
+    origin: dict[str, Any]
+    records_sha256: str
+
+    def select(self, limit: int | None, ids: Sequence[str] | None) -> list[int]:
+        """Indices, in data order, of the first `limit` samples or, with `ids`, of those among the ids."""
+        chosen = list(range(len(self.samples)))
+        if ids:
+            position = {sample.id: index for index, sample in enumerate(self.samples)}
+            for wanted in ids:
+                if wanted not in position:
+                    near = near_match(wanted, position)
+                    guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
+                    raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
+            chosen = sorted({position[wanted] for wanted in ids})
+        return chosen if limit is None else chosen[:limit]
+
+
+class Problems:
+    """Collects everything that is wrong with a data set, so that it can be said at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[str]] = {}
+
+    def add(self, kind: str, what: str) -> None:
+        self._found.setdefault(kind, []).append(what)
+
+    def raise_if_any(self, where: str) -> None:
+        if not self._found:
+            return
+        lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._found.items()]
+        total = sum(len(items) for items in self._found.values())
+        head = f"{where} has {total} problem{'s' * (total > 1)}; mend these first:"
+        raise UserError("\n".join([head, *lines]))
+
+
+def load_folder(
+    root: Path | None,
+    *,
+    split: str = "val",
+    annotations: Path | None = None,
+    source_images: Path | None = None,
+    nein_images: Path | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Reads the official layout under `root`; each of the three paths may be given instead of guessed.
+
+    root     Folder with `<split>.json`, `coco_for_<split>/` (or `coco/`, ...) and `nein_<split>/` (or
+             `nein/`, ...).
+    columns  Official field name -> name in this file, for files that call a field something else.
+
+    Raises UserError naming every problem of the records at once. Images are only looked for by
+    `validate_images`.
+    """
+    if root is not None and not root.is_dir():
+        raise UserError(
+            f"There is no data folder '{root}'; --data takes a folder in NeIn's official layout, "
+            "'hub:OWNER/NAME' or 'nano'."
+        )
+    file = annotations or _guess(root, "annotations", split)
+    coco = source_images or _guess(root, "source_images", split)
+    nein = nein_images or _guess(root, "nein_images", split)
+    for folder in (coco, nein):
+        if not folder.is_dir():
+            raise UserError(f"'{folder}' is not a folder of images.")
+    records = atomic.read_json(file)
+    if not isinstance(records, list):
+        raise UserError(f"'{file}' must hold a JSON array with one object per sample, not {_kind(records)}.")
+    origin = {
+        "kind": "folder",
+        "split": split,
+        "annotations": str(file.resolve()),
+        "source_images": str(coco.resolve()),
+        "nein_images": str(nein.resolve()),
+        "columns": dict(columns or {}),
+    }
+    return build(records, coco, nein, where=f"'{file}'", columns=columns, origin=origin)
+
+
+def build(
+    records: Sequence[Any],
+    source_images: Path,
+    nein_images: Path,
+    *,
+    where: str,
+    columns: Mapping[str, str] | None = None,
+    origin: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Samples from records already parsed; every fault of every record is collected into one UserError."""
+    names = {field: (columns or {}).get(field, field) for field in FIELDS}
+    coco_files, nein_files = _images_by_stem(source_images), _images_by_stem(nein_images)
+    problems, seen, samples = Problems(), set[str](), list[Sample]()
+    for index, record in enumerate(records):
+        fields = _fields(record, index, names, problems)
+        if fields is None:
+            continue
+        label, source_id = fields["NeIn"], fields["COCO"]
+        if label in seen:
+            problems.add("duplicate id", label)
+            continue
+        seen.add(label)
+        try:
+            noun = templates.object_of(fields["T_generated"], fields["T_negative"])
+        except ValueError as error:
+            problems.add("unusable sentence", f"{label} ({error})")
+            continue
+        family = fields.get("family")
+        if family is not None and family not in families.FAMILIES:
+            near = near_match(family, families.FAMILIES)
+            guess = f" (did you mean {near!r}?)" if near else ""
+            problems.add("unknown negation family", f"{family!r} in {label}{guess}")
+            continue
+        sample_path = nein_files.get(label, nein_images / f"{label}.jpg")
+        target = coco_files.get(source_id, source_images / f"{source_id}.jpg")
+        samples.append(
+            Sample(
+                id=label,
+                source_id=source_id,
+                caption=fields["T_original"],
+                negative=fields["T_negative"],
+                generated=fields["T_generated"],
+                object=noun,
+                template=templates.template_of(fields["T_negative"], noun),
+                source_path=sample_path if family in families.STAYS else target,
+                sample_path=sample_path,
+                family=family,
+            )
+        )
+    problems.raise_if_any(where)
+    if not samples:
+        raise UserError(f"{where} has no samples.")
+    return Dataset(tuple(samples), dict(origin or {}), records_hash(samples))
+
+
+def records_hash(samples: Iterable[Sample]) -> str:
+    """SHA-256 hex over the five official fields of every sample, and its family if it has one, in order."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
+        row += [sample.family] if sample.family else []
+        digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def validate_images(samples: Iterable[Sample], where: str) -> None:
+    """Names every missing, empty or unreadable image of the samples at once, by opening each header.
+
+    Pixels are not decoded here: 48,364 full decodes would take many minutes. A picture truncated behind an
+    intact header is found when it is decoded, and its sample is then unscored with that reason.
+    """
+    from nein.engine.images import ImageError, probe
+
+    problems, checked = Problems(), set[Path]()
+    for sample in samples:
+        for role, path in (("COCO image", sample.source_path), ("NeIn image", sample.sample_path)):
+            if path in checked:
+                continue
+            checked.add(path)
+            if not path.is_file():
+                problems.add(f"missing {role}", str(path))
+                continue
+            try:
+                probe(path)
+            except ImageError as error:
+                problems.add(f"unreadable {role}", str(error))
+    problems.raise_if_any(where)
+
+
+def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problems) -> dict[str, str] | None:
+    if not isinstance(record, dict):
+        problems.add("record that is not an object", f"number {index} is {_kind(record)}")
+        return None
+    label = str(record.get(names["NeIn"], f"number {index}"))
+    good = True
+    for unknown in sorted(set(record) - set(names.values()) - SCORER_FIELDS - set(OPTIONAL_FIELDS)):
+        near = near_match(unknown, names.values())
+        guess = f" (did you mean {near!r}?)" if near else ""
+        problems.add("unknown field", f"{unknown!r} in {label}{guess}")
+        good = False
+    for name in names.values():
+        value = record.get(name)
+        if name not in record:
+            problems.add("missing field", f"{name!r} in {label}")
+        elif not isinstance(value, str) or not value.strip():
+            problems.add("field that is not a non-empty text", f"{name!r} in {label} is {value!r:.60}")
+        else:
+            continue
+        good = False
+    if not good:
+        return None
+    fields = {field: record[name].strip() for field, name in names.items()}
+    for name in OPTIONAL_FIELDS:
+        if record.get(name) is not None:
+            fields[name] = str(record[name])
+    for field in ("COCO", "NeIn"):  # they become file names: nothing that could leave the folder
+        if fields[field] != Path(fields[field]).name or fields[field].startswith("."):
+            problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")
+            return None
+    return fields
+
+
+def _images_by_stem(folder: Path) -> dict[str, Path]:
+    files = sorted(path for path in folder.iterdir() if path.suffix in IMAGE_SUFFIXES)
+    return {path.stem: path for path in files}
+
+
+def _guess(root: Path | None, key: str, split: str) -> Path:
+    what, names = GUESSES[key]
+    options = [name.format(split=split) for name in names]
+    if root is not None:
+        for name in options:
+            if (root / name).exists():
+                return root / name
+    place = f"'{root}' has no {what} ({' or '.join(options)})" if root else f"No {what} was given"
+    raise UserError(f"{place}; name it with --{key.replace('_', '-')}.")
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,121 @@
+"""What is known about unchanging pictures, kept on disk: features of targets, answers about unedited samples.
+
+Entries are addressed by content: a *space* names model weights, preprocessing and number type, a *key* the
+pixels (and the question). Entries of one block of samples live in one small file per space, written
+atomically, so several processes and commands can share a cache. The block is part of the address because a
+network's last bits depend on what else is in the batch: without it a result could depend on what had been
+cached before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from nein.engine import atomic
+
+log = logging.getLogger(__name__)
+
+
+def scope_of(ids: Iterable[str]) -> str:
+    """The address of a block: 16 hex digits of SHA-256 over its sample ids in order."""
+    return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()[:16]
+
+
+class _Shards:
+    """Spaces of one scope in memory, read from disk when first asked for, written by `flush`."""
+
+    suffix = ""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._scope = "none"
+        self._spaces: dict[str, dict[str, Any]] = {}
+        self._changed: set[str] = set()
+
+    def open(self, scope: str) -> None:
+        """Turns to another block; what was put and not flushed is dropped."""
+        self._scope = scope
+        self._spaces, self._changed = {}, set()
+
+    def flush(self) -> None:
+        """Writes every changed space, whole."""
+        for space in sorted(self._changed):
+            atomic.write_bytes(self._path(space), self._encode(self._spaces[space]))
+        self._changed = set()
+
+    def _lookup(self, space: str, key: str) -> Any:
+        return self._load(space).get(key)
+
+    def _store(self, space: str, key: str, value: Any) -> None:
+        self._load(space)[key] = value
+        self._changed.add(space)
+
+    def _load(self, space: str) -> dict[str, Any]:
+        if space not in self._spaces:
+            path = self._path(space)
+            entries: dict[str, Any] = {}
+            if path.is_file():
+                try:
+                    entries = self._decode(path.read_bytes())
+                except (OSError, ValueError, safetensors.SafetensorError) as error:
+                    log.warning("cache file %s is damaged and is made again (%s)", path, error)
+            self._spaces[space] = entries
+        return self._spaces[space]
+
+    def _path(self, space: str) -> Path:
+        folder = hashlib.sha256(space.encode()).hexdigest()[:24]
+        return self.root / folder / f"{self._scope}{self.suffix}"
+
+    def _encode(self, entries: dict[str, Any]) -> bytes:
+        raise AssertionError("abstract")
+
+    def _decode(self, data: bytes) -> dict[str, Any]:
+        raise AssertionError("abstract")
+
+
+class FeatureCache(_Shards):
+    """`metrics.base.FeatureStore` on disk: float32 arrays, in safetensors files."""
+
+    suffix = ".safetensors"
+
+    def get(self, space: str, key: str) -> np.ndarray | None:
+        return self._lookup(space, key)
+
+    def put(self, space: str, key: str, value: np.ndarray) -> None:
+        self._store(space, key, np.ascontiguousarray(value, dtype=np.float32))
+
+    def _encode(self, entries: dict[str, Any]) -> bytes:
+        return safetensors.numpy.save(entries)
+
+    def _decode(self, data: bytes) -> dict[str, Any]:
+        return safetensors.numpy.load(data)
+
+
+class RecordCache(_Shards):
+    """`metrics.base.RecordStore` on disk: JSON objects."""
+
+    suffix = ".json"
+
+    def get(self, space: str, key: str) -> dict[str, Any] | None:
+        return self._lookup(space, key)
+
+    def put(self, space: str, key: str, value: dict[str, Any]) -> None:
+        self._store(space, key, json.loads(json.dumps(value)))
+
+    def _encode(self, entries: dict[str, Any]) -> bytes:
+        return json.dumps(entries, ensure_ascii=False, allow_nan=False).encode()
+
+    def _decode(self, data: bytes) -> dict[str, Any]:
+        entries = json.loads(data)
+        if not isinstance(entries, dict) or not all(isinstance(value, dict) for value in entries.values()):
+            raise ValueError("not an object of objects")
+        return entries

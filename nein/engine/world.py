@@ -1,0 +1,86 @@
+"""Which process this is and how many there are; alone unless `accelerate launch` (or torchrun) started us."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from nein.engine.errors import UserError
+
+
+@dataclass
+class World:
+    """`rank` of `size` processes. `barrier()` waits for all of them; without others it does nothing."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    _state: Any = None
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        if self._state is not None:
+            import torch
+
+            # The gloo group is used also on GPUs: we only ever synchronise, and it needs no device memory.
+            torch.distributed.barrier()
+
+    def device(self, wanted: str) -> str:
+        """The device of this process: `auto` is its GPU (cuda, or Apple's mps) if there is one, else cpu.
+
+        Raises UserError for a CUDA device where there is none.
+        """
+        if wanted in ("cpu", "mps"):
+            return wanted
+        import torch
+
+        if wanted.startswith("cuda"):
+            if not torch.cuda.is_available():
+                raise UserError(
+                    f"--device is '{wanted}', but this PyTorch sees no CUDA device; use --device cpu."
+                )
+            if wanted != "cuda" or self.size == 1:
+                return wanted
+        if torch.cuda.is_available():
+            return f"cuda:{self.local_rank}" if self.size > 1 else "cuda"
+        if torch.backends.mps.is_available():
+            return "mps"
+        return "cpu"
+
+    def workers(self, device: str) -> int:
+        """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU.
+
+        On a CPU it also fixes PyTorch to one thread per block, so that the number of cores or processes
+        decides the time and never a bit of the result.
+        """
+        if device != "cpu":
+            return 1
+        import torch
+
+        torch.set_num_threads(1)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // self.size)
+
+    def close(self) -> None:
+        if self._state is not None:
+            self._state.destroy_process_group()
+            self._state = None
+
+
+def from_environment() -> World:
+    """Joins the process group announced by the launcher's environment, or returns a world of one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size <= 1:
+        return World()
+    from accelerate import PartialState
+
+    # Ranks may finish a stage hours apart (a resumed run, an uneven machine): do not time out on them.
+    state = PartialState(cpu=True, timeout=timedelta(days=7))
+    return World(
+        rank=state.process_index, size=state.num_processes, local_rank=state.local_process_index, _state=state
+    )

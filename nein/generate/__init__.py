@@ -1,0 +1,1 @@
+"""Making data: NeIn, NegBench and NegVQA from captioned or annotated images."""

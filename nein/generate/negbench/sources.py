@@ -1,0 +1,219 @@
+"""Where images, captions and objects come from: COCO, VOC2007, captioned images, the nano world."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from nein.datasets.negbench.concepts import Concepts, with_negatives
+from nein.datasets.negbench.media import VIDEO_SUFFIXES
+from nein.engine import atomic
+from nein.engine.errors import UserError
+from nein.generate.negbench.config import BuildConfig
+from nein.generate.nein.sources import captioned_lines
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+NO_CAPTION = "no caption"
+NO_OBJECT = "no annotated object"
+BAD_FILE = "the annotation cannot be read"
+BAD_TEXT = "the caption cannot be read"
+BAD_NAME = "the name of the file is no text"
+
+
+def load(config: BuildConfig) -> Iterator[Concepts]:
+    """The images of `config.source`, in order. Raises UserError for a source that cannot be read."""
+    readers: dict[str, Callable[[BuildConfig], Iterator[Concepts]]] = {
+        "nano": _nano,
+        "coco": _coco,
+        "voc": _voc,
+        "captions": _captioned,
+        "pairs": _pairs,
+    }
+    return readers[config.source](config)
+
+
+def root(config: BuildConfig) -> Path | None:
+    """The folder that the images' paths are relative to; None for pictures that are drawn or made."""
+    if config.source in ("nano", "pairs") and config.captions is None:
+        return None
+    if config.images is not None:
+        folder = Path(config.images)
+    elif config.source == "voc":
+        folder = Path(str(config.instances)) / "JPEGImages"
+    else:
+        given = Path(str(config.captions or config.instances))
+        folder = given if given.is_dir() else given.parent
+    if not folder.is_dir():
+        raise UserError(f"There is no folder '{folder}' with images; name it with --images.")
+    return folder
+
+
+def _nano(config: BuildConfig) -> Iterator[Concepts]:
+    from nein.datasets.negbench import drawn
+
+    yield from drawn.concepts(config.split, config.scenes)
+
+
+def _coco(config: BuildConfig) -> Iterator[Concepts]:
+    """COCO's JSON files: objects by instances, captions by image; an image without a caption yields questions
+    only."""
+    captions: dict[Any, list[str]] = {}
+    if config.captions is not None:
+        for row in _list(_object(config.captions), "annotations", config.captions):
+            if isinstance(row.get("caption"), str):
+                captions.setdefault(_key(row, "image_id", config.captions), []).append(_clean(row["caption"]))
+    listing = config.instances if config.instances is not None else config.captions
+    content = _object(str(listing))
+    kinds = _list({"categories": [], **content}, "categories", str(listing))
+    names = {_key(row, "id", str(listing)): _clean(str(row.get("name"))) for row in kinds}
+    objects: dict[Any, dict[str, None]] = {}
+    if config.instances is not None:
+        for row in _list(content, "annotations", config.instances):
+            name = names.get(_key(row, "category_id", config.instances))
+            if name is None:
+                raise UserError(
+                    f"'{listing}': an annotation names the unknown category {row.get('category_id')}."
+                )
+            objects.setdefault(_key(row, "image_id", config.instances), {})[name] = None
+    images = []
+    for row in _list(content, "images", str(listing)):
+        if not isinstance(row.get("file_name"), str) or "id" not in row:
+            raise UserError(f"'{listing}' has an image without 'id' or 'file_name': {row!r:.80}")
+        key = _key(row, "id", str(listing))
+        said = tuple(dict.fromkeys(text for text in captions.get(key, []) if text))
+        shown = tuple(objects.get(key, {}))
+        path, problem = _name(row["file_name"])
+        if config.concepts == "annotations" and not shown:
+            problem = problem or NO_OBJECT
+        elif config.concepts == "llm" and not said:
+            problem = problem or NO_CAPTION
+        images.append(Concepts(Path(path).stem, path, said, shown, problem=problem))
+    yield from with_negatives(images, config.negatives) if config.concepts == "annotations" else images
+
+
+def _voc(config: BuildConfig) -> Iterator[Concepts]:
+    """PASCAL VOC's XML files. Objects marked difficult are neither asked about nor taken for absent."""
+    folder = Path(str(config.instances))
+    annotations = folder / "Annotations"
+    if not annotations.is_dir():
+        raise UserError(f"'{folder}' has no folder Annotations; give VOC2007's folder as --instances.")
+    if config.image_set is not None:
+        listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
+        if not listing.is_file():
+            raise UserError(f"There is no list '{listing}'; see --image-set.")
+        try:
+            lines = listing.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"The list '{listing}' cannot be read ({error}).") from None
+        stems = [line.split()[0] for line in lines if line.strip()]
+    else:
+        stems = sorted(path.stem for path in annotations.glob("*.xml"))
+    yield from with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.negatives)
+
+
+def _voc_image(path: Path) -> Concepts:
+    try:
+        tree = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError, ValueError, LookupError):  # the last two: an unknown encoding
+        return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
+    sure, unsure = dict[str, None](), dict[str, None]()
+    for found in tree.iter("object"):
+        name = (found.findtext("name") or "").strip()
+        if name:
+            (unsure if (found.findtext("difficult") or "0").strip() == "1" else sure)[name] = None
+    return Concepts(
+        path.stem,
+        (tree.findtext("filename") or f"{path.stem}.jpg").strip(),
+        positives=tuple(sure),
+        unsure=tuple(name for name in unsure if name not in sure),
+        problem="" if sure else NO_OBJECT,
+    )
+
+
+def _captioned(config: BuildConfig) -> Iterator[Concepts]:
+    """Captioned images: COCO captions JSON, a JSONL file, or a folder with X.txt beside X.jpg at any depth
+    (as img2dataset writes CC12M). The last two are read as a stream."""
+    path = Path(str(config.captions))
+    if path.is_dir():
+        yield from _folder(path, (*SUFFIXES, *VIDEO_SUFFIXES) if config.thing == "video" else SUFFIXES)
+    elif path.suffix == ".jsonl" and path.is_file():
+        for name, said in captioned_lines(path):
+            yield _captions_of(name, said)
+    elif path.suffix == ".json" and path.is_file():
+        yield from _coco(config)
+    else:
+        raise UserError(f"--captions '{path}' is neither a .json or .jsonl file nor a folder that is there.")
+
+
+def _folder(folder: Path, endings: tuple[str, ...]) -> Iterator[Concepts]:
+    def unreadable(error: OSError) -> None:
+        raise UserError(f"The folder '{error.filename}' cannot be read ({error.strerror}).")
+
+    for place, folders, names in os.walk(folder, onerror=unreadable):
+        folders.sort()
+        texts = {Path(name).stem for name in names if name.endswith(".txt")}
+        for name in sorted(names):
+            if not name.lower().endswith(endings):
+                continue
+            path = Path(place, name).relative_to(folder)
+            said, problem = "", ""
+            if path.stem in texts:
+                try:
+                    said = Path(place, f"{path.stem}.txt").read_text(encoding="utf-8", errors="replace")
+                except OSError as error:
+                    problem = f"{BAD_TEXT}: {error.strerror or error}"
+            yield _captions_of(path.as_posix(), [said], problem)
+
+
+def _captions_of(name: str, texts: list[str], problem: str = "") -> Concepts:
+    said = tuple(dict.fromkeys(clean for text in texts if (clean := _clean(text))))
+    name, odd = _name(name)
+    problem = odd or problem or ("" if said else NO_CAPTION)
+    return Concepts(str(Path(name).with_suffix("")), name, said, problem=problem)
+
+
+def _clean(text: str) -> str:
+    """White space made single; halves of characters, as JSON may spell them, replaced."""
+    return " ".join(text.split()).encode("utf-8", "replace").decode()
+
+
+def _name(name: str) -> tuple[str, str]:
+    """(the name of a file as it can be written, what is wrong with it)."""
+    written = name.encode("utf-8", "backslashreplace").decode()
+    return (name, "") if written == name and Path(name).name else (written or "?", BAD_NAME)
+
+
+def _key(row: dict[str, Any], name: str, path: str) -> float | str:
+    """An id of COCO's files."""
+    value = row.get(name)
+    if not isinstance(value, int | float | str):
+        raise UserError(f"'{path}' has an entry whose '{name}' is no number or text: {row!r:.80}")
+    return value
+
+
+def _pairs(config: BuildConfig) -> Iterator[Concepts]:
+    """What pairs start from: captioned pictures for an editor, numbers for a model that draws."""
+    if not config.edits:
+        for index in range(config.scenes):
+            yield Concepts(f"pair-{index:06d}", "")
+    elif config.captions is not None:
+        yield from (_coco if config.instances is not None else _captioned)(config)
+    else:
+        yield from _nano(config)
+
+
+def _object(path: str) -> dict[str, Any]:
+    content = atomic.read_json(Path(path))
+    if not isinstance(content, dict):
+        raise UserError(f"'{path}' must hold a JSON object with the lists 'images' and 'annotations'.")
+    return content
+
+
+def _list(content: dict[str, Any], key: str, path: str) -> list[dict[str, Any]]:
+    rows = content.get(key)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"'{path}' must hold a list of objects '{key}', as COCO's files do.")
+    return rows

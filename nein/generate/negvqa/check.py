@@ -1,0 +1,136 @@
+"""`nein-negvqa check FILE...`: from the ticks of a check sheet to the accuracy of the conversion."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic
+from nein.engine.errors import UserError
+from nein.statistics.estimates import exact_interval
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What one person found.
+
+    right, wrong, open  Items by verdict; open ones have none and are in no figure.
+    accuracy, low, high Share of right ones among those checked, with Clopper-Pearson's 95 % interval; None
+                        without a checked item. The interval is that of a simple random sample of items, which
+                        the sheet is; it does not count on questions about one picture being alike.
+    errors              Wrong items by kind.
+    """
+
+    sheet: str
+    checker: str
+    population: int
+    right: int
+    wrong: int
+    open: int
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    errors: dict[str, int]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """An exported file, checked. Raises UserError."""
+    from nein.generate.negvqa.sheet import ERRORS, FORMAT
+
+    found = atomic.read_json(path)
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise UserError(f"'{path}' is no check exported from a sheet of nein-negvqa build (check.html).")
+    items = found.get("items")
+    if not isinstance(items, dict) or not isinstance(found.get("population"), int):
+        raise UserError(f"'{path}' has lost its items; export it from the sheet again.")
+    for name, mark in items.items():
+        verdict = mark.get("verdict") if isinstance(mark, dict) else "?"
+        error = mark.get("error") if isinstance(mark, dict) else None
+        if verdict not in ("right", "wrong", None) or (verdict == "wrong") != (error in ERRORS):
+            raise UserError(
+                f"'{path}', item '{name}': {mark!r:.80} is no tick of the sheet; export it again."
+            )
+    return found
+
+
+def evaluate(found: Mapping[str, Any]) -> Checked:
+    """The figures of a file from `read`."""
+    marks = list(found["items"].values())
+    verdicts = Counter(mark["verdict"] for mark in marks)
+    right, wrong = verdicts["right"], verdicts["wrong"]
+    low, high = exact_interval(right, right + wrong) if right + wrong else (None, None)
+    return Checked(
+        sheet=str(found.get("sheet", "")),
+        checker=str(found.get("checker") or ""),
+        population=found["population"],
+        right=right,
+        wrong=wrong,
+        open=verdicts[None],
+        accuracy=right / (right + wrong) if right + wrong else None,
+        low=low,
+        high=high,
+        errors=dict(Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")),
+    )
+
+
+def describe(checked: Checked) -> str:
+    """The figures in words."""
+    from nein.generate.negvqa.sheet import ERRORS
+
+    n = checked.right + checked.wrong
+    who = f"{checked.checker}: " if checked.checker else ""
+    if checked.accuracy is None or checked.low is None or checked.high is None:
+        return f"{who}none of {checked.open} items is ticked yet.\n"
+    lines = [
+        f"{who}{checked.right} of {n} checked conversions are right: {100 * checked.accuracy:.1f} % "
+        f"(95 % interval {100 * checked.low:.1f} to {100 * checked.high:.1f}, Clopper-Pearson), "
+        f"a random sample of {checked.population}; {checked.open} not ticked."
+    ]
+    lines += [f"  {count:4d} wrong: {ERRORS[kind]}" for kind, count in sorted(checked.errors.items())]
+    return "\n".join(lines) + "\n"
+
+
+def agreement(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """How far two people agree on the items both have ticked."""
+    from nein.statistics.agreement import cohen_kappa
+
+    values = [
+        {name: float(m["verdict"] == "right") for name, m in one["items"].items() if m["verdict"]}
+        for one in (first, second)
+    ]
+    both = values[0].keys() & values[1].keys()
+    if not both:
+        return "No item was ticked by both.\n"
+    same = sum(values[0][name] == values[1][name] for name in both)
+    kappa = cohen_kappa(values[0], values[1], {name: name for name in both})
+    text = f"Both ticked {len(both)} items and agree on {same}"
+    if kappa is None or kappa.low is None or kappa.high is None:
+        return f"{text}; Cohen's kappa does not exist where both always say the same.\n"
+    return f"{text}; Cohen's kappa {kappa.value:.2f} ({kappa.low:.2f} to {kappa.high:.2f}).\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `nein-negvqa check argv`. Raises UserError."""
+    parser = argparse.ArgumentParser(
+        prog="nein-negvqa check",
+        description="Accuracy of a conversion from the exported ticks of its check sheet, with its interval.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="one per person who checked")
+    parser.add_argument("--out", type=Path, default=None, help="also write the figures to this JSON file")
+    arguments = parser.parse_args(list(argv))
+    found = [read(path) for path in arguments.files]
+    sheets = {one["sheet"] for one in found}
+    if len(sheets) > 1:
+        raise UserError("The files are ticks of different sheets; give those of one sheet at a time.")
+    figures = [evaluate(one) for one in found]
+    text = "".join(map(describe, figures))
+    if len(found) == 2:
+        text += agreement(*found)
+    if arguments.out is not None:
+        atomic.write_json(arguments.out, [asdict(one) for one in figures])
+    print(text, end="", flush=True)
+    return 0

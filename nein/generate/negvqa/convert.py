@@ -1,0 +1,64 @@
+"""From many options to two: which wrong option stays, and which letter is right."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nein.engine.seeds import sample_seed
+from nein.generate.negvqa.sources import Choice
+
+
+def wrong_option(item: Choice, seed: int) -> str:
+    """One of the wrong options that differ from the right one, drawn with the item's own seed."""
+    rng = np.random.default_rng(sample_seed(seed, f"wrong/{item.id}"))
+    return item.wrong[int(rng.integers(len(item.wrong)))]
+
+
+def letters(items: Sequence[Choice], seed: int, rule: str) -> list[str]:
+    """The letter, A or B, that is right for each original question (the other is right for the negated one).
+
+    rule  "balanced": in every subset as many A as B, or one more of either; which items get which depends on
+          their ids and the seed, not on their order. "drawn": each by itself, as in the paper, so that a
+          share of A far from one half can happen.
+    """
+    if rule == "drawn":
+        return ["AB"[sample_seed(seed, f"letter/{item.id}") >> 62] for item in items]
+    subsets: dict[str, list[int]] = defaultdict(list)
+    for place, item in enumerate(items):
+        subsets[item.subset].append(place)
+    found = [""] * len(items)
+    for subset, places in subsets.items():
+        first = sample_seed(seed, f"letters/{subset}") >> 62
+        ranked = sorted(places, key=lambda place: sample_seed(seed, f"letter/{items[place].id}"))
+        for rank, place in enumerate(ranked):
+            found[place] = "AB"[(rank + first) % 2]
+    return found
+
+
+def record(item: Choice, picture: str, negated: str, wrong: str, letter: str) -> dict[str, Any]:
+    """One line of NegVQA's layout: two options, and both questions with the letters that are right."""
+    options = (item.answer, wrong) if letter == "A" else (wrong, item.answer)
+    return {
+        "index": item.id,
+        "image": picture,
+        "category": item.subset,
+        "original_question": item.question,
+        "negated_question": negated,
+        "A": options[0],
+        "B": options[1],
+        "original_answer": letter,
+        "negated_answer": "B" if letter == "A" else "A",
+    }
+
+
+def chosen(ids: Sequence[str], count: int, seed: int) -> list[str]:
+    """`count` of the ids at random for the check sheet (all, if fewer), whatever their order.
+
+    In random order, so that whoever stops early has checked a random sample too.
+    """
+    ranked = sorted(ids, key=lambda identity: sample_seed(seed, f"sheet/{identity}"))
+    return ranked[:count]

@@ -1,0 +1,204 @@
+"""What `nein-negvqa build` does once its options are known: read, negate, convert, write.
+
+Everything but a language model's answers is a function of the input, and those are on disk as they come: a
+command that was killed is simply run again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic, journal
+from nein.engine.errors import UserError
+from nein.generate.negvqa import convert, negators, sheet
+from nein.generate.negvqa.config import ConversionConfig
+from nein.generate.negvqa.negators import NEGATED, UNUSABLE, Negation
+from nein.generate.negvqa.pictures import Pictures
+from nein.generate.negvqa.sources import Choice, load
+from nein.generate.nein.folder import COMPLETE, INCOMPLETE, BuildDir
+
+
+@dataclass(frozen=True)
+class ConversionDir(BuildDir):
+    """OUT/build.json           manifest: configuration, negator, counts, status
+    OUT/answers/                append-only: what the language model said
+    OUT/images/                 the pictures, as they were
+    OUT/records.jsonl           one line per question of the source: its negation, or why there is none
+    OUT/questions.jsonl         NegVQA's layout, for `nein-negvqa --data`; -original and -negated beside it
+    OUT/check.html              the sheet for a person
+    """
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("images", "records.jsonl", "questions.jsonl", "check.html")
+
+    @property
+    def what(self) -> str:
+        return "questions"
+
+    @property
+    def questions(self) -> Path:
+        return self.path / "questions.jsonl"
+
+
+def build(config: ConversionConfig) -> str:
+    """Does what is left to do; a summary in words. Raises UserError or MetricError."""
+    folder = ConversionDir(config.out_dir)
+    atomic.check_writable(folder.path)
+    if config.negator == "llm":
+        from nein.models.llm.loading import check
+
+        check(config.llm.model)
+    found = load(
+        config.source,
+        pictures=config.images,
+        split=config.split,
+        columns=config.columns,
+        questions=int(config.questions),
+    )
+    items = found.items if config.limit is None else found.items[: config.limit]
+    wrong = {item.id: convert.wrong_option(item, config.seed) for item in items if not item.problem}
+    with folder.lock("build", timeout=0):
+        negator = _identity(config)
+        folder.open(
+            {"source": found.sha256, "letters": config.letters, "seed": config.seed, **negator},
+            {
+                "source": found.origin,
+                "invocations": [
+                    {
+                        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                        "command": list(sys.argv[1:]),
+                    }
+                ],
+            },
+            overwrite=config.overwrite,
+        )
+        negations = _negate(config, folder, items, wrong)
+        return _write(config, folder, items, wrong, negations, negator)
+
+
+def _identity(config: ConversionConfig) -> dict[str, Any]:
+    """What decides a negation, by name. Two commands that differ in it do not share a folder."""
+    if config.negator == "rules":
+        from nein.generate.negvqa import rules
+
+        return rules.describe()
+    model = str(config.llm.model)
+    return {
+        "negator": "llm",
+        "model": model.partition("#")[2] if model.startswith("openai:") else model,
+        "instruction": hashlib.sha256(negators.INSTRUCTION.encode()).hexdigest()[:16],
+        **{key: getattr(config.llm, key) for key in ("temperature", "max_tokens", "attempts")},
+    }
+
+
+def _negate(
+    config: ConversionConfig, folder: ConversionDir, items: Sequence[Choice], wrong: Mapping[str, str]
+) -> list[Negation]:
+    usable = [item for item in items if not item.problem]
+    if config.negator == "rules":
+        made = negators.by_rules(usable)
+    else:
+        from nein.engine import world
+        from nein.models import llm
+
+        remote = str(config.llm.model).startswith("openai:")
+        device = "cpu" if remote else world.from_environment().device(config.device)
+        with llm.load(config.llm, cache=folder.path / "answers", device=device) as client:
+            made = negators.by_model(usable, [wrong[item.id] for item in usable], client)
+    rest = iter(made)
+    return [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
+
+
+def _write(
+    config: ConversionConfig,
+    folder: ConversionDir,
+    items: Sequence[Choice],
+    wrong: Mapping[str, str],
+    negations: Sequence[Negation],
+    negator: Mapping[str, Any],
+) -> str:
+    """Pictures, records, questions, sheet; the manifest's status last."""
+    kept = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
+    letters = convert.letters([item for item, _ in kept], config.seed, config.letters)
+    pictures = Pictures(folder.path)
+    rows = [
+        convert.record(item, pictures.keep(item), made.question, wrong[item.id], letter)
+        for (item, made), letter in zip(kept, letters, strict=True)
+    ]
+    journal.write_lines(
+        folder.path / "records.jsonl",
+        (
+            {
+                "index": item.id,
+                "category": item.subset,
+                "question": item.question,
+                "options": list(item.options),
+                "right": item.answer if not item.problem else None,
+                "wrong": wrong.get(item.id),
+                "state": made.state,
+                "negated_question": made.question or None,
+                "reason": made.reason or None,
+                "kind": made.kind or None,
+            }
+            for item, made in zip(items, negations, strict=True)
+        ),
+    )
+    journal.write_lines(folder.questions, iter(rows))
+    for variant in ("original", "negated"):
+        path = folder.path / f"questions-{variant}.jsonl"
+        journal.write_lines(path, (_one(row, variant) for row in rows))
+    by_id = {row["index"]: row for row in rows}
+    if rows:
+        sheet.write(
+            folder.path / "check.html",
+            [by_id[key] for key in convert.chosen(list(by_id), int(config.sheet), config.seed)],
+            population=len(rows),
+            negator=" ".join(str(negator[key]) for key in ("negator", "model") if negator.get(key)),
+        )
+    again = sum(made.again for made in negations)
+    counts = Counter(made.state for made in negations)
+    reasons = Counter((made.state, made.kind or made.reason) for made in negations if made.state != NEGATED)
+    folder.update(
+        status=INCOMPLETE if again else COMPLETE,
+        counts=dict(counts),
+        reasons=[{"state": state, "reason": why, "count": n} for (state, why), n in reasons.most_common()],
+        questions=len(rows),
+    )
+    return _summary(folder, counts, reasons, again, letters)
+
+
+def _one(row: Mapping[str, Any], variant: str) -> dict[str, Any]:
+    """A line of the file with one variant only: `question` and `answer`."""
+    shared = {key: row[key] for key in ("index", "image", "category", "A", "B")}
+    return {**shared, "question": row[f"{variant}_question"], "answer": row[f"{variant}_answer"]}
+
+
+def _summary(
+    folder: ConversionDir,
+    counts: Mapping[str, int],
+    reasons: Counter[tuple[str, str]],
+    again: int,
+    letters: Sequence[str],
+) -> str:
+    total = sum(counts.values())
+    lines = [f"{counts.get(NEGATED, 0)} of {total} questions negated, {letters.count('A')} with A right."]
+    for (state, why), count in reasons.most_common(12):
+        lines.append(f"  {count:6d} {state}: {why}")
+    if len(reasons) > 12:
+        lines.append(f"         and {len(reasons) - 12} further reasons, in records.jsonl")
+    if again:
+        lines.append(f"{again} got no answer; run the same command again to ask for these alone.")
+    if counts.get(NEGATED):
+        lines.append(f"Questions: {folder.questions}")
+        lines.append(f"To be checked by a person: {folder.path / 'check.html'}")
+    else:
+        raise UserError(f"Not one of {total} questions could be negated. " + " ".join(lines[1:3]).strip())
+    return "\n".join(lines) + "\n"

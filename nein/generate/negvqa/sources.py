@@ -1,0 +1,199 @@
+"""Multiple-choice questions with pictures: a file in VMCBench's layout, by other names with a column map.
+
+A record holds a question, options A, B, ... (two or more), the right letter, a subset, and a picture: the
+name of a file, its bytes in base64, or (hub) an image cell. A record that cannot be used stays in the list
+with its problem, so that it is counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metrics.letters import LETTERS
+from nein.datasets.negvqa import questions as data
+from nein.engine.errors import UserError, unknown
+
+#: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
+FIELDS = {
+    "index": "index",
+    "image": "image",
+    "question": "question",
+    "answer": "answer",
+    "category": "category",
+}
+HUB = "suyc21/VMCBench"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One multiple-choice question.
+
+    picture  A file, a file's bytes, or None where the record names none that can be used.
+    options  Texts behind A, B, ...; `right` is the place of the right one.
+    problem  Why it cannot be used; empty if nothing is known.
+    """
+
+    id: str
+    subset: str
+    picture: Path | bytes | None
+    question: str
+    options: tuple[str, ...]
+    right: int
+    problem: str = ""
+
+    @property
+    def answer(self) -> str:
+        return self.options[self.right]
+
+    @property
+    def wrong(self) -> list[str]:
+        """The options that differ from the right one, each once, case and white space aside."""
+        first: dict[str, str] = {}
+        for text in self.options:
+            first.setdefault(_plain(text), text)
+        first.pop(_plain(self.answer))
+        return list(first.values())
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All records in file order, where they come from, and a hash over everything that decides a negation."""
+
+    items: tuple[Choice, ...]
+    origin: dict[str, Any]
+    sha256: str
+
+
+def load(
+    source: str,
+    *,
+    pictures: str | None = None,
+    split: str = "dev",
+    columns: Mapping[str, str] | None = None,
+    questions: int = 200,
+    cache: Path | None = None,
+) -> Choices:
+    """Reads "nano", "hub:OWNER/NAME[@REVISION]", or a .jsonl, .json (a list), .csv or .tsv file.
+
+    pictures   Folder of the pictures; beside the file by default.
+    columns    Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file.
+    questions  How many are drawn for "nano".
+
+    Raises UserError for a file that cannot be read, and when no record can be used.
+    """
+    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **dict(columns or {})}
+    for key in columns or {}:
+        if key not in FIELDS and key not in LETTERS:
+            raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
+    rows: Iterable[Mapping[str, Any]]
+    origin: dict[str, Any]
+    if source == "nano":
+        from nein.generate.negvqa.drawn import draw
+
+        folder, rows = draw(questions, cache)
+        origin = {"kind": "nano", "questions": questions}
+    elif source.startswith("hub:"):
+        name, _, revision = source.removeprefix("hub:").partition("@")
+        folder, rows = Path(), data.read_hub(name, revision or None, split)
+        origin = {"kind": "hub", "name": name, "revision": revision or None, "split": split}
+    else:
+        file = Path(source).expanduser()
+        if not file.is_file():
+            raise UserError(
+                f"--source '{source}' is neither nano, hub:{HUB}, nor a .jsonl, .json, .csv or .tsv file."
+            )
+        folder, rows = file.parent, _rows(file)
+        origin = {"kind": "file", "file": file.name}
+    if pictures is not None:
+        folder = Path(pictures).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"--images '{pictures}' is not a folder.")
+    items = tuple(_items(rows, names, folder))
+    if all(item.problem for item in items):
+        why = f" ({items[0].problem} in the first record)" if items else ""
+        raise UserError(
+            f"'{source}' holds no usable question{why}; say how its columns are named, for example "
+            "--columns.question prompt --columns.A option_a."
+        )
+    return Choices(items, origin, _hash(items))
+
+
+def _items(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path) -> Iterator[Choice]:
+    taken: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        cell = {key: row.get(name) for key, name in names.items()}
+        texts = [_text(cell[letter]) for letter in LETTERS]
+        count = next((place for place, text in enumerate(texts) if not text), len(texts))
+        options = tuple(texts[:count])
+        answer = _text(cell["answer"]).upper()
+        right = LETTERS.find(answer) if len(answer) == 1 else -1
+        identity = _text(cell["index"]) or str(number)
+        problem, picture = "", None
+        if not _text(cell["question"]):
+            problem = f"no {names['question']}"
+        elif count < 2:
+            problem = "fewer than two options"
+        elif not 0 <= right < count:
+            problem = f"no letter of an option in {names['answer']}"
+        elif identity in taken:
+            problem = f"an {names['index']} that occurs twice"
+        else:
+            try:
+                picture = data.read_picture(cell["image"], folder)
+            except ValueError as error:
+                problem = str(error).removeprefix("whose ")
+            if isinstance(picture, Path) and not picture.is_file():
+                problem = "the picture is not there"
+        taken.add(identity)
+        subset = _text(cell["category"]) or "all"
+        choice = Choice(identity, subset, picture, _text(cell["question"]), options, max(right, 0), problem)
+        if not problem and not choice.wrong:
+            choice = Choice(**{**choice.__dict__, "problem": "no wrong option differs from the right one"})
+        yield choice
+
+
+def _rows(file: Path) -> Iterable[Mapping[str, Any]]:
+    if file.suffix in (".csv", ".tsv"):
+        csv.field_size_limit(1 << 30)  # pictures in base64
+        try:
+            with file.open(encoding="utf-8", newline="") as opened:
+                yield from csv.DictReader(opened, delimiter="\t" if file.suffix == ".tsv" else ",")
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"'{file}' cannot be read as a table: {error}.") from None
+    elif file.suffix == ".json":
+        from nein.engine import atomic
+
+        rows = atomic.read_json(file)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"'{file}' must hold a list of objects, one per question.")
+        yield from rows
+    else:
+        yield from data.read_lines(file)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None or cell != cell else " ".join(str(cell).split(" ")).strip()
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".")
+
+
+def _hash(items: Iterable[Choice]) -> str:
+    digest = hashlib.sha256()
+    for item in items:
+        picture = item.picture
+        name = (
+            hashlib.sha256(picture).hexdigest()
+            if isinstance(picture, bytes)
+            else getattr(picture, "name", "")
+        )
+        facts = [item.id, item.subset, name, item.question, item.options, item.right, item.problem]
+        digest.update(json.dumps(facts, ensure_ascii=False).encode() + b"\n")
+    return digest.hexdigest()

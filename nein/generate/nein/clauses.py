@@ -1,0 +1,131 @@
+"""Stage 1, algorithm 1 of the paper: which objects are not in an image, and a sentence that says so of each.
+
+Of an image, `queried` random categories are matched with it by cosine; those below `absent_below` count as
+absent, and the `kept` lowest become one candidate each, the i-th with the i-th caption. All draws of an image
+come from a stream of its own.
+
+Where an image has fewer captions than objects, "paper" makes as many candidates as there are captions, as the
+released code does; "fixed" goes round the captions again. Where it has fewer absent objects, the code fails;
+both protocols make what they can and say how many are missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nein.engine.seeds import sample_seed
+from nein.generate.nein import wording
+from nein.generate.nein.sources import Source
+from nein.wording import families, nouns
+
+TOO_SIMILAR = "cosine not below the threshold"
+NOT_LOWEST = "not among the lowest"
+KEPT = "kept"
+NO_OBJECT = "no absent object left"
+NO_CAPTION_LEFT = "no caption left"
+NO_FAMILY = "no family of negation fits"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides the clauses, given the cosines."""
+
+    objects: tuple[str, ...]
+    queried: int
+    kept: int
+    absent_below: float
+    families: tuple[str, ...]
+    protocol: str
+    seed: int
+
+
+def stream(seed: int, source_id: str, purpose: str) -> random.Random:
+    """The random stream of one image and purpose: SHA-256 over (run seed, id, purpose)."""
+    digest = hashlib.sha256(f"nein-build/{seed}/{source_id}/{purpose}".encode()).digest()
+    return random.Random(int.from_bytes(digest[:16], "big"))
+
+
+def queried(rules: Rules, source_id: str) -> list[str]:
+    """The random categories asked for about an image, in the order drawn."""
+    return stream(rules.seed, source_id, "objects").sample(list(rules.objects), rules.queried)
+
+
+def absent(asked: Sequence[str], cosines: Sequence[float], rules: Rules) -> list[str]:
+    """All objects below the threshold, the lowest cosine first; equal ones in the order asked."""
+    below = [(cosine, place) for place, cosine in enumerate(cosines) if cosine < rules.absent_below]
+    return [asked[place] for _, place in sorted(below)]
+
+
+def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]:
+    """The record of one image: every object asked for with its fate, the candidates, and what is missing."""
+    asked = queried(rules, source.id)
+    missing_from_image = absent(asked, [float(c) for c in cosines], rules)
+    chosen = missing_from_image[: rules.kept]
+    rng = stream(rules.seed, source.id, "templates")
+    present = named_in(source.captions, rules.objects)
+    candidates: list[dict[str, Any]] = []
+    lost = [NO_OBJECT] * (rules.kept - len(chosen))
+    for place, noun in enumerate(chosen):
+        if rules.protocol == "paper" and place >= len(source.captions):
+            lost.append(NO_CAPTION_LEFT)
+            continue
+        second = next((other for other in missing_from_image[::-1] if other != noun), "")
+        kept = rng.choice([a for a in present if a != noun] or [""])
+        made = _negation(noun, second, kept, rules, rng)
+        if made is None:
+            lost.append(NO_FAMILY)
+            continue
+        sample_id = f"{source.sample_stem}_{place + 1}"
+        candidates.append(
+            {
+                "id": sample_id,
+                "source": source.id,
+                "object": noun,
+                "caption": source.captions[place % len(source.captions)],
+                **made,
+                "generated": wording.addition(noun, rules.protocol),
+                "seed": sample_seed(rules.seed, source.id if rules.protocol == "paper" else sample_id),
+            }
+        )
+    fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in missing_from_image}
+    rows = [
+        {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}
+        for noun, cosine in zip(asked, cosines, strict=True)
+    ]
+    return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
+
+
+def unusable(source: Source, problem: str, rules: Rules) -> dict[str, Any]:
+    """The record of an image that gives no candidates."""
+    return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
+
+
+def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
+    """Categories whose name stands in a caption, in singular or plural: the objects that are surely there."""
+    text = " ".join(captions)
+    found = []
+    for noun in objects:
+        forms = "|".join(re.escape(form) for form in (noun, nouns.plural(noun)))
+        if re.search(rf"(?<![\w-])(?:{forms})(?![\w-])", text, flags=re.IGNORECASE):
+            found.append(noun)
+    return found
+
+
+def _negation(noun: str, second: str, kept: str, rules: Rules, rng: random.Random) -> dict[str, Any] | None:
+    """A family that can be said of these objects, one of its templates, and the sentence."""
+    has = {"": True, "T": bool(second), "A": bool(kept)}
+    possible = [label for label in rules.families if has[families.FAMILIES[label].needs]]
+    if not possible:
+        return None
+    label = rng.choice(possible)
+    template = rng.choice(families.choices(label, noun, rules.protocol))
+    text = families.sentence(label, template, noun, second=second, kept=kept, protocol=rules.protocol)
+    other = {"": None, "T": second, "A": kept}[families.FAMILIES[label].needs]
+    return {"negative": text, "family": label, "template": template, "other": other}

@@ -1,0 +1,141 @@
+"""Stages 3 and 4, algorithm 2 of the paper: is the object in the generated picture, and is all else still
+there?
+
+Every verdict keeps its evidence. "paper" reads answers as the released code does: kept only if both are "Yes"
+to the letter. "fixed" reads the first word, whatever its case and punctuation, and rejects a sample if either
+is no, as the paper says. An answer that is neither yes nor no is a category of its own in both, and is never
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from metrics.answers import parse_yes_no
+from metrics.base import MODEL_ERRORS, reason
+from metrics.judges.base import Answer, Matcher, VqaJudge
+from metrics.judges.templates import template
+from nein.generate.nein import wording
+
+LOW_MATCH = "match at or below the threshold"
+NO_CAPTION = 'answered "no" to the caption'
+NO_OBJECT = 'answered "no" to the object'
+NO_BOTH = 'answered "no" to both'
+UNPARSABLE = "unparsable answer"
+FAILED = "the judge failed"
+ACCEPTED = "accepted"
+
+Result = TypeVar("Result")
+
+
+def match(
+    candidates: Sequence[Mapping[str, Any]],
+    pictures: Sequence[np.ndarray],
+    matcher: Matcher,
+    *,
+    above: float,
+    protocol: str,
+) -> list[dict[str, Any]]:
+    """Filter 1: one row per candidate with the cosine of picture and text, and whether it is above
+    `above`."""
+    texts = [wording.matched_text(c["caption"], c["object"], protocol) for c in candidates]
+    found = each(
+        lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
+        len(candidates),
+    )
+    rows = []
+    for candidate, text, value in zip(candidates, texts, found, strict=True):
+        row: dict[str, Any] = {"id": candidate["id"], "text": text, "cosine": None}
+        if isinstance(value, str):
+            rows.append({**row, "verdict": FAILED, "error": value})
+            continue
+        cosine = float(value[0])
+        verdict = ACCEPTED if cosine > above else LOW_MATCH
+        rows.append({**row, "cosine": round(cosine, 6), "verdict": verdict})
+    return rows
+
+
+def ask(
+    candidates: Sequence[Mapping[str, Any]],
+    pictures: Sequence[np.ndarray],
+    judge: VqaJudge,
+    *,
+    protocol: str,
+) -> list[dict[str, Any]]:
+    """Filter 2: one row per candidate with both answers and the verdict. A picture's questions share its
+    prefix."""
+    form = template(judge.template)
+    prompts = [wording.questions(c["caption"], c["object"], form, protocol) for c in candidates]
+    found = each(
+        lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]), len(candidates)
+    )
+    rows = []
+    for candidate, value in zip(candidates, found, strict=True):
+        if isinstance(value, str):
+            rows.append({"id": candidate["id"], "verdict": FAILED, "error": value})
+            continue
+        about_caption, about_object = value
+        rows.append(
+            {
+                "id": candidate["id"],
+                "caption_answer": _answer(about_caption),
+                "object_answer": _answer(about_object),
+                "verdict": verdict(about_caption.text, about_object.text, protocol),
+            }
+        )
+    return rows
+
+
+def verdict(about_caption: str, about_object: str, protocol: str) -> str:
+    """What becomes of a sample after both answers; a "no" weighs more than an answer that cannot be read."""
+    if protocol == "paper":
+        if about_caption.strip() == "Yes" and about_object.strip() == "Yes":
+            return ACCEPTED
+        read = [{"Yes": True, "No": False}.get(text.strip()) for text in (about_caption, about_object)]
+    else:
+        read = [parse_yes_no(about_caption), parse_yes_no(about_object)]
+    if read == [True, True]:
+        return ACCEPTED
+    no = {(False, False): NO_BOTH, (False, True): NO_CAPTION, (True, False): NO_OBJECT}
+    if tuple(read) in no:
+        return no[read[0], read[1]]  # type: ignore[index]
+    if False in read:
+        return NO_CAPTION if read[0] is False else NO_OBJECT
+    return UNPARSABLE
+
+
+def each(call: Callable[[Sequence[int]], Sequence[Result]], count: int) -> list[Result | str]:
+    """`call` over the indices 0..count-1 at once; where that fails, over each alone, with the reason in its
+    place.
+
+    Running out of memory is no fault of a picture, and passes through.
+    """
+    if not count:
+        return []
+    try:
+        return list(call(range(count)))
+    except MODEL_ERRORS as error:
+        _unless_memory(error)
+    found: list[Result | str] = []
+    for index in range(count):
+        try:
+            found.append(call([index])[0])
+        except MODEL_ERRORS as error:
+            _unless_memory(error)
+            found.append(reason(error))
+    return found
+
+
+def _unless_memory(error: BaseException) -> None:
+    if type(error).__name__ == "OutOfMemoryError":
+        raise error
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    rounded = {
+        k: None if v is None else round(v, 6) for k, v in (("p_yes", answer.p_yes), ("p_no", answer.p_no))
+    }
+    return {"text": answer.text, **rounded}

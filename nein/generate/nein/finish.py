@@ -1,0 +1,229 @@
+"""From records to a data set: every candidate's way, the split, the official layout, the hash.
+
+The split goes by the pixels of the source image: all samples of an image are on one side, and so are those of
+the same picture under two names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic, journal
+from nein.engine.errors import UserError
+from nein.generate.nein import clauses, filters
+from nein.generate.nein.config import STAGES
+from nein.generate.nein.work import Job
+
+SPLITS = ("train", "val")
+
+
+@dataclass
+class Tally:
+    """Counts for the card. `reasons` and `losses` say why there is no sample; `stages` how many came
+    through."""
+
+    images: int = 0
+    problems: Counter[str] = field(default_factory=Counter)
+    queried: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    stages: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One candidate with what every stage said of it. `verdict` is `filters.ACCEPTED` or the first
+    objection."""
+
+    index: int  # of the source image in the list
+    source_sha256: str
+    candidate: dict[str, Any]
+    generated: dict[str, Any]
+    match: dict[str, Any] | None
+    ask: dict[str, Any] | None
+    verdict: str
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict == filters.ACCEPTED
+
+    def line(self) -> dict[str, Any]:
+        """For candidates.jsonl; no times, no hosts."""
+        facts = {k: v for k, v in self.generated.items() if k not in ("id", "verdict")}
+        return {
+            **self.candidate,
+            "verdict": self.verdict,
+            "generated_picture": facts,
+            "match": None if self.match is None else {k: v for k, v in self.match.items() if k != "id"},
+            "ask": None if self.ask is None else {k: v for k, v in self.ask.items() if k != "id"},
+        }
+
+
+def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
+    """(index, clauses record, candidates) of every wanted source image, in order."""
+    wanted = min(len(job.sources.sources), job.config.limit or len(job.sources.sources))
+    for shard in job.shards():
+        found = {stage: job.ledger.record(stage, shard)["rows"] for stage in STAGES}
+        by_id = {stage: {row["id"]: row for row in found[stage]} for stage in STAGES[1:]}
+        for offset, row in enumerate(found["clauses"]):
+            index = shard * job.config.shard_size + offset
+            if index >= wanted:
+                return
+            own = []
+            for candidate in row["candidates"]:
+                rows = [by_id[stage].get(candidate["id"]) for stage in STAGES[1:]]
+                verdict = next((r["verdict"] for r in rows if r and r["verdict"] != filters.ACCEPTED), None)
+                generated = rows[0]
+                assert generated is not None, candidate["id"]
+                own.append(
+                    Way(
+                        index,
+                        row["sha256"],
+                        candidate,
+                        generated,
+                        rows[1],
+                        rows[2],
+                        verdict or filters.ACCEPTED,
+                    )
+                )
+            yield index, row, own
+
+
+def require_complete(job: Job, stages: Sequence[str]) -> None:
+    """Raises UserError while a wanted shard lacks one of `stages`."""
+    wanted = set(job.shards())
+    for stage in stages:
+        missing = wanted - job.ledger.done(stage)
+        if missing:
+            raise UserError(
+                f"'{job.folder.path}' lacks stage {stage} of {len(missing)} of {len(wanted)} shards; "
+                "run the same command again with all stages."
+            )
+
+
+def tally(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> Tally:
+    """The counts of a finished build."""
+    found = Tally(notes=Counter(job.sources.notes))
+    for _, record, own in rows:
+        found.images += 1
+        if record["problem"]:
+            found.problems[record["problem"].partition(":")[0]] += 1
+        found.queried.update(row["fate"] for row in record["queried"])
+        found.losses.update(record["lost"])
+        for way in own:
+            found.stages["candidates"] += 1
+            found.stages["generated"] += way.match is not None
+            found.stages["passed filter 1"] += way.ask is not None
+            found.stages["accepted"] += way.accepted
+            if not way.accepted:
+                found.reasons[way.verdict] += 1
+    return found
+
+
+def split_of(way: Way, seed: int, share: float) -> str:
+    """ "val" for `share` of all pictures, by the hash of their pixels, else "train"."""
+    digest = hashlib.sha256(f"nein-build/{seed}/{way.source_sha256}/split".encode()).digest()
+    return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"
+
+
+def fields(way: Way, *, with_family: bool) -> dict[str, str]:
+    """The record of NeIn's annotation file, and the family of negation if the set has several."""
+    c = way.candidate
+    record = {
+        "COCO": c["source"],
+        "T_original": c["caption"],
+        "T_negative": c["negative"],
+        "T_generated": c["generated"],
+        "NeIn": c["id"],
+    }
+    return {**record, "family": c["family"]} if with_family else record
+
+
+def dataset_hash(splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> str:
+    """SHA-256 hex over split, record and pixels (of source and sample) of every sample, in order."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        for way in splits.get(split, ()):
+            row = [split, fields(way, with_family=with_family), way.source_sha256, way.generated["sha256"]]
+            digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def write_candidates(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> None:
+    """OUT/candidates.jsonl: per image what was asked and what is missing, then its candidates."""
+
+    def lines() -> Iterator[dict[str, Any]]:
+        for _, record, own in rows:
+            yield {"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}}
+            for way in own:
+                yield way.line()
+
+    journal.write_lines(job.folder.path / "candidates.jsonl", lines())
+
+
+def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> None:
+    """OUT/dataset: `<split>.json`, `coco_for_<split>/`, `nein_<split>/`; files that do not belong are
+    removed.
+
+    Source images are copied byte for byte; samples are linked to the generated pictures where the file system
+    allows it, else copied. The annotation file of a split is written last.
+    """
+    root = job.folder.path / "dataset"
+    for split in SPLITS:
+        samples = splits.get(split, ())
+        sources = {w.candidate["source"]: job.sources.sources[w.index].path for w in samples}
+        wanted = {
+            f"coco_for_{split}": {f"{name}{path.suffix.lower()}": path for name, path in sources.items()},
+            f"nein_{split}": {w.generated["image"]: job.folder.image(w.generated["image"]) for w in samples},
+        }
+        listing = root / f"{split}.json"
+        if not samples:
+            listing.unlink(missing_ok=True)
+        for folder, files in wanted.items():
+            place = root / folder
+            if not files:
+                shutil.rmtree(place, ignore_errors=True)
+                continue
+            atomic.make_folder(place)
+            for old in place.iterdir():
+                if old.name not in files:
+                    old.unlink()
+            for name, path in files.items():
+                _put(path, place / name, link=folder.startswith("nein_"))
+        if samples:
+            atomic.write_json(listing, [fields(w, with_family=with_family) for w in samples])
+
+
+def _put(source: Path, target: Path, *, link: bool) -> None:
+    if target.exists() and target.stat().st_size == source.stat().st_size:
+        return
+    draft = target.with_name(f".{target.name}.tmp")
+    draft.unlink(missing_ok=True)
+    try:
+        if not link:
+            raise OSError
+        os.link(source, draft)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, draft)
+    draft.replace(target)
+
+
+def spread(items: Sequence[Way], count: int) -> list[Way]:
+    """`count` of the candidates, by the smallest hash of their names: the same ones in every build."""
+    ranked = sorted(items, key=lambda w: hashlib.sha256(w.candidate["id"].encode()).digest())
+    return ranked[:count]
+
+
+def lost_slots(found: Tally) -> dict[str, int]:
+    """Why images gave fewer candidates than `kept`, commonest first."""
+    order = (clauses.NO_OBJECT, clauses.NO_CAPTION_LEFT, clauses.NO_FAMILY)
+    return {reason: found.losses[reason] for reason in order if found.losses[reason]}

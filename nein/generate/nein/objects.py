@@ -1,0 +1,55 @@
+"""Lists of categories that may be asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nein.engine.errors import UserError, shortlist
+
+#: The 80 categories of COCO (Lin et al., arXiv:1405.0312), in its order and spelling.
+COCO: tuple[str, ...] = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
+    "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow",
+    "elephant", "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee",
+    "skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard",
+    "tennis racket", "bottle", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple",
+    "sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch",
+    "potted plant", "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard",
+    "cell phone", "microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors",
+    "teddy bear", "hair drier", "toothbrush",
+)  # fmt: skip
+
+
+def load(name: str, queried: int) -> tuple[str, ...]:
+    """ "coco", "nano", or the lines of a text file (blank lines and repetitions left out).
+
+    Raises UserError when the file is missing, or holds fewer names than are asked for per image.
+    """
+    if name == "coco":
+        found = COCO
+    elif name == "nano":
+        from nein.nano.draw import CATEGORIES
+
+        found = CATEGORIES
+    else:
+        try:
+            lines = Path(name).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"--objects takes coco, nano or a text file; '{name}' cannot be read ({error})."
+            ) from None
+        found = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
+        strange = [
+            text
+            for text in found
+            if not all(part.isalnum() for part in text.replace("-", " ").replace("'", " ").split())
+        ]
+        if strange:
+            raise UserError(
+                f"'{name}' must hold one plain name per line, not {shortlist(map(repr, strange), 3)}."
+            )
+    if len(found) < queried:
+        raise UserError(
+            f"--queried asks for {queried} categories per image, but '{name}' has {len(found)}; lower it."
+        )
+    return found

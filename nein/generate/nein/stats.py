@@ -1,0 +1,257 @@
+"""`nein-stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
+
+A sentence counts when it has a word of a list. Two lists are built in: "core", 32 negative words, and "wide",
+which adds implicit ones ("empty", "instead of", "rather than"). The paper counts by 32 words too; its list
+was not available when this was written, so "core" is this project's own of the same length, and figures need
+not agree. A list in a file (`--words FILE`, one word per line) is counted beside the two. Words alone
+overcount: "things you cannot miss" denies nothing. Sentences with such turns are shown and counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tabulate
+
+from nein import statistics
+from nein.engine import atomic
+from nein.engine.errors import UserError
+
+#: 32 words and contractions that deny; "n't" stands for every verb that ends so ("doesn't", also "doesn t").
+CORE: tuple[str, ...] = (
+    "no", "not", "n't", "never", "none", "nobody", "nothing", "nowhere", "neither", "nor", "without",
+    "cannot", "no one", "hardly", "barely", "scarcely", "rarely", "seldom", "lack", "lacks", "lacking",
+    "lacked", "absent", "absence", "missing", "except", "excluding", "devoid", "non", "nope", "nay",
+    "ain't",
+)  # fmt: skip
+#: Words that deny without a negative word, or only sometimes.
+WIDE: tuple[str, ...] = (
+    *CORE, "empty", "free of", "free from", "instead of", "rather than", "unlike", "fail", "fails",
+    "failed", "refuse", "refuses", "deny", "denies", "avoid", "avoids", "exclude", "excludes", "omitted",
+    "removed", "gone", "vacant", "void", "unable", "nonexistent", "invisible", "but for", "apart from",
+    "other than", "no longer", "not any", "minus", "sans", "save for", "barring", "unless",
+    "little or no", "few if any", "deserted", "bare", "uninhabited", "bereft", "zero",
+)  # fmt: skip
+#: Turns in which a negative word denies nothing about what is to be seen.
+IDIOMS: tuple[str, ...] = (
+    r"can(?:not|n't|'t| not) (?:be )?miss\w*",
+    r"no doubt|without (?:a )?doubt|undoubtedly not",
+    r"not only",
+    r"no (?:smoking|parking|entry|swimming|trespassing|littering|turns?|u-turn|left|right|stopping|standing)",
+    r"(?:why|whether or|if) not",
+    r"no matter|nothing but|none other than|no less than|no more than",
+    r"not to mention|not to be missed|can't wait|cannot wait",
+    r"could(?:n't| not) (?:be )?(?:better|happier|resist)",
+    r"can(?:not|n't) (?:help|stop|get enough)",
+    r"no \.?\s?\d+|no\. ?\d+",
+    r"more often than not|last but not least|non-?stop|no problem|no wonder",
+)
+
+
+@dataclass
+class Found:
+    """Counts of one caption set and list of words."""
+
+    sentences: int = 0
+    negative: int = 0
+    idiomatic: int = 0
+    words: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    idioms: list[str] = field(default_factory=list)
+    per_image: dict[str, list[float]] = field(default_factory=dict)
+
+
+def pattern(words: Iterable[str]) -> re.Pattern[str]:
+    """One expression for whole words of any case; "n't" matches contractions, with a curly apostrophe as
+    well."""
+    parts = [
+        r"\w+n['’]t" if w == "n't" else re.escape(w).replace(r"\ ", r"\s+").replace("'", "['’]")
+        for w in words
+    ]
+    return re.compile(
+        rf"(?<![\w'’])(?:{'|'.join(sorted(parts, key=len, reverse=True))})(?![\w])", re.IGNORECASE
+    )
+
+
+def count(rows: Iterable[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Found:
+    """Counts (image, sentence) pairs; keeps the first `examples` of each sort."""
+    wanted, turns = pattern(words), re.compile("|".join(f"(?:{i})" for i in IDIOMS), re.IGNORECASE)
+    found = Found()
+    for image, sentence in rows:
+        hits = [" ".join(hit.lower().split()) for hit in wanted.findall(sentence)]
+        found.sentences += 1
+        found.per_image.setdefault(image, []).append(float(bool(hits)))
+        if not hits:
+            continue
+        found.negative += 1
+        found.words.update(set(hits))
+        # Idiomatic only if nothing negative is left once the turns of phrase are taken out.
+        if not wanted.search(turns.sub(" ", sentence)):
+            found.idiomatic += 1
+            if len(found.idioms) < examples:
+                found.idioms.append(sentence)
+        elif len(found.examples) < examples:
+            found.examples.append(sentence)
+    return found
+
+
+def share(found: Found) -> statistics.Estimate | None:
+    """Share of negative sentences with a 95 % interval, clustered by image."""
+    values = [value for own in found.per_image.values() for value in own]
+    clusters = [image for image, own in found.per_image.items() for _ in own]
+    return statistics.proportion(values, clusters)
+
+
+def captions(path: Path) -> Iterator[tuple[str, str]]:
+    """(image, sentence) of a COCO captions JSON, a JSONL as `nein-build` takes it, or a text file, one a
+    line.
+
+    A NeIn annotation file counts with its captions, T_original. Raises UserError for anything else.
+    """
+    from nein.generate.nein.sources import CAPTION_KEYS, IMAGE_KEYS
+
+    if path.suffix == ".json":
+        content = atomic.read_json(path)
+        rows: Any = content.get("annotations") if isinstance(content, dict) else content
+        if not isinstance(rows, list):
+            raise UserError(f"'{path}' has no list of captions ('annotations', or an array of samples).")
+        for number, row in enumerate(rows):
+            text = row.get("caption", row.get("T_original")) if isinstance(row, dict) else row
+            if not isinstance(text, str):
+                raise UserError(f"'{path}': entry {number} has no caption.")
+            yield str(row.get("image_id", row.get("COCO", number)) if isinstance(row, dict) else number), text
+        return
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"'{path}' cannot be read ({error}).") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if path.suffix != ".jsonl":
+            yield str(number), line
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"'{path}', line {number} is not valid JSON: {error}.") from None
+        if not isinstance(row, dict):
+            raise UserError(f"'{path}', line {number} is not an object with a caption.")
+        said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
+        image = next((row[k] for k in IMAGE_KEYS if k in row), str(number))
+        yield from (
+            (str(image), text)
+            for text in ([said] if isinstance(said, str) else said)
+            if isinstance(text, str)
+        )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `nein-stats argv`."""
+    options = _parser().parse_args(list(argv))
+    lists = {"core": CORE, "wide": WIDE}
+    for path in options.words or []:
+        lists[path.name] = _words(path)
+    rows, shown, whole = [], [], {}
+    for path in options.captions:
+        read = list(captions(path))
+        if not read:
+            raise UserError(f"'{path}' holds no caption.")
+        for name, words in lists.items():
+            found = count(read, words, options.examples)
+            rows.append(_row(path, name, len(words), found))
+            shown.append(_examples(path, name, found))
+            whole[f"{path.name}/{name}"] = {
+                "words": list(words),
+                "sentences": found.sentences,
+                "negative": found.negative,
+                "idiomatic": found.idiomatic,
+                "by_word": dict(found.words.most_common()),
+            }
+    headers = [
+        "captions",
+        "words",
+        "sentences",
+        "negative",
+        "%",
+        "of these idioms",
+        "% without idioms",
+        "commonest",
+    ]
+    print(tabulate.tabulate(rows, headers, tablefmt="pipe", disable_numparse=True))
+    for block in filter(None, shown):
+        print(f"\n{block}")
+    if options.json:
+        atomic.write_json(options.json, whole)
+    return 0
+
+
+def _row(path: Path, name: str, size: int, found: Found) -> list[str]:
+    estimate = share(found)
+    assert estimate is not None
+    ends = (
+        ""
+        if estimate.low is None or estimate.high is None
+        else f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
+    )
+    left = found.negative - found.idiomatic
+    commonest = ", ".join(f"{word} {n}" for word, n in found.words.most_common(3))
+    return [
+        path.name,
+        f"{name} ({size})",
+        str(found.sentences),
+        str(found.negative),
+        f"{100 * estimate.value:.2f}{ends}",
+        str(found.idiomatic),
+        f"{100 * left / found.sentences:.2f}",
+        commonest,
+    ]
+
+
+def _examples(path: Path, name: str, found: Found) -> str:
+    parts = [f"{path.name}, {name}:"]
+    parts += [f"  negative       {text}" for text in found.examples]
+    parts += [f"  false positive {text}" for text in found.idioms]
+    return "\n".join(parts) if len(parts) > 1 else ""
+
+
+def _words(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--words '{path}' cannot be read ({error}).") from None
+    found = tuple(dict.fromkeys(line.strip().lower() for line in lines if line.strip()))
+    if not found:
+        raise UserError(f"--words '{path}' holds no word; give one per line.")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nein-stats",
+        description="How many sentences of a caption set are negative, by word lists, with false positives.",
+    )
+    parser.add_argument(
+        "captions",
+        nargs="+",
+        type=Path,
+        metavar="CAPTIONS",
+        help="COCO captions .json, .jsonl, or text lines",
+    )
+    parser.add_argument(
+        "--words",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="a further list, one word per line (repeatable)",
+    )
+    parser.add_argument("--examples", type=int, default=5, help="sentences shown of each sort (default: 5)")
+    parser.add_argument("--json", type=Path, help="also write all counts to this file")
+    return parser

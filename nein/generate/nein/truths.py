@@ -1,0 +1,137 @@
+"""For builds from the nano world: how right each stage was, against what the pictures really show.
+
+What a source scene holds is known exactly. What a generated picture holds is measured by `nein.nano.truth`,
+from pixels and the drawing code and without a trained model; that measurement's own errors are stated beside
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nein import statistics
+from nein.engine import images
+from nein.generate.nein.finish import Way
+from nein.generate.nein.sources import NANO_SPLIT
+from nein.generate.nein.work import Job
+from nein.nano import truth
+from nein.nano.data import source_scene
+from nein.nano.draw import SIZE
+
+TRIALS = 25
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a generated picture shows: the object asked for, and every object of the source as it was."""
+
+    object: bool
+    others: bool
+
+    @property
+    def good(self) -> bool:
+        return self.object and self.others
+
+
+def measure(job: Job, found: Sequence[Way], threads: int) -> dict[str, Seen]:
+    """Candidate id -> what its picture shows; pictures that are missing or of another size are left out."""
+
+    def one(way: Way) -> tuple[str, Seen] | None:
+        if way.generated["image"] is None or (way.generated["width"], way.generated["height"]) != (
+            SIZE,
+            SIZE,
+        ):
+            return None
+        scene = source_scene(NANO_SPLIT, way.index)
+        picture = images.decode(job.folder.image(way.generated["image"]))
+        there = truth.is_present(picture, scene, way.candidate["object"])
+        return way.candidate["id"], Seen(there, truth.all_intact(picture, scene))
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        return dict(pair for pair in pool.map(one, found) if pair is not None)
+
+
+def report(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int) -> dict[str, Any]:
+    """Per stage the share of right decisions, each {"value", "low", "high", "n"} with a 95 % interval."""
+    found = [way for _, _, own in rows for way in own]
+    seen = measure(job, found, threads)
+    matched = [w for w in found if w.candidate["id"] in seen and w.match is not None]
+    asked = [w for w in matched if w.ask is not None]
+    passed = [w for w in matched if w.match is not None and w.match["verdict"] == "accepted"]
+    accepted = [w for w in asked if w.accepted]
+
+    def share(ways: Iterable[Way], test: Callable[[Way], bool]) -> dict[str, Any]:
+        own = list(ways)
+        return _share([test(w) for w in own], [str(w.index) for w in own])
+
+    def good(way: Way) -> bool:
+        return seen[way.candidate["id"]].good
+
+    kept_ids, passed_ids = {w.candidate["id"] for w in accepted}, {w.candidate["id"] for w in passed}
+    return {
+        "clauses": _clauses(job, rows),
+        "generate": {
+            "object there": share(matched, lambda w: seen[w.candidate["id"]].object),
+            "all others there": share(matched, lambda w: seen[w.candidate["id"]].others),
+            "both": share(matched, good),
+        },
+        "filter 1": {
+            "precision": share(passed, good),
+            "recall": share(filter(good, matched), lambda w: w.candidate["id"] in passed_ids),
+            "object there, before": share(matched, lambda w: seen[w.candidate["id"]].object),
+            "object there, after": share(passed, lambda w: seen[w.candidate["id"]].object),
+            "all others there, before": share(matched, lambda w: seen[w.candidate["id"]].others),
+            "all others there, after": share(passed, lambda w: seen[w.candidate["id"]].others),
+        },
+        "filter 2": {
+            "precision": share(accepted, good),
+            "recall": share(filter(good, asked), lambda w: w.candidate["id"] in kept_ids),
+            "object there, before": share(asked, lambda w: seen[w.candidate["id"]].object),
+            "object there, after": share(accepted, lambda w: seen[w.candidate["id"]].object),
+            "all others there, before": share(asked, lambda w: seen[w.candidate["id"]].others),
+            "all others there, after": share(accepted, lambda w: seen[w.candidate["id"]].others),
+        },
+        "both filters": {
+            "precision": share(accepted, good),
+            "recall": share(filter(good, matched), lambda w: w.candidate["id"] in kept_ids),
+        },
+        "measured": len(seen),
+    }
+
+
+def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, Any]:
+    """How often the measurement is wrong on pictures whose content is known: drawn, and rebuilt by
+    `rebuild`."""
+    found = {"drawn": truth.error_rates(list(truth.trials(TRIALS)))}
+    if rebuild is not None:
+        found["rebuilt"] = truth.error_rates(list(truth.trials(TRIALS, rebuild, seed=1)))
+    return found
+
+
+def _clauses(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> dict[str, Any]:
+    """Of the objects taken for absent, the share that is; of those really absent, the share taken for
+    absent."""
+    chosen: list[tuple[bool, str]] = []
+    absent: list[tuple[bool, str]] = []
+    for index, record, own in rows:
+        there = set(source_scene(NANO_SPLIT, index).categories)
+        chosen += [(way.candidate["object"] not in there, str(index)) for way in own]
+        for row in record["queried"]:
+            if row["object"] not in there:
+                absent.append((row["cosine"] < job.rules.absent_below, str(index)))
+    return {
+        "precision": _share([ok for ok, _ in chosen], [c for _, c in chosen]),
+        "recall of the threshold": _share([ok for ok, _ in absent], [c for _, c in absent]),
+    }
+
+
+def _share(values: Sequence[bool], clusters: Sequence[str]) -> dict[str, Any]:
+    found = statistics.proportion([float(v) for v in values], clusters)
+    if found is None:
+        return {"value": None, "low": None, "high": None, "n": 0}
+    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}

@@ -1,0 +1,292 @@
+"""The command `nein-calibrate`: what the judges of a run say about pictures whose truth is known.
+
+OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
+OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
+OUT/calibration/journal/                     finished batches; the same command goes on where it was killed
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from metrics.answers import paper_present, paper_removed, parse_yes_no
+from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
+from nein.benchmarks.nein.runs import RunDir
+from nein.datasets.nein import loading
+from nein.engine import atomic, environment, journal
+from nein.engine.errors import UserError, unknown
+from nein.engine.world import World
+from nein.statistics import calibration
+
+if TYPE_CHECKING:
+    from nein.judges.known_presence import Case
+
+log = logging.getLogger(__name__)
+KINDS = ("vqa", "ovd")
+SETS = ("sources", "instances", "pasted")
+#: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another
+# for
+#: Retention.
+VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `nein-calibrate argv`. Raises UserError for anything the user can mend."""
+    options = _parser().parse_args(list(argv))
+    from nein.benchmarks.nein import models
+    from nein.judges import known_presence
+
+    kinds = _names(options.judges, KINDS, "judge")
+    sets = _names(options.sets, SETS, "set") if options.sets else None
+    if (options.limit is not None and options.limit < 2) or options.batch_size < 1:
+        raise UserError(
+            f"--limit {options.limit} and --batch-size {options.batch_size}: at least 2 and 1 are needed."
+        )
+    run, config = read_config(options.run, options.overrides)
+    out = options.out or run.out / "calibration"
+    atomic.check_writable(out)
+    cases = gather(run, sets, options.instances, options.images, options.data, options.limit, options.seed)
+    for name, (present, absent) in known_presence.counts(cases).items():
+        print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
+    environment.keep_freed_memory()
+    device = World().device(options.device or config.device)
+    for kind in kinds:
+        judge = models.load_judges([f"removal_{kind}"], config, device)[kind]
+        file = calibrate(kind, judge, cases, config, out, options.batch_size)
+        print(_summary(file))
+    return 0
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, EvalConfig]:
+    """The first run at or below `path`, and the configuration it was scored with."""
+    below = runs.find(path)
+    if not below:
+        raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
+    known = {item.name for item in dataclasses.fields(EvalConfig)}
+    given = dict((below[0].manifest() or {}).get("config", {}))
+    named = {item.name for item in dataclasses.fields(ModelsConfig)}
+    judges = {key: value for key, value in given.pop("models", {}).items() if key in named}
+    for item in overrides:
+        kind, equals, reference = item.partition("=")
+        if kind not in KINDS or not equals or not reference:
+            raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
+        judges[kind] = reference
+    config = EvalConfig(**{k: v for k, v in given.items() if k in known}, models=ModelsConfig(**judges))
+    return below[0], config
+
+
+def gather(
+    run: RunDir,
+    sets: Sequence[str] | None,
+    instances: Path | None,
+    folder: Path | None,
+    source: str | None,
+    limit: int | None,
+    seed: int,
+) -> list[Case]:
+    """The cases of the sets asked for (None: all there are). An instance file is looked for beside the
+    data."""
+    from nein.judges import known_presence
+
+    origin = (run.manifest() or {}).get("data", {})
+    dataset = loading.load(source) if source else loading.reload(origin)
+    file = instances
+    if file is None and "annotations" in origin:
+        beside = Path(origin["annotations"]).parent / "instances.json"
+        file = beside if beside.is_file() else None
+    cases: list[Case] = []
+    if sets is None or "sources" in sets:
+        cases += known_presence.thinned(known_presence.sources(dataset), limit)
+    if file is not None:
+        pictures, categories = known_presence.read_instances(file, folder or file.parent)
+        if sets is None or "instances" in sets:
+            cases += known_presence.thinned(known_presence.instances(pictures, categories, seed), limit)
+        if sets is None or "pasted" in sets:
+            cases += known_presence.thinned(known_presence.pasted(pictures, seed), limit)
+    elif sets is not None and {"instances", "pasted"} & set(sets):
+        raise UserError(
+            "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
+            "--images FOLDER."
+        )
+    if file is None:
+        log.warning(
+            "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
+        )
+    return cases
+
+
+def calibrate(
+    kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
+) -> Path:
+    """Asks a judge about the cases and writes what came of it; returns the .json file.
+
+    Finished batches are in the journal under the judge's fingerprint and the question's wording; running
+    again
+    asks only what is missing.
+    """
+    from nein.judges import known_presence
+
+    asked = {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
+    tag = hashlib.sha256(json.dumps([judge.fingerprint, asked], sort_keys=True).encode()).hexdigest()[:12]
+    known: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for record in journal.read(out / "journal", tag):
+        known |= {(row["set"], row["id"], row["word"]): row for row in record["rows"]}
+    missing = [case for case in cases if any((case.set, case.id, w.word) not in known for w in case.words)]
+    with (
+        journal.Journal(out / "journal", tag, 0) as lines,
+        tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar,
+    ):
+        for start in range(0, len(missing), batch_size):
+            batch = missing[start : start + batch_size]
+            rows = list(_ask(kind, judge, batch, config))
+            lines.append({"rows": rows})
+            known |= {(row["set"], row["id"], row["word"]): row for row in rows}
+            bar.update(len(batch))
+    kept = [known[case.set, case.id, word.word] for case in cases for word in case.words]
+    target = out / f"{kind}-{judge.fingerprint[:12]}.json"
+    journal.write_lines(target.with_suffix(".jsonl"), iter(kept))
+    rates = {
+        protocol: calibration.rates(
+            [r["present"] for r in kept], [r[f"verdict_{protocol}"] for r in kept],
+            [r["cluster"] for r in kept], [r["score"] for r in kept],
+        )
+        for protocol in ("fixed", "paper")
+    }  # fmt: skip
+    about = {
+        "kind": kind,
+        "fingerprint": judge.fingerprint,
+        "judge": judge.describe(),
+        **asked,
+        "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
+        "rates": {name: dataclasses.asdict(found) for name, found in rates.items()},
+    }
+    atomic.write_json(target, about)
+    return target
+
+
+def _ask(kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig) -> Iterator[dict[str, Any]]:
+    """One row per question of the batch. A judge that fails is asked picture by picture, so that only the
+    culprit's questions go without an answer."""
+    from metrics.base import MODEL_ERRORS, reason
+    from nein.engine.images import ImageError
+
+    pictures: list[Any] = []
+    replies: list[list[dict[str, Any]]] = []
+    for case in batch:
+        try:
+            pictures.append(case.picture())
+        except ImageError as error:
+            raise UserError(f"A picture of the calibration cannot be read: {error}") from None
+    words = [[word.word for word in case.words] for case in batch]
+    try:
+        replies = _replies(kind, judge, pictures, words, config)
+    except MODEL_ERRORS as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
+        for picture, asked in zip(pictures, words, strict=True):
+            try:
+                replies += _replies(kind, judge, [picture], [asked], config)
+            except MODEL_ERRORS as inner:
+                replies.append([{"error": reason(inner)} for _ in asked])
+    for case, row in zip(batch, replies, strict=True):
+        for word, reply in zip(case.words, row, strict=True):
+            yield {
+                "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
+                "present": word.present, **_verdicts(kind, reply, config), "reply": reply,
+            }  # fmt: skip
+
+
+def _replies(
+    kind: str, judge: Any, pictures: Sequence[Any], words: Sequence[Sequence[str]], config: EvalConfig
+) -> list[list[dict[str, Any]]]:
+    if kind == "vqa":
+        from metrics.judges.templates import template
+
+        ask = template(judge.template).ask_presence
+        found = judge.ask(pictures, [[ask(word, config.article) for word in row] for row in words])
+        return [[{"answer": a.text, "p_yes": a.p_yes, "p_no": a.p_no} for a in row] for row in found]
+    found = judge.detect(pictures, words, config.threshold)
+    return [[{"score": row[word].score} for word in own] for row, own in zip(found, words, strict=True)]
+
+
+def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[str, Any]:
+    """Is it there, by each protocol's rule for Removal (None: no verdict), and the soft score for "it is"."""
+    if "error" in reply:
+        return {**dict.fromkeys(VERDICTS), "score": None}
+    if kind == "ovd":
+        seen = reply["score"] > config.threshold
+        return {**dict.fromkeys(VERDICTS, seen), "score": reply["score"]}
+    yes, no = reply["p_yes"], reply["p_no"]
+    total = (yes or 0) + (no or 0)
+    return {
+        "verdict_fixed": parse_yes_no(reply["answer"]),
+        "verdict_paper": not paper_removed(reply["answer"]),
+        "verdict_paper_retention": paper_present(reply["answer"]),
+        "score": yes / total if yes is not None and no is not None and total > 0 else None,
+    }
+
+
+def _summary(file: Path) -> str:
+    about = atomic.read_json(file)
+    found = about["rates"]["fixed"]
+
+    def text(name: str) -> str:
+        rate = found[name]
+        if rate is None:
+            return f"{name} –"
+        ends = "" if rate["low"] is None else f" [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
+        return f"{name} {100 * rate['value']:.1f} %{ends} of {rate['n']}"
+
+    parts = [text("sensitivity"), text("specificity"), f"unscored {found['n_unscored']}"]
+    return f"{about['kind']}: {', '.join(parts)}; {file}"
+
+
+def _names(text: str, allowed: Sequence[str], what: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in allowed:
+            raise unknown(what, name, allowed)
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nein-calibrate",
+        description="Measure the error rates of a run's judges on pictures whose truth is known.",
+    )
+    add = parser.add_argument
+    add(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="an output folder or one run in it: says which judges, and how asked",
+    )
+    add("--judges", default="vqa,ovd", help="which of them: vqa,ovd (default: both)")
+    add("--judge", dest="overrides", action="append", default=[], metavar="KIND=REFERENCE",
+        help="another judge than the run's: vqa=nano:llava")  # fmt: skip
+    add("--sets", help=f"kinds of pictures: {','.join(SETS)} (default: all that the data allow)")
+    add(
+        "--instances",
+        type=Path,
+        metavar="FILE",
+        help="COCO instance annotations (default: instances.json of the data)",
+    )
+    add("--images", type=Path, metavar="FOLDER", help="folder of their pictures (default: the file's own)")
+    add("--data", help="the NeIn data, if they are no longer where the run found them")
+    add("--limit", type=int, metavar="N", help="at most N pictures per set")
+    add("--seed", type=int, default=0, help="which absent objects and which pasted ones (default: 0)")
+    add("--batch-size", type=int, default=16, help="pictures asked about together (default: 16)")
+    add("--device", help="auto, cpu, cuda (default: the run's)")
+    add("--out", type=Path, metavar="FOLDER", help="result folder (default: RUN/calibration)")
+    return parser

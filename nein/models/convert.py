@@ -1,0 +1,117 @@
+"""`nein-convert`: a checkpoint in the original format, once, into a folder of tensors and configurations.
+
+    nein-convert MagicBrush-epoch-52-step-4999.ckpt magicbrush-ema --ema
+    nein-eval --preset paper --editor magicbrush=magicbrush-ema ...
+
+Training checkpoints of PyTorch Lightning hold callbacks, counters and optimizer state beside the tensors, as
+pickled objects. Here every such object is replaced by an inert placeholder: no class of the file is imported
+and no function of it is called, so that a file which would do harm when unpickled does none. What is written
+are safetensors and JSON only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from nein.engine.errors import UserError
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command. Raises UserError or EditorError."""
+    options = _parser().parse_args(list(argv))
+    folder = convert(options.source, options.folder, ema=options.ema, config=options.config)
+    origin = json.loads((folder / "origin.json").read_text(encoding="utf-8"))
+    sets = {
+        True: "averaged (EMA)",
+        False: "trained, not averaged (non-EMA)",
+        None: "the only ones in the file",
+    }
+    print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {sets[origin['ema']]}.")
+    if origin["left_out"]:
+        print(f"Not read: {', '.join(origin['left_out'])}.")
+
+
+def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str | None = None) -> Path:
+    """Write `source` as a folder in diffusers' layout; returns the folder.
+
+    source  .safetensors, .ckpt, .pt, .pth or .bin file in the original latent-diffusion format.
+    folder  Must not exist; appears only once it is complete.
+    ema     Which set of UNet weights, where the file holds both.
+    config  Folder or hub id with the configurations and the tokenizer; default timbrooks/instruct-pix2pix.
+
+    Raises UserError for a wrong path, editors.EditorError for a file that cannot be converted.
+    """
+    if not source.is_file():
+        raise UserError(f"There is no file '{source}'; give the checkpoint to convert.")
+    if folder.exists():
+        raise UserError(f"'{folder}' exists already; give a folder that does not.")
+    if not folder.absolute().parent.is_dir():
+        raise UserError(f"The parent of '{folder}' does not exist; make it first.")
+    import torch
+
+    from editors import ldm
+    from editors.checkpoint import ORIGIN, quiet
+
+    if source.suffix not in ldm.SUFFIXES:
+        raise UserError(f"'{source}' is no checkpoint; expected one of {', '.join(ldm.SUFFIXES)}.")
+    with torch.random.fork_rng(devices=[]), quiet():
+        pipeline, origin = ldm.read_pipeline(source, ema=ema, config=config, vouched=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
+        try:
+            draft.chmod(0o755)
+            pipeline.save_pretrained(draft, safe_serialization=True)
+            facts = {**origin.as_dict(), "sha256": _sha256(source)}
+            if config is not None and Path(config).exists():
+                facts["config"] = Path(config).name  # a path means nothing on another machine
+            (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+            draft.rename(folder)
+        finally:
+            if draft.exists():
+                shutil.rmtree(draft)
+    return folder
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nein-convert",
+        description="Write a checkpoint in the original format as a folder of safetensors, without running "
+        "anything in it.",
+        epilog="Then: nein-eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings.",
+    )
+    parser.add_argument(
+        "source", type=Path, metavar="IN", help="file you vouch for: .ckpt, .pt, .safetensors"
+    )
+    parser.add_argument("folder", type=Path, metavar="OUT", help="folder to write; must not exist")
+    parser.add_argument(
+        "--ema",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="averaged weights, as the official scripts use, or not; needed where the file has both",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="REF",
+        help="folder or hub id with configurations and tokenizer (default: timbrooks/instruct-pix2pix)",
+    )
+    return parser
+
+
+def _sha256(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            sha.update(chunk)
+    return sha.hexdigest()
+
+
+if __name__ == "__main__":
+    from nein.cli import main_convert
+
+    main_convert(sys.argv[1:])

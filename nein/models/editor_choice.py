@@ -1,0 +1,181 @@
+"""From the name of an editor to the editor: names, rows, presets, checkpoints, pictures made elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import editors
+from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
+from nein.engine.errors import UserError
+from nein.models.external_edits import Published, PublishedEditor
+from nein.models.external_edits import find as find_published
+from nein.models.references import folder_of, resolve, slug
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EditorChoice:
+    """An editor as the user named it, resolved but not loaded.
+
+    slug        Name of its folder in a run: the name itself, or for a path or hub id its end and a short
+                hash.
+    row         Name given to `editors.get_editor`.
+    checkpoint  Model reference as written in the table or by the user; None for editors without a model.
+    options     Sampler settings of the row, overridden by the command line.
+    published   Pictures made elsewhere, which stand in for an editor on one track (`--edited`).
+    """
+
+    asked: str
+    slug: str
+    row: str
+    checkpoint: str | None
+    revision: str | None
+    options: dict[str, Any] = field(default_factory=dict)
+    published: Published | None = None
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether the editor can return intermediate pictures."""
+        return self.published is None and editors.has_maps(self.row)
+
+    def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
+        """The editor, with its weights in memory. Raises EditorError."""
+        if self.published is not None:
+            return PublishedEditor(self.published)
+        where: dict[str, Any] = {}
+        if self.checkpoint is not None:
+            where["checkpoint"], revision = resolve(self.checkpoint)
+            where["revision"] = revision or self.revision
+        further = {name: folder_of(self.options[name]) for name in self._further()}
+        return editors.get_editor(
+            self.row,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            **where,
+            **{**self.options, **further},
+        )
+
+    def check_references(self) -> None:
+        """Looks for the embedded models and local files among the editor's models, loading none.
+
+        Raises UserError or EditorError for one that is not there.
+        """
+        if self.published is not None:
+            return
+        if self.checkpoint is not None:
+            resolve(self.checkpoint)
+        further = {name: folder_of(self.options[name]) for name in self._further()}
+        editors.check_models(self.row, **further)
+
+    def _further(self) -> list[str]:
+        return [name for name in editors.model_options(self.row) if name in self.options]
+
+    def identity(self) -> dict[str, Any]:
+        """What the user chose, before any file is read."""
+        if self.published is not None:
+            return {"editor": self.row, "made": "elsewhere"}  # the fingerprint covers the pictures
+        facts = {"editor": self.row, "checkpoint": self.checkpoint, "revision": self.revision}
+        decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
+        return {**facts, **{f"editor.{key}": value for key, value in sorted(decisive.items())}}
+
+
+def resolve_editors(
+    names: Sequence[str], preset: str, overrides: Mapping[str, Any], edited: str | None = None
+) -> list[EditorChoice]:
+    """The editors of a command, in its order. Loads nothing.
+
+    A name is an editor, a row, a reference, or "row=reference": that row's settings with another checkpoint.
+    `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
+    that are not there. An option of `overrides` has to be known to at least one editor, and goes to those
+    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors.
+    """
+    if edited is not None:
+        found = find_published(Path(edited).expanduser())
+        return [
+            EditorChoice(
+                f"{p.method}/{p.track}",
+                re.sub(r"[^A-Za-z0-9._-]+", "-", p.method),
+                p.method,
+                None,
+                None,
+                published=p,
+            )
+            for p in found
+        ]
+    asked: list[str] = []
+    for name in names:
+        asked += every_editor(preset) if name == "all" else [name]
+    asked = list(dict.fromkeys(asked))
+    for option in overrides:
+        if not any(editors.takes(_split(name)[0], option) for name in asked):
+            editors.check(_split(asked[0])[0], **{option: overrides[option]})
+    return [choose_editor(name, preset, overrides) for name in asked]
+
+
+def every_editor(preset: str) -> list[str]:
+    """What `all` stands for: the paper's editors as far as they are there, then the controls."""
+    there, absent = [], {}
+    for name in PAPER_EDITORS:
+        row = editors.PRESETS.get(DEFAULT_ROWS.get((name, preset), ""))
+        if row is None:
+            absent[name] = f"it has no {preset} preset"
+        elif row.checkpoint is None:
+            absent[name] = row.obtain
+        elif not all(_ships(model) for model in (row.checkpoint, *row.models.values())):
+            absent[name] = "its weights are not in this installation"
+        else:
+            try:
+                local = {k: model for k, model in row.models.items() if not model.startswith("nano:")}
+                editors.check_models(row.name, **local)
+            except editors.EditorError as error:
+                absent[name] = str(error)
+            else:
+                there.append(name)
+    for name, reason in absent.items():
+        log.warning("'--editor all' leaves out %s: %s.", name, reason)
+    return [*there, *CONTROLS[preset]]
+
+
+def _ships(reference: str) -> bool:
+    """Whether an embedded model is there; True for what is not embedded."""
+    if not reference.startswith("nano:"):
+        return True
+    from nein.nano import zoo
+
+    return reference.removeprefix("nano:") in zoo.available()
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """("magicbrush", "./folder") from "magicbrush=./folder"; (name, None) from anything else."""
+    left, equals, right = name.partition("=")
+    return (left, right) if equals and right and left in editors.available() else (name, None)
+
+
+def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
+    """One editor by name, hub id, folder or "row=reference", with the values of `preset`; loads nothing.
+
+    Of `overrides` it takes what it knows. Raises EditorError or UserError.
+    """
+    name, checkpoint = _split(asked)
+    if not is_checkpoint(name):
+        editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
+    own = {key: value for key, value in overrides.items() if editors.takes(name, key)}
+    if name in editors.available() and not editors.needs_checkpoint(name):
+        if checkpoint is not None:
+            raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
+        return EditorChoice(asked, name, name, None, None, own)
+    row = editors.preset_row(name, preset)
+    editors.check(row.name, **own)
+    options = {**row.options(), **own}
+    if checkpoint is not None:
+        return EditorChoice(asked, f"{name}-{slug(checkpoint)}", row.name, checkpoint, None, options)
+    if row.checkpoint is None:
+        raise UserError(f"Editor '{name}' needs a checkpoint of yours: {row.obtain}.")
+    return EditorChoice(asked, slug(name), row.name, row.checkpoint, row.revision, options)

@@ -1,0 +1,49 @@
+"""References to models: `nano:NAME` (embedded), a hub id `owner/name[@revision]`, or a local folder.
+
+Only this file knows the first form; the leaf packages get a folder or an id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import metrics
+from nein.engine.errors import UserError
+
+
+def slug(name: str) -> str:
+    """A folder name for an editor: a plain name as it is, a reference by its end and a hash."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and not Path(name).exists():
+        return name
+    whole = str(Path(name).expanduser().resolve()) if Path(name).expanduser().exists() else name
+    tail = re.sub(r"[^A-Za-z0-9._-]+", "-", whole.rstrip("/").rpartition("/")[2]).strip("-.") or "editor"
+    return f"{tail}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+def resolve(reference: str) -> tuple[str, str | None]:
+    """(folder, file or hub id, revision or None) of a reference. UserError for an unknown nano model."""
+    if reference.startswith("nano:"):
+        from nein.nano import zoo
+
+        try:
+            return str(zoo.path(reference.removeprefix("nano:"))), None
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise UserError(f"There is no embedded model '{reference}': {error}.") from None
+    if reference.startswith("weakened:"):
+        rates, _, inner = reference.removeprefix("weakened:").partition(":")
+        where, revision = resolve(inner)
+        return f"weakened:{rates}:{where}", revision
+    if metrics.special_reference(reference):
+        return reference, None
+    if Path(reference).expanduser().exists():
+        return str(Path(reference).expanduser()), None
+    name, _, revision = reference.partition("@")
+    return name, revision or None
+
+
+def folder_of(reference: str) -> str:
+    """The reference with an embedded model's name turned into its folder, and `~` into the home folder."""
+    where, revision = resolve(reference)
+    return f"{where}@{revision}" if revision else where

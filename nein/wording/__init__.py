@@ -1,0 +1,1 @@
+"""Sentences and words: templates of instructions, families of negation, the grammar of nouns."""

@@ -1,0 +1,138 @@
+"""Negation beyond "no X": families of sentences, each with a label that goes with a sample into every result.
+
+The thirteen templates of NeIn are the family "plain". The paper names the others as future work; their
+sentences are this project's. In all but one the object S must go; in "double_negation" it must stay.
+
+Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
+agreement; T is a second absent object, A an object that is there and must stay.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nein.wording import nouns
+from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite
+
+PROTOCOLS = ("paper", "fixed")
+
+
+@dataclass(frozen=True)
+class Family:
+    """Templates of one kind of negation.
+
+    needs  Which other objects the sentences name: "" none, "T" a second absent one, "A" one that is there.
+    stays  The sentence says that the object is there: the right edit is none.
+    """
+
+    label: str
+    templates: tuple[str, ...]
+    needs: str = ""
+    stays: bool = False
+
+
+#: NeIn's templates with agreement, for plural names; in the order of `NEGATIVE_TEMPLATES`.
+_AGREEING = tuple(re.sub(r"\{S\} is\b", "{S} {is S}", sentence) for sentence in NEGATIVE_TEMPLATES)
+
+FAMILIES: dict[str, Family] = {
+    row.label: row
+    for row in (
+        Family("plain", _AGREEING),
+        Family(
+            "exception",
+            (
+                "Everything but {a S}.",
+                "Keep all except {the S}.",
+                "Everything in the image except {the S}.",
+                "The image shows everything but {the S}.",
+            ),
+        ),
+        Family(
+            "neither_nor",
+            (
+                "Neither {a S} nor {a T} {is T} in the image.",
+                "The image has neither {a S} nor {a T}.",
+                "There {is S} neither {a S} nor {a T} in sight.",
+            ),
+            needs="T",
+        ),
+        Family(
+            "scoped",
+            (
+                "The image has {a A} but no {S}.",
+                "{a A} but no {S}.",
+                "A scene with {a A} and without {a S}.",
+                "Keep {the A} but no {S}.",
+            ),
+            needs="A",
+        ),
+        Family(
+            "contrastive",
+            (
+                "The image shows {a A}, not {a S}.",
+                "{a A} rather than {a S}.",
+                "{a A} instead of {a S}.",
+                "Not {a S} but {a A}.",
+            ),
+            needs="A",
+        ),
+        Family(
+            "double_negation",
+            (
+                "The image is not without {a S}.",
+                "It is not true that there {is S} no {S} in the image.",
+                "The image does not lack {a S}.",
+                "It is not the case that {the S} {is S} missing from the image.",
+            ),
+            stays=True,
+        ),
+        Family(
+            "implicit",
+            (
+                "The image is free of {S+}.",
+                "The scene is devoid of {S+}.",
+                "{the S} {is S} absent from the image.",
+                "An image free of any {S}.",
+            ),
+        ),
+    )
+}
+#: Families in which the right edit keeps the object.
+STAYS = frozenset(label for label, family in FAMILIES.items() if family.stays)
+_SINGULAR_ONLY = "Not a single"
+
+
+def choices(label: str, noun: str, protocol: str) -> list[int]:
+    """Indices of the family's templates that can be said of `noun`: "Not a single skis" cannot, except by the
+    paper."""
+    templates = FAMILIES[label].templates
+    if protocol == "paper" or not nouns.is_plural(noun):
+        return list(range(len(templates)))
+    return [index for index, text in enumerate(templates) if not text.startswith(_SINGULAR_ONLY)]
+
+
+def sentence(
+    label: str, index: int, noun: str, *, second: str = "", kept: str = "", protocol: str = "fixed"
+) -> str:
+    """The sentence of template `index` of a family.
+
+    second    T, another absent object; kept: A, an object that is there. Needed by families that name them.
+    protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
+              first
+              letter; "fixed": agreement, and the article by sound.
+    """
+    named = {"S": noun, "T": second, "A": kept}
+
+    def fill(slot: re.Match[str]) -> str:
+        word, which, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
+        if word == "is":
+            return "are" if protocol == "fixed" and nouns.is_plural(which) else "is"
+        if word == "the":
+            return f"the {which}"
+        if word == "a":
+            return nouns.with_article(which) if protocol == "fixed" else indefinite(which)
+        return nouns.plural(which) if many else which
+
+    text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, FAMILIES[label].templates[index])
+    return text[:1].upper() + text[1:]
