@@ -181,14 +181,18 @@ def plain(sheet: Sheet) -> str:
     return f"{sheet.title}\n{tabulate.tabulate(sheet.rows, sheet.columns, disable_numparse=True)}"
 
 
-def markdown(sheets: Iterable[Sheet], title: str, notes: Sequence[str] = ()) -> str:
-    """All sheets under headings; a bar in a cell cannot end the cell, a line break cannot end the row."""
+def markdown(
+    sheets: Iterable[Sheet], title: str, notes: Sequence[str] = (), findings: Sequence[str] = ()
+) -> str:
+    """All sheets under headings, then what was found in sentences, then notes on how to read it. A bar in a cell
+    cannot end the cell, a line break cannot end the row."""
     parts = [f"# {title}"]
     for sheet in sheets:
         rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
         heads = [markdown_cell(cell) for cell in sheet.columns]
         text = tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
         parts += [f"## {sheet.title}", text, *([sheet.note] if sheet.note else [])]
+    parts += ["\n".join(f"- {sentence}" for sentence in findings)] if findings else []
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
 
 
