@@ -21,7 +21,7 @@ import numpy as np
 
 from nein.benchmarks.nein.reporting.command import main_report
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
 
@@ -80,9 +80,9 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
         run.open({}, {"config": config, "data": origin}, overwrite=False)
         run.update(status="complete")
         _link(run.path / "images", [row["NeIn"] for row in records], stock)
-        journal.write_lines(run.path / "edits.jsonl", (_edit(i, row) for i, row in enumerate(records)))
+        atomic.write_lines(run.path / "edits.jsonl", (_edit(i, row) for i, row in enumerate(records)))
         values = rng.uniform(size=(count, 10))
-        journal.write_lines(
+        atomic.write_lines(
             run.path / "scores.jsonl",
             (_score(row["NeIn"], m, k, values[i]) for i, row in enumerate(records)
              for k, m in enumerate([*IMAGE, *EVIDENCE])),

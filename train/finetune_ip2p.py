@@ -54,7 +54,7 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
     from tqdm import tqdm
 
     from nein.engine import environment
-    from nein.engine.blocks import prefetch
+    from nein.engine.executors import read_ahead
     from train.tuning import batches, model, record
     from train.tuning.checkpoints import Checkpoints
     from train.tuning.encoder import Encoder, frozen_hash
@@ -162,7 +162,7 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
     bar = tqdm(total=steps, initial=done, desc="train", unit="step", disable=not world.is_main)
     pending: list[tuple[int, Any]] = []  # tallies still on the device: reading one at once would stall it
     with record.terminable() as asked, contextlib.closing(bar):
-        for step, parts in prefetch(read, range(done, steps), config.workers):
+        for step, parts in read_ahead(read, range(done, steps), config.workers):
             reseed(config.seed, world.rank, step * config.batch_size)
             total = torch.zeros((), device=device)
             for number, members in enumerate(parts):

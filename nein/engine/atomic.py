@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,6 +43,19 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a whole JSONL file, a line at a time."""
+    with writing(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """A JSONL file written by `write_lines`."""
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def read_json(path: Path) -> Any:

@@ -155,7 +155,7 @@ def calibrate(
             bar.update(len(batch))
     kept = [known[case.set, case.id, word.word] for case in cases for word in case.words]
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
-    journal.write_lines(target.with_suffix(".jsonl"), iter(kept))
+    atomic.write_lines(target.with_suffix(".jsonl"), iter(kept))
     rates = {
         protocol: calibration.rates(
             [r["present"] for r in kept], [r[f"verdict_{protocol}"] for r in kept],

@@ -15,7 +15,7 @@ import pytest
 
 from nein.cli import main_negbench
 from nein.datasets.negbench import official, sources
-from nein.engine import journal
+from nein.engine import atomic, journal
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def test_coco_gives_captions_and_questions_in_the_official_layout(
         f"{name}.png" for name in ("a", "b", "c", "d", "e", "broken")
     }
     assert "1 unusable: no annotated object" in done.stdout
-    assert [row["id"] for row in journal.read_lines(tmp_path / "unusable.jsonl")] == ["empty"]
+    assert [row["id"] for row in atomic.read_lines(tmp_path / "unusable.jsonl")] == ["empty"]
     card = (tmp_path / "dataset" / "README.md").read_text()
     assert "no annotated object | 1" in card
 

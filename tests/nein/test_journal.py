@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nein.datasets.nein.samples import Dataset
-from nein.engine import blocks, journal
+from nein.engine import journal
 from nein.engine.cache import FeatureCache, RecordCache, scope_of
 
 
@@ -41,8 +41,8 @@ def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
         log.append({"value": float("nan")})
 
 
-def plan(n: int, selected: tuple[int, ...], size: int) -> blocks.Plan:
-    return blocks.Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
+def plan(n: int, selected: tuple[int, ...], size: int) -> plan.Plan:
+    return plan.Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
 
 
 def test_blocks_do_not_depend_on_the_selection() -> None:
@@ -58,14 +58,14 @@ def test_blocks_do_not_depend_on_the_selection() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_shares_are_disjoint_and_complete(size: int) -> None:
     items = list(range(5))
-    shares = [blocks.share(items, rank, size) for rank in range(size)]
+    shares = [executors.share(items, rank, size) for rank in range(size)]
     assert sorted(item for own in shares for item in own) == items
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_prefetch_keeps_order_and_raises_in_its_place() -> None:
-    assert list(blocks.prefetch(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
-    numbers = blocks.prefetch(lambda n: 1 // (3 - n), range(6))
+    assert list(executors.read_ahead(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
+    numbers = executors.read_ahead(lambda n: 1 // (3 - n), range(6))
     assert [next(numbers)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
         next(numbers)

@@ -27,11 +27,11 @@ from nein import statistics
 from nein.benchmarks.nein import config as evaluation
 from nein.benchmarks.nein import grid
 from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, validate_images
 from nein.engine import atomic, world
-from nein.engine.blocks import Plan
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice

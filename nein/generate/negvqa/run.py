@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.negvqa import convert, negators, sheet
 from nein.generate.negvqa.config import ConversionConfig
@@ -133,7 +133,7 @@ def _write(
         convert.record(item, pictures.keep(item), made.question, wrong[item.id], letter)
         for (item, made), letter in zip(kept, letters, strict=True)
     ]
-    journal.write_lines(
+    atomic.write_lines(
         folder.path / "records.jsonl",
         (
             {
@@ -151,10 +151,10 @@ def _write(
             for item, made in zip(items, negations, strict=True)
         ),
     )
-    journal.write_lines(folder.questions, iter(rows))
+    atomic.write_lines(folder.questions, iter(rows))
     for variant in ("original", "negated"):
         path = folder.path / f"questions-{variant}.jsonl"
-        journal.write_lines(path, (_one(row, variant) for row in rows))
+        atomic.write_lines(path, (_one(row, variant) for row in rows))
     by_id = {row["index"]: row for row in rows}
     if rows:
         sheet.write(

@@ -12,7 +12,7 @@ import pytest
 
 from nein.benchmarks.negbench.folder import EvalDir
 from nein.cli import main_negbench
-from nein.engine import journal
+from nein.engine import atomic
 from train.contrast import study, sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
@@ -28,9 +28,9 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
         for kind, values in (("original", RECALLS["original"]), ("negated", negated))
         for k, value in enumerate(values)
     ]  # fmt: skip
-    journal.write_lines(run.samples("nano/retrieval", "templated"), iter(lines))
+    atomic.write_lines(run.samples("nano/retrieval", "templated"), iter(lines))
     asked = [{"id": f"q{k}", "source": f"p{k}", "credit": value} for k, value in enumerate(credit)]
-    journal.write_lines(run.samples("nano/mcq", "templated"), iter(asked))
+    atomic.write_lines(run.samples("nano/mcq", "templated"), iter(asked))
 
     def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
         ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "n_unscored": 0}

@@ -12,7 +12,7 @@ from metrics import INFO
 from nein.benchmarks.nein import results_table
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.benchmarks.nein.reporting.sections import REMOVALS, Table, percent, record, span
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.statistics import agreement, calibration
 from nein.statistics.calibration import Corrected, Rates
@@ -64,7 +64,7 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
             lines = file.with_suffix(".jsonl")
             if not isinstance(about, dict) or "fingerprint" not in about or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein-calibrate.")
-            found.append(Calibration(about["kind"], about, journal.read_lines(lines)))
+            found.append(Calibration(about["kind"], about, atomic.read_lines(lines)))
     return found
 
 
