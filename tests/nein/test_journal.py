@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nein.datasets.nein.samples import Dataset
-from nein.engine import journal
+from nein.engine import executors, journal
 from nein.engine.cache import FeatureCache, RecordCache, scope_of
 
 

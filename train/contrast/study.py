@@ -96,9 +96,9 @@ def study(given: argparse.Namespace) -> str:
 
 def training_texts() -> Iterable[str]:
     """Every sentence that the shipped CLIP, and its tokenizer, learned from."""
-    from train.zoo.pool import described
-    from train.zoo.text import corpus
-    from train.zoo.vision import POOL
+    from train.nano.pool import described
+    from train.nano.text import corpus
+    from train.nano.vision import POOL
 
     yield from corpus()
     for index in range(POOL):
