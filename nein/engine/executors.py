@@ -156,9 +156,7 @@ class Threads:
         with tqdm(total=len(mine), desc=f"{stage.name} {label}".strip(), unit="block", disable=quiet) as bar:
             if workers > 1:
                 start_thread = one_thread if self.device == "cpu" and not side_by_side else None
-                for _ in in_any_order(
-                    read_and_make, mine, workers, start_thread, getattr(model, "stop", None)
-                ):
+                for _ in in_any_order(read_and_make, mine, workers, start_thread, stop):
                     bar.update(1)
             else:
                 for block, inputs in read_ahead(read, mine):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nein.datasets.nein.samples import Dataset
-from nein.engine import executors, journal
+from nein.engine import journal
 from nein.engine.cache import FeatureCache, RecordCache, scope_of
 
 
@@ -53,22 +53,6 @@ def test_blocks_do_not_depend_on_the_selection() -> None:
     assert whole.members(2) == [8, 9]
     assert part.selection() == [1, 5]
     assert part.all_members() == list(range(8))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_shares_are_disjoint_and_complete(size: int) -> None:
-    items = list(range(5))
-    shares = [executors.share(items, rank, size) for rank in range(size)]
-    assert sorted(item for own in shares for item in own) == items
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_prefetch_keeps_order_and_raises_in_its_place() -> None:
-    assert list(executors.read_ahead(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
-    numbers = executors.read_ahead(lambda n: 1 // (3 - n), range(6))
-    assert [next(numbers)[0] for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ZeroDivisionError):
-        next(numbers)
 
 
 def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.negvqa.config import FORMATS
 from nein.benchmarks.negvqa import folder as files
+from nein.benchmarks.negvqa.config import FORMATS
 from nein.config.options import names
 from nein.datasets.negvqa.questions import Item
 from nein.engine import atomic
