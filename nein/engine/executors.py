@@ -130,8 +130,9 @@ class Threads:
             return 0
         memory.reset(self.device)
         model = self._model(folder, stage)
-        side_by_side = getattr(model, "concurrent", 0)  # questions to an endpoint, which wait and do not work
-        workers = side_by_side or self.world.workers(self.device)
+        # Questions to an endpoint wait and do not work: with two blocks at hand none waits for a block's last.
+        side_by_side = getattr(model, "concurrent", 0)
+        workers = 2 if side_by_side else self.world.workers(self.device)
 
         def make(block: OpenBlock, inputs: Any) -> None:
             start = time.perf_counter()

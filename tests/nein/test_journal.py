@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nein.benchmarks.nein.plan import Plan
 from nein.datasets.nein.samples import Dataset
 from nein.engine import journal
 from nein.engine.cache import FeatureCache, RecordCache, scope_of
@@ -41,12 +42,12 @@ def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
         log.append({"value": float("nan")})
 
 
-def plan(n: int, selected: tuple[int, ...], size: int) -> plan.Plan:
-    return plan.Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
+def made(n: int, selected: tuple[int, ...], size: int) -> Plan:
+    return Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
 
 
 def test_blocks_do_not_depend_on_the_selection() -> None:
-    whole, part = plan(10, tuple(range(10)), 4), plan(10, (1, 5), 4)
+    whole, part = made(10, tuple(range(10)), 4), made(10, (1, 5), 4)
     assert whole.blocks == [0, 1, 2]
     assert part.blocks == [0, 1]
     assert [part.members(b) for b in part.blocks] == [whole.members(b) for b in (0, 1)]

@@ -16,12 +16,14 @@ from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
 from nein.engine import atomic, images
+from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
 from nein.engine.world import World
 from nein.models import references
+from nein.models.remembered import Remembered
 
 JUDGE = "judge"
 ANSWERS = "answers"  # the stage and its output
@@ -128,10 +130,7 @@ def _check_reference(reference: str, config: NegvqaConfig) -> None:
 
 
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
-    """The model behind one of `--model`'s names; one behind an endpoint is never asked twice.
-
-    Raises MetricError or UserError.
-    """
+    """The model behind one of `--model`'s names. Raises MetricError or UserError."""
     options: dict[str, Any]
     sending = {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
     if reference == JUDGE:
@@ -149,13 +148,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
         options |= sending
     elif metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
-    model = choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)
-    if not model.concurrent:
-        return model
-    from nein.engine.answers import AnswerCache
-    from nein.models.remembered import Remembered
-
-    return Remembered(model, AnswerCache(config.out_dir / "cache" / "answers.sqlite"))
+    return choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)
 
 
 # --- asking ------------------------------------------------------------------------------------
@@ -181,9 +174,10 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
             for row in rows
         )
 
+    cache = config.out_dir / "cache" / "answers.sqlite"
     model = Model(
         reference,
-        lambda: load_model(reference, config, device),
+        lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
         lambda loaded: {"model": (loaded.fingerprint, loaded.describe())},
     )
     return Stage(ANSWERS, (ANSWERS,), blocks, read, work, model, usable)
@@ -206,7 +200,7 @@ def _answers(
     """A row per question and variant, in order."""
     readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
     asked = [[_asked(item, variant, config) for variant in VARIANTS] for item, _ in readable]
-    replies = choices.answer_each(model, [picture for _, picture in readable], asked, read_by)
+    replies = model.answer([picture for _, picture in readable], asked, read_by)
     by_id = {item.id: row for (item, _), row in zip(readable, replies, strict=True)}
     rows = []
     for item, picture in block:
