@@ -25,7 +25,8 @@ from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, identity_hash
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images, journal
-from nein.engine.cache import FeatureCache, RecordCache, scope_of
+from nein.engine.answers import BlockAnswers
+from nein.engine.cache import FeatureCache, scope_of
 from nein.engine.environment import peak_memory
 from nein.engine.executors import one_thread, read_ahead, share
 from nein.engine.world import World
@@ -63,7 +64,7 @@ class Scorer:
     image_metrics: Callable[[list[str]], ImageMetrics]
     presence: Callable[[list[str]], Presence]
     features: FeatureCache
-    records: RecordCache
+    records: BlockAnswers
 
     def score(self, scenes: Sequence[Scene], names: Sequence[str]) -> Scored:
         """Scores of one block for the metrics `names`, whose models must be loaded."""
