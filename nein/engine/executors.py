@@ -130,7 +130,7 @@ class Threads:
             return 0
         memory.reset(self.device)
         model = self._model(folder, stage)
-        # Questions to an endpoint wait and do not work: with two blocks at hand none waits for a block's last.
+        # Questions to an endpoint wait, they do not work: with two blocks none waits for a block's last.
         side_by_side = getattr(model, "concurrent", 0)
         workers = 2 if side_by_side else self.world.workers(self.device)
 
