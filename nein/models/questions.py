@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metrics.base import RecordStore
+from metrics.base import MetricError, RecordStore
 from nein.engine.errors import UserError
 
 Item = TypeVar("Item")
@@ -24,6 +25,10 @@ class NoAnswer(RuntimeError):
     def __init__(self, message: str, *, silent: bool) -> None:
         super().__init__(message)
         self.silent = silent
+
+
+class SilentError(UserError, MetricError):
+    """Nobody answers. A `MetricError` too: what isolates a failing question lets those through."""
 
 
 class Questions:
@@ -49,14 +54,13 @@ class Questions:
     def answer(self, key: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The kept answer to the question `key`, or what `ask` returns, a JSON object, which is kept.
 
-        Raises NoAnswer where `ask` does, UserError once nobody answers, and CancelledError after `stop`.
+        Raises NoAnswer where `ask` does, SilentError once nobody answers, and CancelledError after `stop`.
         """
         known = self._cache.get(self._space, key) if self._cache is not None else None
         if known is not None:
             return known
         try:
-            with self._room:
-                self._go_on()
+            with self._seat():
                 value = ask()
         except NoAnswer as error:
             self._count(error)
@@ -104,6 +108,17 @@ class Questions:
         """Ends all calls, for the program ends."""
         self._end = self._end or concurrent.futures.CancelledError("the questions were stopped")
 
+    @contextlib.contextmanager
+    def _seat(self) -> Iterator[None]:
+        """One of the places for questions in flight, unless all is over meanwhile."""
+        while not self._room.acquire(timeout=0.2):
+            self._go_on()
+        try:
+            self._go_on()
+            yield
+        finally:
+            self._room.release()
+
     def _go_on(self) -> None:
         if self._end is not None:
             raise self._end
@@ -120,7 +135,7 @@ class Questions:
             self._silent = self._silent + 1 if failure is not None and failure.silent else 0
             if self._silent < self._limit:
                 return
-            self._end = self._end or UserError(
+            self._end = self._end or SilentError(
                 f"The model left {self._silent} questions in a row without an answer ({failure}); see that "
                 "it runs, then give the same command again to go on: answers so far are kept."
             )

@@ -19,9 +19,10 @@ class Remembered:
     on has a reply with the error, and only that one.
 
         model = Remembered(choices.load(reference), AnswerCache(folder / "answers.sqlite"))
-        replies = model.answer(pictures, asked, scorings)      # not through `answer_each`
+        replies = model.answer(pictures, asked, scorings)
 
-    An endpoint's questions (`concurrent` above 0) are asked one by one, `concurrent` at a time:
+    An endpoint's questions (`concurrent` above 0) are asked one by one, `concurrent` at a time whatever the
+    number of threads that call:
 
     - What the cache has is not asked; what is asked is in the cache as soon as it is answered, so that a kill
       loses nothing. Failures are not kept. The model's fingerprint is part of the address: its name, and not

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.choices import Asked, Prompt, Reply
+from metrics.choices import Asked, Prompt, Reply, answer_each
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.models.remembered import Remembered
@@ -155,6 +155,23 @@ def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache: Answer
         assert time.perf_counter() - start < 5
     with pytest.raises(concurrent.futures.CancelledError):
         remembered.answer(PICTURES[:1], [asked("later")], ["generated"])
+
+
+def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(cache: AnswerCache) -> None:
+    model = Model()
+    remembered = Remembered(model, cache)
+    parts = [asked(*(f"{name} {number}" for number in range(6))) for name in "abcd"]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda part: remembered.answer(PICTURES[:1], [part], ["generated"]), parts))
+    assert len(model.calls) == sum(len(row) for [row] in found) == 24
+    assert 2 <= model.most <= 3
+
+
+def test_what_isolates_a_failing_question_lets_the_end_through(cache: AnswerCache) -> None:
+    remembered = Remembered(Model(), cache)
+    many = asked(*(f"silent {number}" for number in range(99)))
+    with pytest.raises(UserError, match="10 questions in a row"):
+        answer_each(remembered, PICTURES[:1], [many], ["generated"])
 
 
 def test_a_local_models_questions_stay_together_and_are_not_kept(cache: AnswerCache) -> None:
