@@ -109,7 +109,7 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
 
 @pytest.fixture
 def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs `nein-build ARGS` inside this process."""
+    """Runs `nein generate ARGS` inside this process."""
 
     def run(*args: object) -> Outcome:
         capsys.readouterr()

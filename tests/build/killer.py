@@ -1,4 +1,4 @@
-"""`nein-build` in a forked process, killed at one exact moment. Forking keeps the libraries that are
+"""`nein generate` in a forked process, killed at one exact moment. Forking keeps the libraries that are
 loaded."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nein.generate.nein import finish
 
 
 def run(arguments: list[str], mark: str = "", count: int = 0, how: str = "before") -> int:
-    """Exit code of `nein-build ARGUMENTS`; -9 where it was killed.
+    """Exit code of `nein generate ARGUMENTS`; -9 where it was killed.
 
     mark  The stage whose COUNT-th journal line (from 1) is the moment; "images": a picture; "layout": a file
           of the finished data set; "" for never.

@@ -1,4 +1,4 @@
-"""`nein-negbench eval`, as a user runs it: official files, resuming, refusing, and what goes wrong."""
+"""`nein negbench eval`, as a user runs it: official files, resuming, refusing, and what goes wrong."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def negbench(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """`nein-negbench ARGUMENTS`."""
+    """`nein negbench ARGUMENTS`."""
 
     def run(*arguments: object) -> Done:
         capfd.readouterr()

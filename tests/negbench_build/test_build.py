@@ -1,4 +1,4 @@
-"""`nein-negbench build` from each source, with verification, through restarts, and what it says otherwise."""
+"""`nein negbench generate` from each source, with verification, through restarts, and when it is refused."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> P
 
 
 def run(*arguments: object) -> int:
-    """Exit code of `nein-negvqa ARGUMENTS`."""
+    """Exit code of `nein negvqa ARGUMENTS`."""
     with pytest.raises(SystemExit) as ended:
         main_negvqa([str(argument) for argument in arguments])
     return int(ended.value.code or 0)

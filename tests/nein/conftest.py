@@ -73,7 +73,7 @@ class Outcome:
 
 @pytest.fixture
 def evaluate(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs `nein-eval ARGS` inside this process."""
+    """Runs `nein eval ARGS` inside this process."""
 
     def run(*args: object) -> Outcome:
         capsys.readouterr()

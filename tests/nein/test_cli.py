@@ -55,7 +55,7 @@ def test_help_lists_every_option_and_imports_nothing_heavy() -> None:
 
 def test_a_closed_pipe_is_no_traceback() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m nein --dry-run | head -1",
+        f"{sys.executable} -m nein eval --dry-run | head -1",
         shell=True,
         capture_output=True,
         text=True,

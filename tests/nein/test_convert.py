@@ -1,4 +1,4 @@
-"""`nein-convert` as a command: what it prints, what it refuses, and that its folder runs in an evaluation."""
+"""`nein convert` as a command: what it prints, what it refuses, and that its folder runs in an evaluation."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--steps", 2)
     done = evaluate("--editor", tmp_path / "last.ckpt", *common, "--out", tmp_path / "no")
     assert done.code == 2
-    assert "nein-convert last.ckpt FOLDER --ema" in done.stderr
+    assert "nein convert last.ckpt FOLDER --ema" in done.stderr
     done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
     assert done.code == 0, done.stderr
     manifest = json.loads(next((tmp_path / "runs").glob("ip2p-out-*/negative/manifest.json")).read_text())

@@ -1,4 +1,4 @@
-"""`nein-negbench nano`: the whole study on the miniature world, in one command and without a network.
+"""`nein negbench nano`: the whole study on the miniature world, in one command and without a network.
 
 1. The text that the shipped CLIP learned from is searched for negation.
 2. The CLIP is fine-tuned on drawn NegCap and NegMCQ, at several values of alpha.
@@ -23,7 +23,7 @@ from typing import Any
 
 from nein.engine import atomic
 
-PROG = "nein-negbench nano"
+PROG = "nein negbench nano"
 ALPHAS = ("0", "0.5", "0.9", "0.99", "1")
 SCENES = 600
 #: Words that deny: what an affirmative text must not contain.
@@ -35,7 +35,7 @@ NEGATION = re.compile(
 
 
 def main(argv: Sequence[str]) -> None:
-    """`nein-negbench nano ARGV`."""
+    """`nein negbench nano ARGV`."""
     parser = argparse.ArgumentParser(
         prog=PROG,
         description="Measure the nano CLIP on negated captions, fine-tune it, and measure it again.",

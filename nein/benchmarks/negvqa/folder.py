@@ -5,7 +5,7 @@ OUT/<model>/journal/*.jsonl      append-only: what the model said, block by bloc
 OUT/<model>/answers.jsonl        canonical: one line per question and variant, in data order
 OUT/<model>/scores.jsonl         canonical: the same read under both protocols, value or reason
 OUT/<model>/summary.json         every figure with intervals, n and unscored
-OUT/judge/grade.json             the judge's figures, for nein-report --judge-grade
+OUT/judge/grade.json             the judge's figures, for nein report --judge-grade
 OUT/report.html, .md, .csv, .tex, *.png
 """
 
@@ -55,7 +55,7 @@ class AnswerDir(BuildDir):
 
     @property
     def grade(self) -> Path:
-        """Of a judge only: what `nein-report --judge-grade` reads."""
+        """Of a judge only: what `nein report --judge-grade` reads."""
         return self.path / "grade.json"
 
 

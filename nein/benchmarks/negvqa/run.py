@@ -1,4 +1,4 @@
-"""What `nein-negvqa` does once its options are known: ask, write down, read, report."""
+"""What `nein negvqa` does once its options are known: ask, write down, read, report."""
 
 from __future__ import annotations
 

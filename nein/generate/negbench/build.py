@@ -1,4 +1,4 @@
-"""What `nein-negbench build` does once its options are known: folder, list, shards, models, data set."""
+"""What `nein negbench generate` does once its options are known: folder, list, shards, models, data set."""
 
 from __future__ import annotations
 
