@@ -35,10 +35,10 @@ from editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
 from train import finetune_ip2p
-from train.tuning.model import noise_scheduler
-from train.tuning.options import parse
-from train.tuning.pairs import load, prepare
-from train.tuning.record import memory_gib
+from train.instruct.model import noise_scheduler
+from train.instruct.options import parse
+from train.instruct.pairs import load, prepare
+from train.instruct.record import memory_gib
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SKIPPED = 0.25  # share of the first steps that is not timed: allocation and warm-up

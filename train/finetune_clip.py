@@ -43,7 +43,7 @@ def run(config: ContrastConfig) -> list[Path]:
     import torch
 
     from train.contrast import sweep
-    from train.tuning.record import Session
+    from train.instruct.record import Session
 
     single = len(config.alphas) == 1
     found = []
@@ -76,9 +76,9 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     from nein.engine.blocks import prefetch
     from train.contrast import data, export, objective, towers
     from train.contrast.features import Features
-    from train.tuning import model, record
-    from train.tuning.checkpoints import Checkpoints
-    from train.tuning.order import reseed
+    from train.instruct import model, record
+    from train.instruct.checkpoints import Checkpoints
+    from train.instruct.order import reseed
 
     # ---------------------------------------------------------------------------------- processes and device
     environment.keep_freed_memory()

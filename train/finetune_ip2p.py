@@ -24,7 +24,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.cli import Terminated, finish  # noqa: E402
 from nein.engine.errors import UserError  # noqa: E402
-from train.tuning.options import TuneConfig, dump, parse  # noqa: E402
+from train.instruct.options import TuneConfig, dump, parse  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     import torch
 
-    from train.tuning.record import Session
+    from train.instruct.record import Session
 
     try:
         with Session(config) as session:
@@ -55,15 +55,15 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
 
     from nein.engine import environment
     from nein.engine.blocks import prefetch
-    from train.tuning import batches, model, record
-    from train.tuning.checkpoints import Checkpoints
-    from train.tuning.encoder import Encoder, frozen_hash
-    from train.tuning.export import export, push
-    from train.tuning.objective import losses
-    from train.tuning.order import Order, reseed
-    from train.tuning.pairs import load
-    from train.tuning.precompute import Features, complain
-    from train.tuning.validate import Validation
+    from train.instruct import batches, model, record
+    from train.instruct.checkpoints import Checkpoints
+    from train.instruct.encoder import Encoder, frozen_hash
+    from train.instruct.export import export, push
+    from train.instruct.objective import losses
+    from train.instruct.order import Order, reseed
+    from train.instruct.pairs import load
+    from train.instruct.precompute import Features, complain
+    from train.instruct.validate import Validation
 
     # ---------------------------------------------------------------------------------- processes and device
     environment.keep_freed_memory()

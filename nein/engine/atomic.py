@@ -1,4 +1,5 @@
-"""Writing files so that a reader, or a run after a power cut, sees the whole new file or the old one."""
+"""Writing files so that a reader, or a run after a power cut, sees the whole new file or the old one; and
+reading them with a sentence for what is wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,9 +17,18 @@ from nein.engine.errors import UserError
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into that becomes `path` when the block ends well: temporary file beside it, fsync,
-    rename. Creates the folder; an exception leaves what was there."""
+    rename. Creates the folder; an exception leaves what was there.
+
+    Raises UserError, before anything is written, for a path that is a folder or lies in one that takes no
+    files.
+    """
     make_folder(path.parent)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    if path.is_dir():
+        raise UserError(f"'{path}' is a folder; give the name of a file.")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be written ({error.strerror or error}).") from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -43,6 +53,52 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a whole JSONL file atomically, a row at a time. Raises ValueError for a number that is none."""
+    with writing(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number of the line, from 1, and its object) of a JSONL file, read as they are asked for; blank lines
+    are passed over.
+
+    Raises UserError naming the file, the line and what is wrong with it.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _object(line, f"'{path}', line {number},")
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}'.") from None
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All objects of a JSONL file. Raises UserError as `iter_lines` does."""
+    return [row for _, row in iter_lines(path)]
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    except json.JSONDecodeError as error:
+        if not line.endswith(b"\n"):
+            raise UserError(
+                f"{where} the last one, is cut short; whatever wrote the file did not finish. Delete that "
+                "line, or make the file again."
+            ) from None
+        raise UserError(f"{where} is not valid JSON: {error.msg} at column {error.colno}.") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is not a JSON object.")
+    return row
 
 
 def read_json(path: Path) -> Any:

@@ -21,9 +21,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nein.config.commands import Command
 from nein.engine import atomic
 
 PROG = "nein negbench nano"
+#: An entry point of the group `nein.commands` (pyproject.toml) makes it `nein negbench nano`.
+COMMAND = Command(
+    "the whole study on drawn scenes: measure, fine-tune, trade-off", "train.contrast.study:main"
+)
 ALPHAS = ("0", "0.5", "0.9", "0.99", "1")
 SCENES = 600
 #: Words that deny: what an affirmative text must not contain.
@@ -96,9 +101,9 @@ def study(given: argparse.Namespace) -> str:
 
 def training_texts() -> Iterable[str]:
     """Every sentence that the shipped CLIP, and its tokenizer, learned from."""
-    from train.zoo.pool import described
-    from train.zoo.text import corpus
-    from train.zoo.vision import POOL
+    from train.nano.pool import described
+    from train.nano.text import corpus
+    from train.nano.vision import POOL
 
     yield from corpus()
     for index in range(POOL):

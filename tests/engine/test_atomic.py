@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nein.engine import atomic
+from nein.engine.errors import UserError
+from tests.helpers import killing
+
+
+def test_an_output_that_is_a_folder_is_a_sentence_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "table.md").mkdir()
+    with pytest.raises(UserError, match=r"table\.md' is a folder; give the name of a file"):
+        atomic.write_text(tmp_path / "table.md", "| a |")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
+
+
+def test_what_fails_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    atomic.write_lines(path, [{"a": 1}])
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        atomic.write_lines(path, [{"a": 2}, {"a": float("nan")}])
+    assert atomic.read_lines(path) == [{"a": 1}]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_lines_come_back_with_their_numbers_whatever_is_in_their_texts(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"text": "two\nlines"}, {"text": "a line\u2028for some, né"}, {}]
+    atomic.write_lines(path, rows)
+    assert list(atomic.iter_lines(path)) == [(1, rows[0]), (2, rows[1]), (3, rows[2])]
+    path.write_bytes(b'{"a": 1}\r\n\r\n{"a": 2}')
+    assert list(atomic.iter_lines(path)) == [(1, {"a": 1}), (3, {"a": 2})]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b'{"a": 1}\n{"a": 2, "te', r"rows\.jsonl', line 2, the last one, is cut short.*Delete that line"),
+        (b'{"a": 1}\n{"a": 2, "te\n{"a": 3}\n', r"rows\.jsonl', line 2, is not valid JSON: .* at column \d+"),
+        (b'{"a": 1}\n[2]\n', r"rows\.jsonl', line 2, is not a JSON object"),
+        (b'{"a": 1}\n{"a": "\xff"}\n', r"rows\.jsonl', line 2, is not UTF-8 text"),
+    ],
+    ids=["torn", "broken", "list", "latin"],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    lines = atomic.iter_lines(path)
+    assert next(lines) == (1, {"a": 1})  # read as they are asked for
+    with pytest.raises(UserError, match=sentence):
+        next(lines)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no file"):
+        atomic.read_lines(tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        atomic.read_lines(tmp_path)
+
+
+def write_three(arguments: Sequence[str]) -> None:
+    for name in ("a.txt", "b.json", "c.txt"):
+        atomic.write_text(Path(arguments[0]) / name, "ten letters")
+
+
+@pytest.mark.parametrize(
+    ("moment", "there"),
+    [("before", "a.txt b.json"), ("torn", "a.txt b.json"), ("after", "a.txt b.json c.txt")],
+)
+def test_a_kill_while_a_file_is_written_leaves_whole_files_only(
+    tmp_path: Path, moment: str, there: str
+) -> None:
+    assert killing.run(write_three, [str(tmp_path)], "*.txt", 2, moment) == killing.KILLED
+    whole = sorted(path for path in tmp_path.iterdir() if not path.name.startswith("."))
+    assert " ".join(path.name for path in whole) == there
+    assert {path.read_text() for path in whole} == {"ten letters"}
+    rest = [path.read_text() for path in tmp_path.glob(".c.txt.*")]
+    assert rest == (["ten l"] if moment == "torn" else [])
+    assert killing.run(write_three, [str(tmp_path)]) == 0

@@ -1,0 +1,138 @@
+"""The trade-off and the sentences of the study, from rows written by hand; and the command as a whole."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.benchmarks.negbench.folder import EvalDir
+from nein.cli import main_negbench
+from nein.engine import journal
+from train.contrast import study, sweep
+
+RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
+
+
+def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tuple[float, ...]) -> sweep.Row:
+    """A model with four captions and as many questions as `credit` has, each about a picture of its own."""
+    run = EvalDir(folder / f"model-{alpha}" / "nano")
+    lines = [
+        {
+            "id": f"c{k}", "source": f"p{k}", "kind": kind, "direction": "text_to_image", "recall@1": value,
+        }
+        for kind, values in (("original", RECALLS["original"]), ("negated", negated))
+        for k, value in enumerate(values)
+    ]  # fmt: skip
+    journal.write_lines(run.samples("nano/retrieval", "templated"), iter(lines))
+    asked = [{"id": f"q{k}", "source": f"p{k}", "credit": value} for k, value in enumerate(credit)]
+    journal.write_lines(run.samples("nano/mcq", "templated"), iter(asked))
+
+    def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
+        ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "n_unscored": 0}
+        return {"task": task, "variant": "templated", "value": value, **ends, **about}
+
+    told = {"direction": "text_to_image"}
+    original, denied = sum(RECALLS["original"]) / 4, sum(negated) / 4
+    figures = [
+        *(figure("retrieval", v, metric=f"recall@{k}", kind=kind, **told)
+          for k in (1, 5) for kind, v in (("original", original), ("negated", denied))),
+        *(figure("retrieval", original - denied, metric=f"gap@{k}", **told) for k in (1, 5)),
+        *(figure("mcq", sum(credit) / len(credit), metric="accuracy", type=t)
+          for t in ("all", "affirmation", "negation", "hybrid")),
+        {"task": "mcq", "variant": "templated", "metric": "chance", "type": "all", "value": 0.25, "n": 4},
+    ]  # fmt: skip
+    summary = {"model": str(alpha), "dataset": "nano", "figures": figures}
+    return sweep.Row("base" if alpha is None else f"alpha {alpha:g}", alpha, summary, run)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[sweep.Row]:
+    return [
+        row(tmp_path, None, (0, 0, 1, 0), (1, 0, 0, 0)),
+        row(tmp_path, 0.0, (1, 0, 1, 0), (1, 1, 1, 0)),
+        row(tmp_path, 1.0, (1, 1, 1, 0), (1, 0, 0.5, 0)),
+    ]
+
+
+def test_changes_are_paired_by_caption_and_by_question(rows: list[sweep.Row]) -> None:
+    assert sweep.change(rows[0], rows[1], "accuracy").value == pytest.approx(0.5)
+    assert sweep.change(rows[0], rows[2], "accuracy").value == pytest.approx(0.125)
+    assert sweep.change(rows[0], rows[1], "gap").value == pytest.approx(0.25)  # 0.5 before, 0.25 after
+    assert sweep.change(rows[0], rows[2], "gap").value == pytest.approx(0.5)
+    assert sweep.change(rows[1], rows[0], "gap").value == pytest.approx(-0.25)
+
+
+def test_the_sentences_say_what_was_measured(rows: list[sweep.Row]) -> None:
+    found = study.findings(rows)
+    assert "recall@1 is 75.0 % with the original captions and 25.0 % with the negated ones" in found[0]
+    assert "negation gap 50.0" in found[0]
+    assert "25.0 % right (chance 25.0 %)" in found[1]
+    assert "Alpha 0: the negation gap is 25.0" in found[2]
+    assert "50 % of it gone" in found[2]
+    assert "100 % of it gone" in found[3]
+    assert "multiple choice at alpha 0." in found[-1]
+
+
+def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row], tmp_path: Path) -> None:
+    text = sweep.write(rows, tmp_path / "out")
+    assert text == (tmp_path / "out" / "tradeoff.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["base", "alpha 0", "alpha 1"]
+    assert "25.0 ± 10.0" in lines[2]
+    with (tmp_path / "out" / "tradeoff.csv").open(newline="") as file:
+        assert file.readline().startswith("dataset,")
+        file.seek(0)
+        values = {(r["alpha"], r["metric"]): float(r["value"]) for r in csv.DictReader(file)}
+    assert values["1", "gap@1"] == 0.0
+    assert values["base", "recall@1/negated"] == 0.25
+    assert values["0", "accuracy/all"] == 0.75
+    assert (tmp_path / "out" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_denials_are_found_in_every_spelling_and_nowhere_else() -> None:
+    found, count = study.search(
+        ["There is no cat.", "It isn\u2019t here, WITHOUT a hat", "A knot, a note, another"]
+    )
+    assert count == 3
+    assert found == Counter({"no": 1, "n\u2019t": 1, "without": 1})
+    assert "contain negation: 'no' (1)" in study.affirmative(Counter(no=1), 3)
+    assert study.affirmative(Counter(), 3).startswith("None of the 3 texts")
+
+
+def test_the_nano_clip_has_learned_from_affirmative_text_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.nano import vision
+
+    monkeypatch.setattr(vision, "POOL", 300)
+    found, count = study.search(study.training_texts())
+    assert not found
+    assert count > 1500
+
+
+@pytest.mark.slow
+def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from train.nano import vision
+
+    monkeypatch.setattr(vision, "POOL", 50)
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+
+    def run() -> str:
+        with pytest.raises(SystemExit) as ended:
+            main_negbench(
+                ["nano", "--alpha", "0", "1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
+            )
+        out, err = capfd.readouterr()
+        assert not ended.value.code, err
+        return out
+
+    first: Callable[[], str] | str = run()
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {
+        "study.md", "tradeoff.md", "tradeoff.csv", "tradeoff.png", "alpha-0", "alpha-1", "evaluation",
+    }  # fmt: skip
+    assert run().split("\nStudy:")[0] == str(first).split("\nStudy:")[0]

@@ -1,0 +1,125 @@
+"""The report: which sample counts where, what "add" means, paired differences, and the whole command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nein.benchmarks.nein.runs import RunDir
+from nein.datasets.nein.samples import Dataset, load_folder
+from nein.nano import data as nano_data
+from train.instruct import report
+from train.instruct.report import HeldOut, held_out, markdown, rows, to_csv, values
+from train.instruct.validate import subset, swapped
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Dataset:
+    folder = nano_data.ensure("dev", 12, tmp_path_factory.mktemp("report"))
+    return load_folder(folder, split="dev")
+
+
+def write_scores(root: Path, editor: str, dataset: Dataset, value) -> dict[str, RunDir]:
+    """Runs of all tasks with value(sample, task, metric) for every sample and metric."""
+    runs = {}
+    for task, names in report.TASKS.items():
+        run = RunDir(root, editor, task)
+        run.path.mkdir(parents=True)
+        table = {
+            m: {s.id: {"value": value(s, task, m), "reason": ""} for s in dataset.samples} for m in names
+        }
+        run.write_scores(dataset.samples, names, table)
+        runs[task] = run
+    return runs
+
+
+def test_samples_are_grouped_by_what_was_held_out(dataset):
+    noun, number = dataset.samples[0].object, dataset.samples[1].template
+    held = HeldOut(frozenset([noun]), frozenset([number]))
+    groups = {s.id: held.group(s, "negative") for s in dataset.samples}
+    assert set(groups.values()) >= {"in distribution", "unseen objects", "unseen templates"}
+    for sample in dataset.samples:
+        new = (sample.object == noun, sample.template == number)
+        assert (
+            groups[sample.id]
+            == {
+                (False, False): "in distribution",
+                (True, False): "unseen objects",
+                (False, True): "unseen templates",
+                (True, True): "both unseen",
+            }[new]
+        )
+        assert held.group(sample, "add") == ("unseen objects" if new[0] else "seen objects")
+
+
+def test_figures_are_means_by_group_with_paired_differences(tmp_path, dataset):
+    noun = dataset.samples[0].object
+    held = HeldOut(frozenset([noun]))
+    before = write_scores(tmp_path / "b", "x", dataset, lambda s, task, m: 0.0)
+    after = write_scores(
+        tmp_path / "a",
+        "y",
+        dataset,
+        lambda s, task, m: None if s.id == dataset.samples[3].id else float(s.object != noun),
+    )
+    found = {(r["task"], r["group"], r["metric"]): r for r in rows(before, after, dataset, held)}
+    seen, unseen = (
+        found["negative", "in distribution", "removal_vqa"],
+        found["negative", "unseen objects", "removal_vqa"],
+    )
+    assert (seen["before"].value, seen["after"].value, unseen["after"].value) == (0, 1, 0)
+    assert seen["difference"].value == 1
+    assert seen["unscored"][0] == 0
+    assert sum(r["unscored"][1] for key, r in found.items() if key[0] == "negative" and key[2] == "l1") == 1
+    assert seen["before"].high > 0  # Wilson's interval: none of few is not none of all
+    added = found["add", "seen objects", "removal_vqa"]
+    assert (added["before"].value, added["after"].value) == (1, 0)  # gone after "Add a X." is a failure
+    assert found["add", "seen objects", "retention_vqa"]["before"].value == 0
+    text = markdown(list(found.values()))
+    assert "Added" in text
+    assert "+100.0" in text
+    table = to_csv("y", list(found.values()))
+    assert table.splitlines()[0].startswith("editor,task,group,metric,n,before,before_low")
+    assert len(table.splitlines()) == len(found) + 1
+
+
+def test_values_turn_round_for_added_things_only(tmp_path, dataset):
+    runs = write_scores(tmp_path, "x", dataset, lambda s, task, m: 0.25)
+    assert set(values(runs, "removal_ovd", "add").values()) == {0.75}
+    assert set(values(runs, "removal_ovd", "remove").values()) == {0.25}
+    assert set(values(runs, "retention_ovd", "add").values()) == {0.25}
+
+
+def test_adding_is_asked_of_the_picture_without_the_thing(dataset):
+    for old, new in zip(dataset.samples, swapped(dataset).samples, strict=True):
+        assert (new.sample_path, new.source_path) == (old.source_path, old.sample_path)
+        assert new.id == old.id
+
+
+def test_a_subset_is_spread_over_the_data(dataset):
+    part = subset(dataset, 5)
+    assert len(part.samples) == 5
+    assert part.samples[0] == dataset.samples[0]
+    assert part.samples[-1] == dataset.samples[-1]
+    assert len(subset(dataset, 10_000).samples) == len(dataset.samples)
+
+
+def test_what_was_held_out_is_read_from_the_record_of_the_model(tmp_path):
+    assert held_out(tmp_path) == HeldOut()
+    content = {"data": {"hold_out_objects": ["bus"], "hold_out_templates": [1, 5]}}
+    (tmp_path / "training.json").write_text(json.dumps(content))
+    assert held_out(tmp_path) == HeldOut(frozenset(["bus"]), frozenset([1, 5]))
+
+
+@pytest.mark.slow
+def test_the_whole_report_of_two_editors(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+    report.main(
+        ["--before", "nano:ip2p", "--after", "nano:magicbrush", "--limit", "4", "--out", str(tmp_path)]
+    )
+    said = capsys.readouterr().out
+    assert "negative sentence" in said
+    assert (tmp_path / "report.md").read_text() in said
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,161 @@
+"""From a step's positions to tensors: stored features, or pictures that are encoded on the device."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+
+import torch
+
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
+from train.instruct.encoder import Encoder
+from train.instruct.options import TuneConfig
+from train.instruct.order import Draw, Order, draw
+from train.instruct.pairs import Example, Pairs, prepare
+from train.instruct.precompute import Features
+
+TRIES = 100
+
+
+@dataclass
+class Batch:
+    """What the objective takes; B pairs.
+
+    condition   (B, C, h, w) mode of the input's posterior, not scaled; zero where the picture is dropped.
+    mean, logvar   (B, C, h, w) posterior of the target, not scaled.
+    states      (B, tokens, width) text states; those of "" where the text is dropped.
+    changed     (B, 1, h, w) bool: where input and target differ, whatever is dropped.
+    timestep    (B,) int64; posterior, noise (B, C, h, w) standard normal.
+    """
+
+    condition: torch.Tensor
+    mean: torch.Tensor
+    logvar: torch.Tensor
+    states: torch.Tensor
+    changed: torch.Tensor
+    timestep: torch.Tensor
+    posterior: torch.Tensor
+    noise: torch.Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        cuda = device.type == "cuda"
+        moved = {}
+        for item in fields(self):
+            tensor = getattr(self, item.name)
+            if cuda and tensor.device.type == "cpu":
+                tensor = tensor.pin_memory()
+            moved[item.name] = tensor.to(device, non_blocking=cuda)
+        return Batch(**moved)
+
+
+#: Latents differ here where an edit changed something; the VAE's own noise stays below (nano and SD 1.5).
+CHANGED = 0.4
+
+
+class Loader:
+    """Makes batches. `read` may run in threads ahead of training; `finish` runs on the training thread.
+
+    features  Stored features, or None to encode pictures with `encoder` in every step.
+    """
+
+    def __init__(
+        self,
+        config: TuneConfig,
+        pairs: Pairs,
+        order: Order,
+        *,
+        encoder: Encoder | None,
+        features: Features | None,
+        shape: tuple[int, ...],
+        timesteps: int,
+    ) -> None:
+        if (encoder is None) == (features is None):
+            raise AssertionError("a loader needs an encoder or features, and not both")
+        self._config, self._pairs, self._order = config, pairs, order
+        self._encoder, self._features = encoder, features
+        self._shape, self._timesteps = shape, timesteps
+        self._lock = threading.Lock()
+        self.skipped: set[str] = set()
+
+    def read(self, positions: range) -> list[tuple[Example, Draw, dict[str, torch.Tensor]]]:
+        """The examples at the positions, their draws, and what is stored or pictured of them."""
+        return [self._read_one(position) for position in positions]
+
+    def _read_one(self, position: int) -> tuple[Example, Draw, dict[str, torch.Tensor]]:
+        c = self._config
+        drawn = draw(
+            c.seed, position, shape=self._shape, timesteps=self._timesteps, flip=c.flip, dropout=c.dropout
+        )
+        for shift in range(TRIES):
+            example = self._order.example(position, shift)
+            try:
+                return example, drawn, self._fetch(example, drawn.flip)
+            except ImageError as error:
+                if c.unreadable == "stop":
+                    raise UserError(
+                        f"The pair '{example.id}' cannot be used: {error}. Mend it, leave it out with "
+                        f"--exclude {example.id}, or say --unreadable skip; checkpoints are kept."
+                    ) from None
+                with self._lock:
+                    self.skipped.add(example.id)
+        raise UserError(f"{TRIES} pairs in a row cannot be read; is '{c.data}' still there?")
+
+    def _fetch(self, example: Example, flip: bool) -> dict[str, torch.Tensor]:
+        if self._features is not None:
+            return self._features.pair(example.pair, swapped=example.swapped, flip=flip)
+        c = self._config
+        first, second = self._pairs.pictures.read(example.pair)
+        pair = prepare(
+            first,
+            second,
+            resolution=c.resolution,
+            align=c.target_align,
+            align_resolution=c.align_resolution,
+        )
+        pictures = [torch.from_numpy(p.copy()) for p in (pair[::-1] if example.swapped else pair)]
+        # Mirrored together, or the edit would also move the object.
+        source, target = (p.flip(1) if flip else p for p in pictures)
+        return {"source": source, "target": target}
+
+    def finish(
+        self, members: list[tuple[Example, Draw, dict[str, torch.Tensor]]], device: torch.device
+    ) -> Batch:
+        """The batch on the device; encodes pictures here when nothing is stored."""
+        texts = ["" if drawn.drop_text else example.instruction for example, drawn, _ in members]
+        if self._features is not None:
+            features = self._features
+            stacked = {k: torch.stack([m[2][k] for m in members]) for k in ("condition", "mean", "logvar")}
+            states = torch.stack([features.sentence(text) for text in texts])
+        else:
+            assert self._encoder is not None
+            encoder = self._encoder
+            pictures = torch.stack([m[2]["source"] for m in members] + [m[2]["target"] for m in members])
+            means, logvars = encoder.pictures(pictures)
+            count = len(members)
+            stacked = {"condition": means[:count], "mean": means[count:], "logvar": logvars[count:]}
+            states = torch.stack([encoder.sentence(text) for text in texts])
+        draws = [drawn for _, drawn, _ in members]
+        keep = torch.tensor([not d.drop_picture for d in draws]).view(-1, 1, 1, 1)
+        changed = (stacked["mean"] - stacked["condition"]).abs().mean(1, keepdim=True) > CHANGED
+        batch = Batch(
+            condition=stacked["condition"] * keep.to(stacked["condition"].device),
+            mean=stacked["mean"],
+            logvar=stacked["logvar"],
+            states=states,
+            changed=changed,
+            timestep=torch.tensor([d.timestep for d in draws]),
+            posterior=torch.stack([d.posterior for d in draws]),
+            noise=torch.stack([d.noise for d in draws]),
+        )
+        return batch.to(device)
+
+
+def slices(step: int, *, batch: int, micro: int, rank: int, size: int) -> list[range]:
+    """The positions of one process in one step, cut into micro-batches.
+
+    Process r of R takes the r-th part of the step's `batch` positions: together they see what one would.
+    """
+    own = batch // size
+    first = step * batch + rank * own
+    return [range(start, start + micro) for start in range(first, first + own, micro)]

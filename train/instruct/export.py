@@ -1,0 +1,194 @@
+"""What comes out: a plain diffusers folder with a card, and its way to the hub."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from editors.checkpoint import quiet
+from editors.sampling import euler_ancestral
+from nein.engine.errors import UserError
+from train.instruct.model import ADAPTER, trainable
+from train.instruct.options import TuneConfig
+from train.instruct.precompute import DTYPES
+
+MODEL = "model"  # the folder in OUT
+#: Options that a card states also where they have their defaults.
+ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")
+
+
+def export(
+    config: TuneConfig, pipeline: Any, twin: Any, unet: Any, average: Any, facts: Mapping[str, Any]
+) -> Path:
+    """Writes OUT/model, whole or not at all, and returns it.
+
+    twin  UNet with the averaged weights, LoRA merged in. `unet` and `average` are those of training; where
+          LoRA was trained its matrices are written apart as well, in `lora/`.
+
+    The scheduler written is Euler-ancestral with linspace spacing, the sampler of the original code: the
+    base's own may start at a lower noise level. The safety checker is left out.
+    """
+    facts = portable(facts)
+    with finished_model(config.out_dir, facts, card(config, facts)) as draft:
+        save_pipeline(pipeline, twin, draft, DTYPES[config.export_dtype])
+        if config.trainable == "lora":
+            _save_lora(pipeline, unet, average, draft / "lora")
+    return config.out_dir / MODEL
+
+
+@contextlib.contextmanager
+def finished_model(out: Path, facts: Mapping[str, Any], card: str) -> Iterator[Path]:
+    """A folder to write a model into; when the block ends well it becomes OUT/model, with `facts` as
+    training.json and the card beside the weights. Raises UserError when the disk does not take it."""
+    target = out / MODEL
+    draft = Path(tempfile.mkdtemp(prefix=".model-", dir=out))
+    try:
+        draft.chmod(0o755)
+        yield draft
+        (draft / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (draft / "README.md").write_text(card, encoding="utf-8")
+        if target.exists():
+            shutil.rmtree(target)
+        draft.replace(target)
+    except OSError as error:
+        raise UserError(
+            f"The result cannot be written to '{target}' ({error.strerror or error}); the last checkpoint "
+            "holds it: free some space and run the same command again."
+        ) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def save_pipeline(pipeline: Any, unet: Any, folder: Path, dtype: torch.dtype) -> None:
+    """The pipeline with another UNet, in `dtype`; neither is changed."""
+    made = copy.copy(pipeline)
+    made.scheduler = euler_ancestral(pipeline.scheduler.config)
+    with quiet():
+        for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
+            setattr(made, part, copy.deepcopy(module).to("cpu", dtype))
+        made.save_pretrained(folder, safe_serialization=True)
+    for file in folder.glob("*/config.json"):  # no path of this machine
+        content = {k: v for k, v in json.loads(file.read_text()).items() if k != "_name_or_path"}
+        file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    index = folder / "model_index.json"
+    parts = {k: v for k, v in json.loads(index.read_text()).items() if k != "_name_or_path"}
+    parts["_class_name"] = "StableDiffusionInstructPix2PixPipeline"
+    index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")
+
+
+def _save_lora(pipeline: Any, unet: Any, average: Any, folder: Path) -> None:
+    """The averaged LoRA matrices in diffusers' format: `pipeline.load_lora_weights(folder)`."""
+    from peft.utils import get_peft_model_state_dict
+
+    twin = copy.deepcopy(unet)
+    if average is not None:
+        average.copy_to([p for _, p in trainable(twin)])
+    matrices = get_peft_model_state_dict(twin, adapter_name=ADAPTER)
+    with quiet():
+        type(pipeline).save_lora_weights(
+            str(folder), unet_lora_layers={k: v.cpu() for k, v in matrices.items()}, safe_serialization=True
+        )
+
+
+def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
+    """The model card: what it is, what it learned from, how to use it."""
+    about = facts["data"]
+    held = ", ".join(about["hold_out_objects"]) or "none"
+    templates = ", ".join(str(t) for t in about["hold_out_templates"]) or "none"
+    defaults = TuneConfig().identity()
+    options = {k: v for k, v in facts["options"].items() if v != defaults[k] or k in ALWAYS}
+    affirmative = about.get("affirmative")
+    lines = [
+        "---",
+        "library_name: diffusers",
+        "pipeline_tag: image-to-image",
+        *([f"base_model: {facts['base'].partition('@')[0]}"] if is_hub_id(facts["base"]) else []),
+        "tags: [nein, instruct-pix2pix, negation]",
+        "---",
+        f"# {config.push or 'An editor'} fine-tuned on NeIn",
+        "",
+        f"`StableDiffusionInstructPix2PixPipeline`, started from `{facts['base']}` "
+        f"(weights {facts['base_weights_sha256'][:12]}), which learned what a picture should not "
+        "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, negative sentence, target I.",
+        "",
+        f"{about['used']} of {about['samples']} samples were used; objects held out: {held}; templates "
+        f"held out: {templates}. "
+        + (
+            f"{100 * config.mix_affirmative:.0f} % of the pairs seen were affirmative instructions "
+            f"({affirmative['pairs']} pairs)."
+            if affirmative
+            else "No affirmative instruction was mixed in: expect it to remove whatever is named, also where "
+            "it is told to add."
+        ),
+        "",
+        f"{facts['steps']} steps of {config.batch_size} pairs in {facts['seconds']} s on "
+        f"{facts['processes']} process(es); {'averaged' if config.ema else 'last'} weights.",
+        "",
+        "```python",
+        "from diffusers import StableDiffusionInstructPix2PixPipeline",
+        "pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(FOLDER, safety_checker=None)",
+        "```",
+        "",
+        "Evaluate: `nein eval --editor FOLDER`.",
+        "",
+        "| option | value |",
+        "|---|---|",
+        *(f"| {key} | {value} |" for key, value in options.items()),
+        "",
+    ]  # fmt: skip
+    if facts["validation"]:
+        keys = [key for key in facts["validation"][-1] if key != "step"]
+        lines += [
+            "Validation on a fixed subset:",
+            "",
+            f"| step | {' | '.join(keys)} |",
+            "|---" * (len(keys) + 1) + "|",
+        ]
+        for row in facts["validation"]:
+            cells = " | ".join(f"{row[key]:.3f}" if key in row else "" for key in keys)
+            lines.append(f"| {row['step']} | {cells} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def is_hub_id(name: str) -> bool:
+    return re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name) is not None and not Path(name).exists()
+
+
+def portable(value: Any) -> Any:
+    """The same value with every path of this machine cut to its last part."""
+    if isinstance(value, Mapping):
+        return {key: portable(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [portable(part) for part in value]
+    if isinstance(value, str) and (value.startswith((".", "~")) or Path(value).is_absolute()):
+        return Path(value).name
+    return value
+
+
+def push(folder: Path, name: str) -> None:
+    """Uploads the folder to the hub as OWNER/NAME. Raises UserError when that fails; the folder stays."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+
+    try:
+        api = HfApi()
+        api.create_repo(name, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=str(folder), commit_message="Upload the fine-tuned editor"
+        )
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"The upload to '{name}' failed ({reason}); log in with `hf auth login` and run the same "
+            f"command again; training is done and '{folder}' is kept."
+        ) from None

@@ -1,0 +1,252 @@
+"""What a fine-tuning run learns from: picture pairs, and the sentences that lead from one to the other.
+
+A NeIn sample is one pair: the NeIn picture F (with the object) and the COCO picture I (without). It gives up
+to three examples: its negative sentence and "Remove the X." lead from F to I, "Add a X." leads from I to F.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from editors.resize import r64
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
+from nein.engine import images
+from nein.engine.errors import UserError, unknown
+from train.instruct.options import TuneConfig
+
+
+class Pictures(Protocol):
+    """Numbered pairs of pictures.
+
+    `read` gives (F, I), both (H, W, 3) uint8 RGB, and raises ImageError. `signature` is cheap (no file is
+    read) and changes when a file is replaced; `content` is a hash of the files themselves. `groups` are the
+    sizes of consecutive parts that are cheapest to read together.
+    """
+
+    @property
+    def groups(self) -> Sequence[int]: ...
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str: ...
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def signature(self, index: int) -> str: ...
+
+    def content(self, index: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One thing to learn: pair number, whether the way is from I to F, and the sentence."""
+
+    id: str
+    pair: int
+    swapped: bool
+    instruction: str
+
+
+@dataclass
+class Pairs:
+    """Everything to learn from. `about` is JSON-serialisable and goes into the manifest and the card."""
+
+    pictures: Pictures
+    negative: list[Example]
+    affirmative: list[Example]
+    about: dict[str, Any]
+
+    def sentences(self) -> list[str]:
+        """Every distinct sentence, in order of first appearance; the empty one first."""
+        return list(dict.fromkeys(["", *(e.instruction for e in (*self.negative, *self.affirmative))]))
+
+    def groups(self, examples: Sequence[Example]) -> list[np.ndarray]:
+        """Positions in `examples`, gathered by the group of pictures they need."""
+        ends = list(itertools.accumulate(self.pictures.groups))
+        members: list[list[int]] = [[] for _ in ends]
+        for position, example in enumerate(examples):
+            members[bisect.bisect_right(ends, example.pair)].append(position)
+        return [np.asarray(part) for part in members if part]
+
+
+class FilePictures:
+    """Pairs in image files, named by samples."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+        self.groups = [len(samples)]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def name(self, index: int) -> str:
+        return self._samples[index].id
+
+    def _paths(self, index: int) -> tuple[Path, Path]:
+        return self._samples[index].sample_path, self._samples[index].source_path
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        first, second = self._paths(index)
+        return images.decode(first), images.decode(second)
+
+    def signature(self, index: int) -> str:
+        found = [path.stat() for path in self._paths(index)]
+        return ",".join(f"{info.st_size}:{info.st_mtime_ns}" for info in found)
+
+    def content(self, index: int) -> str:
+        digest = hashlib.sha256()
+        for path in self._paths(index):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+
+
+class JoinedPictures:
+    """Several collections, numbered one after the other."""
+
+    def __init__(self, parts: Sequence[Pictures]) -> None:
+        self._parts = parts
+        self._starts = list(itertools.accumulate((len(part) for part in parts), initial=0))
+        self.groups = [size for part in parts for size in part.groups]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def _find(self, index: int) -> tuple[Pictures, int]:
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self._parts[number], index - self._starts[number]
+
+    def name(self, index: int) -> str:
+        part, inner = self._find(index)
+        return part.name(inner)
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        part, inner = self._find(index)
+        return part.read(inner)
+
+    def signature(self, index: int) -> str:
+        part, inner = self._find(index)
+        return part.signature(inner)
+
+    def content(self, index: int) -> str:
+        part, inner = self._find(index)
+        return part.content(inner)
+
+
+def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
+    """The pairs of a configuration. Raises UserError naming everything that is wrong with the data."""
+    pictures: Pictures
+    if config.data.startswith("shards:"):
+        from train.instruct.shards import ShardPictures
+
+        shards = ShardPictures(config.data.removeprefix("shards:"))
+        samples, pictures = list(shards.samples), shards
+        origin: dict[str, Any] = {"kind": "shards", "where": config.data, "shards": len(shards.groups)}
+    else:
+        dataset = _dataset(config)
+        samples, origin = list(dataset.samples[: config.limit]), dict(dataset.origin)
+        pictures = FilePictures(samples)
+    chosen = _chosen(samples, config)
+    if check_images and not config.data.startswith("shards:"):
+        validate_images([samples[index] for index in chosen], f"The data set '{config.data}'")
+    negative = [Example(samples[i].id, i, False, samples[i].negative) for i in chosen]
+    about = {
+        "origin": origin,
+        "records_sha256": records_hash(samples),
+        "samples": len(samples),
+        "used": len(chosen),
+        "hold_out_objects": sorted(config.hold_out_objects),
+        "hold_out_templates": sorted(int(t) for t in config.hold_out_templates),
+    }
+    affirmative: list[Example] = []
+    if config.mix_affirmative:
+        if config.data == "nano":
+            from train.instruct.drawn import DrawnPictures
+
+            drawn = DrawnPictures(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
+            affirmative = drawn.examples(first=len(pictures))
+            pictures = JoinedPictures([pictures, drawn])
+            about["affirmative"] = drawn.describe()
+        else:
+            for i in chosen:
+                s = samples[i]
+                affirmative.append(Example(f"{s.id}/add", i, True, s.instruction("add")))
+                affirmative.append(Example(f"{s.id}/remove", i, False, s.instruction("remove")))
+            about["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
+    return Pairs(pictures, negative, affirmative, about)
+
+
+def _dataset(config: TuneConfig) -> Any:
+    if config.data == "nano":
+        from nein.nano import data as nano_data
+
+        try:
+            folder = nano_data.ensure(config.split, config.nano_sources)
+        except (ValueError, OSError) as error:
+            raise UserError(f"The miniature world cannot be drawn: {error}.") from None
+        return load_folder(folder, split=config.split)
+    return loading.load(
+        config.data,
+        split=config.split,
+        annotations=config.annotations,
+        source_images=config.source_images,
+        nein_images=config.nein_images,
+        columns=config.columns,
+    )
+
+
+def _chosen(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
+    objects = {sample.object for sample in samples}
+    for name in config.hold_out_objects:
+        if name not in objects:
+            raise unknown("object to hold out", name, sorted(objects))
+    ids = {sample.id for sample in samples}
+    for name in config.exclude:
+        if name not in ids:
+            raise UserError(f"--exclude names '{name}', which is no sample of '{config.data}'.")
+    templates = {int(word) for word in config.hold_out_templates}
+    gone, excluded = set(config.hold_out_objects), set(config.exclude)
+    chosen = [
+        index
+        for index, sample in enumerate(samples)
+        if sample.object not in gone and sample.template not in templates and sample.id not in excluded
+    ]
+    if not chosen:
+        raise UserError(f"No sample of '{config.data}' is left after --hold-out-* and --exclude.")
+    return chosen
+
+
+def mentions(sentence: str, words: Iterable[str]) -> bool:
+    """Whether a sentence contains one of the words (or word groups), in any case, as a whole word."""
+    return any(re.search(rf"\b{re.escape(word)}\b", sentence, re.IGNORECASE) for word in words)
+
+
+def prepare(
+    first: np.ndarray, second: np.ndarray, *, resolution: int, align: str, align_resolution: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(F, I) as the model learns them: two (resolution, resolution, 3) uint8 pictures.
+
+    align "r64_fit": I is cut and scaled as F was when NeIn was made (rule R64 of InstructPix2Pix), so that
+    what is at one place in F is at the same place in I. "none": both are squashed as they are; for most
+    pictures of COCO the object then also moves. Squashing with Lanczos: InstructPix2Pix' `EditDataset`
+    (github.com/timothybrooks/instruct-pix2pix @ 0dffd1e).
+    """
+    if align == "r64_fit":
+        second = r64(second, align_resolution)
+    return _squash(first, resolution), _squash(second, resolution)
+
+
+def _squash(image: np.ndarray, side: int) -> np.ndarray:
+    if image.shape[:2] == (side, side):
+        return image
+    return np.array(Image.fromarray(image).resize((side, side), Image.Resampling.LANCZOS))

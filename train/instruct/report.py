@@ -1,0 +1,285 @@
+"""Before and after fine-tuning: what was seen, what was held out, and affirmative instructions.
+
+    python -m train.instruct.report --before nano:ip2p --after runs/finetune/nein-ip2p/model --out runs/report
+
+Three tasks: the negative sentences of NeIn and "Remove the X." on the samples, and "Add a X." on the source
+pictures, which have no X. The groups come from the record of the fine-tuned model (training.json): objects
+and templates that no training sentence used. Every figure has a 95 % interval clustered by source picture;
+every difference is paired by sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tabulate
+
+from metrics import INFO, MetricInfo
+from nein import statistics
+from nein.benchmarks.nein import config as evaluation
+from nein.benchmarks.nein import grid
+from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.runs import RunDir
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Dataset, Sample, validate_images
+from nein.engine import atomic, world
+from nein.engine.blocks import Plan
+from nein.engine.errors import UserError
+from nein.models import editor_choice, references
+from nein.models.editor_choice import EditorChoice
+
+PRESENCE = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
+TASKS: dict[str, tuple[str, ...]] = {
+    "negative": (*PRESENCE, "l1", "clip_i", "dino"),
+    "remove": PRESENCE,
+    "add": PRESENCE,
+}
+TASK_NAMES = {"negative": "negative sentence", "remove": '"Remove the X."', "add": '"Add a X." (source)'}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What no training sentence used."""
+
+    objects: frozenset[str] = frozenset()
+    templates: frozenset[int] = frozenset()
+
+    def group(self, sample: Sample, task: str) -> str:
+        """The row of the report that a sample counts in."""
+        new_object = sample.object in self.objects
+        if task != "negative":
+            return "unseen objects" if new_object else "seen objects"
+        new_template = sample.template in self.templates
+        if new_object and new_template:
+            return "both unseen"
+        return "unseen objects" if new_object else "unseen templates" if new_template else "in distribution"
+
+
+GROUPS = ("in distribution", "unseen objects", "unseen templates", "both unseen", "seen objects")
+
+
+def held_out(folder: Path) -> HeldOut:
+    """From the `training.json` that the fine-tuning command writes; nothing held out where there is none."""
+    file = folder / "training.json"
+    if not file.is_file():
+        return HeldOut()
+    about = atomic.read_json(file).get("data", {})
+    return HeldOut(
+        frozenset(about.get("hold_out_objects", ())), frozenset(about.get("hold_out_templates", ()))
+    )
+
+
+def values(runs: Mapping[str, RunDir], metric: str, task: str) -> dict[str, float | None]:
+    """Sample id -> value on a task; of "Add a X." what counts is that X is there, not that it is gone."""
+    found = {row["id"]: row["value"] for row in runs[task].read_scores() if row["metric"] == metric}
+    if task == "add" and metric.startswith("removal"):
+        return {key: None if value is None else 1.0 - value for key, value in found.items()}
+    return found
+
+
+def rows(
+    before: Mapping[str, RunDir], after: Mapping[str, RunDir], dataset: Dataset, held: HeldOut
+) -> list[dict[str, Any]]:
+    """One row per task, group and metric: n, before, after and difference as `statistics.Estimate`."""
+    clusters = {sample.id: sample.source_id for sample in dataset.samples}
+    made = []
+    for task, metrics in TASKS.items():
+        groups: dict[str, set[str]] = {}
+        for sample in dataset.samples:
+            groups.setdefault(held.group(sample, task), set()).add(sample.id)
+        for group in (name for name in GROUPS if name in groups):
+            for metric in metrics:
+                first, second = (
+                    {key: v for key, v in values(runs, metric, task).items() if key in groups[group]}
+                    for runs in (before, after)
+                )
+                made.append(
+                    {
+                        "task": task,
+                        "group": group,
+                        "metric": metric,
+                        "before": _estimate(metric, first, clusters),
+                        "after": _estimate(metric, second, clusters),
+                        "difference": statistics.paired_difference(second, first, clusters),
+                        "unscored": [sum(v is None for v in found.values()) for found in (first, second)],
+                    }
+                )
+    return made
+
+
+def _estimate(
+    metric: str, found: Mapping[str, float | None], clusters: Mapping[str, str]
+) -> statistics.Estimate | None:
+    estimator: Callable[..., statistics.Estimate | None] = (
+        statistics.proportion if INFO[metric].kind == "proportion" else statistics.mean
+    )
+    scored = {key: value for key, value in found.items() if value is not None}
+    estimate = estimator(list(scored.values()), [clusters[key] for key in scored])
+    if estimate is not None and metric.startswith("retention"):  # a mean of shares
+        estimate = statistics.bounded(estimate, 0.0, 1.0)
+    return estimate
+
+
+def markdown(found: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a table, metrics in their printed units."""
+    table = []
+    for row in found:
+        info = INFO[row["metric"]]
+        title = info.title
+        if row["task"] == "add" and row["metric"].startswith("removal"):
+            title = title.replace("Removal", "Added")
+        arrow = "↑" if info.higher_is_better else "↓"
+        cells = [_figure(row[key], info) for key in ("before", "after")]
+        unscored = "/".join(str(n) for n in row["unscored"]) if any(row["unscored"]) else ""
+        n = row["after"].n if row["after"] else 0
+        table.append(
+            [
+                TASK_NAMES[row["task"]],
+                row["group"],
+                f"{title} {arrow}",
+                n,
+                *cells,
+                _signed(row, info),
+                unscored,
+            ]
+        )
+    heads = ["instruction", "group", "metric", "n", "before", "after", "difference", "unscored"]
+    return tabulate.tabulate(table, heads, tablefmt="pipe", disable_numparse=True)
+
+
+def _figure(found: statistics.Estimate | None, info: MetricInfo) -> str:
+    if found is None:
+        return "–"
+    digits = 2 if info.scale == 1 else 1
+    text = f"{found.value * info.scale:.{digits}f}"
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{found.low * info.scale:.{digits}f}, {found.high * info.scale:.{digits}f}]"
+
+
+def _signed(row: Mapping[str, Any], info: MetricInfo) -> str:
+    found = row["difference"]
+    if found is None:
+        return "–"
+    digits = 2 if info.scale == 1 else 1
+    text = f"{found.value * info.scale:+.{digits}f}"
+    if found.low is None:
+        return text
+    return f"{text} ± {(found.high - found.low) / 2 * info.scale:.{digits}f}"
+
+
+def to_csv(name: str, found: Sequence[Mapping[str, Any]]) -> str:
+    buffer = io.StringIO()
+    keys = ("before", "after", "difference")
+    columns = ["editor", "task", "group", "metric", "n"]
+    columns += [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in found:
+        line: dict[str, Any] = {"editor": name, **{k: row[k] for k in ("task", "group", "metric")}}
+        line["n"] = row["after"].n if row["after"] else 0
+        for key in keys:
+            if row[key] is not None:
+                line |= {key: row[key].value, f"{key}_low": row[key].low, f"{key}_high": row[key].high}
+        writer.writerow(line)
+    return buffer.getvalue()
+
+
+def evaluate(
+    choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, place: world.World
+) -> dict[str, RunDir]:
+    """Edits and scores all tasks with the benchmark's stages; task -> run. Resumes what is there."""
+    from train.instruct.validate import assess, swapped
+
+    device = place.device(config.device)
+    editor = choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
+    runs = {}
+    for task, names in TASKS.items():
+        chosen = swapped(dataset) if task == "add" else dataset
+        plan = Plan(chosen, tuple(range(len(chosen.samples))), config.batch_size)
+        runs[task] = RunDir(out / "swapped" if task == "add" else out, choice.slug, task)
+        assess(editor, runs[task], plan, names, config, place, device, workers=place.workers(device))
+    return runs
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    line = ["--preset", options.preset, "--editor", ",".join([options.before, *options.after])]
+    line += ["--data", options.data, "--split", options.split, "--device", options.device]
+    config, _ = evaluation.parse(line)
+    choices = editor_choice.resolve_editors(config.editor, config.preset, config.editor_overrides())
+    if len(choices) < 2:
+        raise UserError("--before and --after are the same editor; name two.")
+    dataset = loading.load(config.data, split=config.split)
+    samples = dataset.samples[: options.limit]
+    dataset = Dataset(samples, dataset.origin, dataset.records_sha256)
+    place = world.from_environment()
+    try:
+        if place.is_main:
+            validate_images(samples, f"The data set '{config.data}'")
+        first, *others = [evaluate(choice, dataset, options.out, config, place) for choice in choices]
+        if place.is_main:
+            write(choices, first, others, dataset, options.out)
+    finally:
+        place.close()
+    return 0
+
+
+def write(
+    choices: Sequence[EditorChoice],
+    first: Mapping[str, RunDir],
+    others: Sequence[Mapping[str, RunDir]],
+    dataset: Dataset,
+    out: Path,
+) -> None:
+    """Writes report.md, report.csv and grid.png below `out`, and prints the report."""
+    text, tables = [], []
+    for choice, runs in zip(choices[1:], others, strict=True):
+        held = held_out(Path(references.resolve(choice.checkpoint or choice.asked)[0]))
+        found = rows(first, runs, dataset, held)
+        names = ", ".join(sorted(held.objects)) or "none"
+        templates = ", ".join(str(t) for t in sorted(held.templates)) or "none"
+        text += [f"## {choice.slug}, before: {choices[0].slug}", ""]
+        text += [f"Held out of training: objects {names}; templates {templates}.", "", markdown(found), ""]
+        tables.append(to_csv(choice.slug, found))
+    atomic.write_text(out / "report.md", "\n".join(text))
+    atomic.write_text(out / "report.csv", tables[0] + "".join(t.partition("\n")[2] for t in tables[1:]))
+    ids = [s.id for s in dataset.samples[:: max(1, len(dataset.samples) // 6)]][:6]
+    shown = [str(runs["negative"].path) for runs in (first, *others)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        grid.main([*shown, "--ids", *ids, "--out", str(out / "grid.png")])
+    print("\n".join(text))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m train.instruct.report",
+        description="Before and after fine-tuning: in distribution, held out, and affirmative instructions.",
+    )
+    parser.add_argument("--before", required=True, help="the editor as it was: name, folder or hub id")
+    parser.add_argument(
+        "--after", required=True, nargs="+", help="what became of it, by one recipe or several"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/finetune-report"), help="folder of the report")
+    parser.add_argument(
+        "--preset", default="nano", help="judges and sampler, as in nein eval (default: nano)"
+    )
+    parser.add_argument("--data", default="nano", help="as in nein eval (default: nano)")
+    parser.add_argument("--split", default="val", help="which split (default: val)")
+    parser.add_argument("--limit", type=int, default=None, help="only the first N samples")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
+    return parser
+
+
+if __name__ == "__main__":
+    from nein.cli import finish
+
+    finish(main)

@@ -1,0 +1,202 @@
+"""Training data as tar shards in WebDataset's format: read in order, from a disk or a URL, shuffled by part.
+
+    python -m train.instruct.shards write DATA OUT --split train --per-shard 1000
+
+    OUT/shard-000000.tar ...   per sample `<id>.sample.<ext>`, `<id>.source.<ext>` as they are, `<id>.json`
+    OUT/records.json           NeIn's five fields of every sample, in the order of the shards
+    OUT/index.json             name, samples, bytes and SHA-256 of every shard; written last
+
+Format: https://github.com/webdataset/webdataset. Random access is by shard: the order of an epoch shuffles
+the shards, and the samples within a shard, so that a few shards in memory are enough at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import FIELDS, Sample, validate_images
+from nein.engine import atomic, images
+from nein.engine.errors import UserError
+from nein.wording import templates
+
+FORMAT = 1
+IN_MEMORY = 4  # shards held at once: two per stream of examples
+READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, KeyError, tarfile.TarError)
+
+
+def _webdataset() -> Any:
+    try:
+        import webdataset
+    except ImportError:
+        raise UserError("Shards need the package 'webdataset': pip install 'nein[train]'.") from None
+    return webdataset
+
+
+def write(dataset: loading.Dataset, out: Path, per_shard: int = 1000) -> int:
+    """Writes shards, atomically one by one; returns their number. Those that are there are not made again."""
+    webdataset = _webdataset()
+    atomic.make_folder(out)
+    samples = dataset.samples
+    entries = []
+    for number, start in enumerate(range(0, len(samples), per_shard)):
+        part = samples[start : start + per_shard]
+        buffer = io.BytesIO()
+        with webdataset.TarWriter(buffer, encoder=False, mtime=0, user="nein", group="nein") as tar:
+            for sample in part:
+                tar.write(_members(sample))
+        content = buffer.getvalue()
+        digest = hashlib.sha256(content).hexdigest()
+        file = out / f"shard-{number:06d}.tar"
+        if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            atomic.write_bytes(file, content)
+        entries.append({"name": file.name, "samples": len(part), "bytes": len(content), "sha256": digest})
+    atomic.write_json(out / "records.json", [_record(sample) for sample in samples])
+    atomic.write_json(out / "index.json", {"format": FORMAT, "shards": entries})
+    return len(entries)
+
+
+def _record(sample: Sample) -> dict[str, str]:
+    values = (sample.source_id, sample.caption, sample.negative, sample.generated, sample.id)
+    return dict(zip(FIELDS, values, strict=True))
+
+
+def _members(sample: Sample) -> dict[str, Any]:
+    return {
+        "__key__": sample.id.replace(".", "_"),
+        f"sample{sample.sample_path.suffix}": sample.sample_path.read_bytes(),
+        f"source{sample.source_path.suffix}": sample.source_path.read_bytes(),
+        "json": json.dumps(_record(sample)).encode(),
+    }
+
+
+class ShardPictures:
+    """The pairs of a folder or URL of shards, and their samples (which have no paths)."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where.rstrip("/")
+        index = self._read_json("index.json")
+        if not isinstance(index, dict) or index.get("format") != FORMAT or not index.get("shards"):
+            raise UserError(
+                f"'{where}/index.json' is no index of shards; make it with `python -m train.instruct.shards`."
+            )
+        self._shards = index["shards"]
+        self.groups = [int(entry["samples"]) for entry in self._shards]
+        records = self._read_json("records.json")
+        if not isinstance(records, list) or len(records) != sum(self.groups):
+            raise UserError(
+                f"'{where}/records.json' does not hold the {sum(self.groups)} samples that index.json counts."
+            )
+        self.samples = [_sample(record, where) for record in records]
+        self._starts = np.cumsum([0, *self.groups])
+        self._lock = threading.Lock()
+        self._loaded: dict[int, list[tuple[bytes, bytes]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def name(self, index: int) -> str:
+        return self.samples[index].id
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        first, second = self._bytes(index)
+        name = self.name(index)
+        sample = images.decode(io.BytesIO(first), f"{name}, the sample, in the shards")
+        return sample, images.decode(io.BytesIO(second), f"{name}, the source, in the shards")
+
+    def signature(self, index: int) -> str:
+        shard, inner = self._place(index)
+        return f"{self._shards[shard]['sha256']}/{inner}"
+
+    def content(self, index: int) -> str:
+        return hashlib.sha256(self.signature(index).encode()).hexdigest()
+
+    def _place(self, index: int) -> tuple[int, int]:
+        shard = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return shard, index - int(self._starts[shard])
+
+    def _bytes(self, index: int) -> tuple[bytes, bytes]:
+        shard, inner = self._place(index)
+        with self._lock:  # one thread reads a shard, the others wait for it
+            if shard in self._loaded:
+                self._loaded[shard] = self._loaded.pop(shard)  # newest last
+            else:
+                while len(self._loaded) >= IN_MEMORY:
+                    del self._loaded[next(iter(self._loaded))]
+                self._loaded[shard] = list(self._read_shard(shard))
+            return self._loaded[shard][inner]
+
+    def _read_shard(self, shard: int) -> Iterator[tuple[bytes, bytes]]:
+        entry = self._shards[shard]
+        url = f"{self._where}/{entry['name']}"
+        try:
+            found = list(_webdataset().WebDataset(url, shardshuffle=False, empty_check=False))
+        except READ_ERRORS as error:
+            raise UserError(f"The shard '{url}' cannot be read: {' '.join(str(error).split())}.") from None
+        first = int(self._starts[shard])
+        wanted = [s.id.replace(".", "_") for s in self.samples[first : first + entry["samples"]]]
+        if [member["__key__"] for member in found] != wanted:
+            raise UserError(f"The shard '{url}' does not hold the samples that records.json lists for it.")
+        for member in found:
+            pair = [
+                next((value for key, value in member.items() if key.startswith(f"{role}.")), b"")
+                for role in ("sample", "source")
+            ]
+            yield pair[0], pair[1]
+
+    def _read_json(self, name: str) -> Any:
+        if "://" not in self._where:
+            return atomic.read_json(Path(self._where) / name)
+        url = f"{self._where}/{name}"
+        try:
+            with _webdataset().gopen(url) as stream:
+                return json.loads(stream.read())
+        except READ_ERRORS as error:
+            raise UserError(f"'{url}' cannot be read: {' '.join(str(error).split())}.") from None
+
+
+def _sample(record: Any, where: str) -> Sample:
+    try:
+        coco, caption, negative, generated, nein = (str(record[name]) for name in FIELDS)
+        noun = templates.object_of(generated, negative)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"'{where}/records.json' has an unusable record: {error}.") from None
+    number = templates.template_of(negative, noun)
+    return Sample(nein, coco, caption, negative, generated, noun, number, Path(), Path())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m train.instruct.shards", description=(__doc__ or "").split("\n")[0]
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    make = commands.add_parser("write", help="write a data set as shards")
+    make.add_argument("data", help="nano, a folder in NeIn's layout, or hub:OWNER/NAME")
+    make.add_argument("out", type=Path, help="folder of the shards")
+    make.add_argument("--split", default="train", help="which split (default: train)")
+    make.add_argument("--per-shard", type=int, default=1000, help="samples per shard (default: 1000)")
+    options = parser.parse_args(argv)
+    if options.per_shard < 1:
+        raise UserError(f"--per-shard is {options.per_shard}; it must be at least 1.")
+    dataset = loading.load(options.data, split=options.split)
+    validate_images(dataset.samples, f"The data set '{options.data}'")
+    count = write(dataset, options.out, options.per_shard)
+    print(f"{len(dataset.samples)} samples in {count} shards: --data shards:{options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    from nein.cli import finish
+
+    finish(lambda: main(sys.argv[1:]))

@@ -1,0 +1,248 @@
+"""Validation on a fixed subset: the benchmark's own editing and scoring, a loss at fixed noise, and a grid.
+
+Works on a copy of the weights and draws from generators of its own, so training goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import editors
+from editors.checkpoint import LoadedPipeline, quiet
+from editors.instruct_pix2pix import InstructPix2Pix
+from nein.benchmarks.nein import config as evaluation
+from nein.benchmarks.nein import grid, models, report
+from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.edit import finish_edits, run_edits
+from nein.benchmarks.nein.evaluate import build_scorers
+from nein.benchmarks.nein.finish import finish_scores, pending_scores
+from nein.benchmarks.nein.runs import COMPLETE, RunDir
+from nein.benchmarks.nein.score import run_scores
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Dataset, Sample, records_hash, validate_images
+from nein.engine import images
+from nein.engine.blocks import Plan
+from nein.engine.seeds import sample_seed
+from nein.engine.world import World
+from train.instruct.batches import CHANGED, Batch
+from train.instruct.encoder import Encoder, module_hash
+from train.instruct.model import averaged_copy
+from train.instruct.objective import losses
+from train.instruct.options import TuneConfig
+from train.instruct.pairs import prepare
+
+TRACKS = ("negative", "add")
+LOSS_TIMESTEPS = (0.1, 0.3, 0.5, 0.7, 0.9)  # as fractions of the training timesteps
+GRID_ROWS, GRID_STEPS = 6, 4
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def swapped(dataset: Dataset) -> Dataset:
+    """The same samples with F and I exchanged: "Add a X." is put to the picture that has no X."""
+    samples = tuple(
+        dataclasses.replace(s, sample_path=s.source_path, source_path=s.sample_path) for s in dataset.samples
+    )
+    return Dataset(samples, {**dataset.origin, "swapped": True}, dataset.records_sha256)
+
+
+def subset(dataset: Dataset, count: int) -> Dataset:
+    """`count` samples, evenly spread over the data set."""
+    total = len(dataset.samples)
+    chosen = sorted({round(i) for i in np.linspace(0, total - 1, min(count, total))})
+    samples = tuple(dataset.samples[i] for i in chosen)
+    return Dataset(samples, dataset.origin, records_hash(samples))
+
+
+def assess(
+    editor: editors.Editor,
+    run: RunDir,
+    plan: Plan,
+    names: Sequence[str],
+    config: EvalConfig,
+    world: World,
+    device: str,
+    *,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's summary.
+
+    workers  Blocks in work at the same time. Above 1 PyTorch's own threads are off in those that do it, so
+             training, which they would change, uses 1.
+
+    Every process calls it; the summary is empty on all but the main one.
+    """
+    if world.is_main:
+        identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
+        identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
+        about = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
+        run.open(identity, {"config": config.as_dict(), "data": about}, overwrite=True)
+        run.check_description("editor", editor.fingerprint, editor.describe())
+        run.open_scores({m: models.score_identity(m, config, device) for m in names}, overwrite=True)
+    world.barrier()
+    finished = run.edits()
+    pending = [block for block in plan.blocks if block not in finished]
+    world.barrier()  # all have read the journals before one of them writes
+    run_edits(editor, run, plan, pending, run_seed=config.seed, world=world, workers=workers)
+    world.barrier()
+    if world.is_main:
+        run.update(counts=finish_edits(run, plan))
+    world.barrier()
+    missing = pending_scores(run, plan, names)
+    world.barrier()
+    if missing:
+        with quiet():
+            scorers, _ = build_scorers(config, list(names), device, workers)
+        run_scores(scorers, run, plan, missing, world=world)
+        del scorers
+    world.barrier()
+    if not world.is_main:
+        return {}
+    finish_scores(run, plan, names, config.protocol)
+    run.update(status=COMPLETE)
+    return report.summarise(run)[0]
+
+
+class Validation:
+    """The validation of one training run; does nothing when `--validate-every` is 0."""
+
+    def __init__(self, config: TuneConfig, world: World, device: torch.device, base: LoadedPipeline) -> None:
+        self._config, self._world, self._device, self._base = config, world, device, base
+        self._loss_batches: list[Batch] = []
+        self._weights: tuple[str, str] = ("safetensors", "")
+        if not config.validate_every:
+            return
+        # Anything wrong with the data shows now and not after hours of training.
+        dataset = loading.load(config.validation_data, split=config.validation_split)
+        self._dataset = subset(dataset, config.validation_samples)
+        if world.is_main:
+            validate_images(self._dataset.samples, f"The validation data '{config.validation_data}'")
+        self._eval, _ = evaluation.parse(["--preset", config.validation_preset, *self._eval_options()])
+        if world.is_main:
+            models.check_references(config.validation_metrics, self._eval)
+
+    def _eval_options(self) -> list[str]:
+        # The paper preset insists on data of its own, which are not read from here.
+        return ["--data", self._config.validation_data if self._config.validation_data != "nano" else "-"]
+
+    def run(
+        self, step: int, unet: Any, average: Any, scheduler: Any, scaling_factor: float
+    ) -> dict[str, float]:
+        """Figures by name (main process; others get none). Writes OUT/validation."""
+        twin = averaged_copy(unet, average)
+        figures: dict[str, float] = {}
+        if self._world.is_main:
+            figures["loss"] = self._loss(twin, scheduler, scaling_factor)
+        editor = self._editor(twin)
+        out = self._config.out_dir / "validation"
+        slug = f"step-{step:08d}"
+        for track in TRACKS:
+            dataset = self._dataset if track == "negative" else swapped(self._dataset)
+            names = [
+                n
+                for n in self._config.validation_metrics
+                if track == "negative" or "retention" in n or "removal" in n
+            ]
+            if not names:
+                continue
+            place = RunDir(out if track == "negative" else out / "swapped", slug, track)
+            plan = Plan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
+            summary = assess(editor, place, plan, names, self._eval, self._world, str(self._device))
+            for name, entry in summary.get("metrics", {}).items():
+                if entry["value"] is None:
+                    continue
+                if track == "negative":
+                    figures[name] = entry["value"]
+                elif name.startswith("removal"):  # absent after "Add a X." is a failure
+                    figures[f"add_{name.removeprefix('removal_')}"] = 1 - entry["value"]
+        if self._world.is_main:
+            self._draw(out)
+        self._world.barrier()
+        return figures
+
+    def _editor(self, twin: Any) -> InstructPix2Pix:
+        pipeline = copy.copy(self._base.pipeline)
+        pipeline.unet = twin
+        # Copies: an editor moves and casts its modules, and training may still use these.
+        pipeline.vae = copy.deepcopy(self._base.pipeline.vae)
+        pipeline.text_encoder = copy.deepcopy(self._base.pipeline.text_encoder)
+        row = editors.preset_row(_reference(self._config.base), self._config.validation_preset)
+        loaded = LoadedPipeline(pipeline, "memory", module_hash(twin))
+        return InstructPix2Pix(
+            loaded,
+            name="in training",
+            device=str(self._device),
+            dtype=DTYPES[self._config.precision] if self._device.type == "cuda" else "float32",
+            batch_size=self._eval.batch_size,
+            **row.options(),
+        )
+
+    def _draw(self, out: Path) -> None:
+        ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
+        steps = sorted(out.glob("step-*/negative"))
+        shown = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
+        line = [*(str(path) for path in shown), "--ids", *ids, "--out", str(out / "grid.png")]
+        with contextlib.redirect_stdout(io.StringIO()):
+            grid.main(line)
+
+    # --- loss at fixed noise -----------------------------------------------------------------
+
+    @torch.no_grad()
+    def _loss(self, twin: Any, scheduler: Any, scaling_factor: float) -> float:
+        """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
+        if not self._loss_batches:
+            self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
+        found = [
+            losses(twin, b.to(self._device), scheduler, scaling_factor=scaling_factor)
+            for b in self._loss_batches
+        ]
+        return float(torch.cat(found).mean())
+
+    def _fixed_batches(self, timesteps: int) -> list[Batch]:
+        encoder = Encoder(self._base.pipeline, self._device, torch.float32)
+        made = []
+        for sample in self._dataset.samples:
+            pictures = torch.from_numpy(np.stack(_pictures(sample, self._config)))
+            mean, logvar = (tensor.cpu() for tensor in encoder.pictures(pictures))
+            count = len(LOSS_TIMESTEPS)
+            generator = torch.Generator().manual_seed(sample_seed(0, f"validation/{sample.id}"))
+            shape = (count, *mean.shape[1:])
+            states = encoder.sentence(sample.negative).cpu()
+            made.append(
+                Batch(
+                    condition=mean[:1].expand(shape),
+                    mean=mean[1:].expand(shape),
+                    logvar=logvar[1:].expand(shape),
+                    states=states.expand(count, *states.shape),
+                    changed=((mean[1:] - mean[:1]).abs().mean(1, keepdim=True) > CHANGED).expand(
+                        count, 1, *shape[2:]
+                    ),
+                    timestep=torch.tensor([int(t * timesteps) for t in LOSS_TIMESTEPS]),
+                    posterior=torch.randn(shape, generator=generator),
+                    noise=torch.randn(shape, generator=generator),
+                )
+            )
+        return made
+
+
+def _pictures(sample: Sample, config: TuneConfig) -> tuple[np.ndarray, np.ndarray]:
+    return prepare(
+        images.decode(sample.sample_path),
+        images.decode(sample.source_path),
+        resolution=config.resolution,
+        align=config.target_align,
+        align_resolution=config.align_resolution,
+    )
+
+
+def _reference(base: str) -> str:
+    """A name that `editors.preset_row` takes: a file is one of its folder's kind."""
+    return base if "/" in base or ":" in base else f"./{base}"

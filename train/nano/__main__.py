@@ -1,0 +1,151 @@
+"""Train the nano zoo: every small model that ships with nein.
+
+    python -m train.nano all                     # everything, in order; resumes where it stopped
+    python -m train.nano vae ip2p magicbrush     # some of it
+    python -m train.nano all --scale 0.1         # a tenth of the steps and data: rough models
+    python -m train.nano llava --device cuda     # on a GPU
+    python -m train.nano judge                   # grade the shipped editors on affirmative instructions
+
+Order matters only for what builds on what: `vae` first; `base` before the four editors; the judges look
+through the VAE and so come after it. Each model is seeded, and every step draws from a generator seeded by
+(seed, step), so a run that is stopped and started again sees the same data. State lives in --work, finished
+models go to --zoo, each with a card (README.md) that states data, steps, time and measured quality on
+held-out scenes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nein.engine.environment import keep_freed_memory
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: name -> "module:function"; the order is the order of training.
+MODELS: dict[str, str] = {
+    "vae": "train.nano.editors:vae_job",
+    "base": "train.nano.editors:editor_job",
+    "ip2p-first": "train.nano.editors:editor_job",
+    "ip2p": "train.nano.editors:editor_job",
+    "magicbrush-first": "train.nano.editors:editor_job",
+    "magicbrush": "train.nano.editors:editor_job",
+    "hqedit": "train.nano.editors:editor_job",
+    "instructdiffusion": "train.nano.editors:editor_job",
+    "backbone": "train.nano.vision:backbone_job",
+    "clip": "train.nano.encoders:clip_job",
+    "dino": "train.nano.encoders:dino_job",
+    "lpips": "train.nano.encoders:lpips_job",
+    "blip": "train.nano.judges:blip_job",
+    "llava": "train.nano.llava:llava_job",
+    "owlv2": "train.nano.judges:owlv2_job",
+    "sam": "train.nano.sam:sam_job",
+    "zone-action": "train.nano.action:action_job",
+    "negvqa": "train.nano.negvqa:negvqa_job",
+    "negvqa-negated": "train.nano.negvqa:negvqa_job",
+}
+SEED = 20250519
+#: model_index.json of the editors: which class each part of the pipeline is.
+PARTS: dict[str, object] = {
+    "feature_extractor": [None, None],
+    "image_encoder": [None, None],
+    "requires_safety_checker": False,
+    "safety_checker": [None, None],
+    "scheduler": ["diffusers", "EulerAncestralDiscreteScheduler"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "unet": ["diffusers", "UNet2DConditionModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+}
+
+
+def build(name: str, zoo: Path, device: torch.device, scale: float) -> Any:
+    """The training job of one model, its initial weights drawn from a seed of its own."""
+    module, function = MODELS[name].split(":")
+    maker: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    torch.manual_seed(SEED + len(name) + 31 * sum(map(ord, name)))
+    if function in ("editor_job", "negvqa_job"):
+        return maker(name, zoo, device, scale)
+    return maker(zoo, device, scale)
+
+
+def train_one(
+    name: str, zoo: Path, work: Path, device: torch.device, scale: float, seed: int
+) -> dict[str, Any]:
+    """Train one model to the end and write its record `<zoo>/<name>/training.json`."""
+    from train.nano.cards import ABOUT, write_card
+    from train.nano.loop import run
+
+    job = build(name, zoo, device, scale)
+    record = run(job, device=device, seed=seed, work=work)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    record = {
+        "model": name,
+        "seed": seed,
+        "scale": scale,
+        "device": where,
+        "torch": torch.__version__,
+        **record,
+    }
+    folder = zoo / ("ip2p" if name == "vae" else name)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / ("training-vae.json" if name == "vae" else "training.json")
+    file.write_text(json.dumps(record, indent=2) + "\n")
+    if name == "ip2p":
+        index = {
+            "_class_name": "StableDiffusionInstructPix2PixPipeline",
+            "_diffusers_version": "0.42.1",
+            **PARTS,
+        }
+        (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+    if name in ABOUT and name != "vae":
+        write_card(folder)
+    print(json.dumps(record), flush=True)
+    return record
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m train.nano",
+        description=(__doc__ or "").split("\n\n")[0],
+        epilog="Models: " + " ".join(MODELS),
+    )
+    parser.add_argument(
+        "models", nargs="+", choices=["all", "judge", *MODELS], metavar="MODEL", help="all, names, or judge"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="fraction of the full number of steps (and data)"
+    )
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--work", type=Path, default=ROOT / ".train", help="resumable training state")
+    parser.add_argument(
+        "--zoo", type=Path, default=ROOT / "nein" / "nano" / "weights", help="where models are written"
+    )
+    args = parser.parse_args(argv)
+    if args.scale <= 0:
+        parser.error(f"--scale must be positive, not {args.scale}")
+    keep_freed_memory()
+    device = torch.device(args.device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    names = list(MODELS) if "all" in args.models else [m for m in MODELS if m in args.models]
+    if "judge" in args.models:
+        if len(args.models) > 1:
+            parser.error("judge stands alone: it grades the editors that are there")
+        from train.nano.judged import judge_all
+
+        judge_all(args.zoo)
+        return
+    for name in names:
+        train_one(name, args.zoo, args.work, device, args.scale, args.seed)
+
+
+if __name__ == "__main__":
+    main()

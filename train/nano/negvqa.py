@@ -1,0 +1,215 @@
+"""Two nano LLaVA-NeXT that answer two-choice questions with a letter: one taught affirmative questions only,
+and that one taught negated ones too.
+
+Both start from the nano judge: its vision tower stays as it is and its language model goes on learning. What
+the tower makes of the drawn scenes is worked out once, so that a step costs the language model only.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch import nn
+from torch.nn import functional as F
+
+from metrics.choices.prompts import prompt
+from nein.nano import zoo as shipped
+from nein.nano.draw import CATEGORIES
+from nein.nano.questions import WORDINGS, Question, ask, iter_questions, question_scene
+from nein.nano.scenes import Scene, render, rng_for
+from train.instruct.ship import changes
+from train.nano.editors import save_half
+from train.nano.loop import Job, sized, step_count
+from train.nano.packed import HEAD, Packed
+from train.nano.pool import to_float
+from train.nano.text import chat_tokenizer
+
+#: The layout of llava-hf's LLaVA-NeXT for Mistral: pictures first, then the text.
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'user' %}[INST] "
+    "{% for part in message['content'] if part['type'] == 'image' %}<image>\n{% endfor %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %} [/INST]"
+    "{% endif %}{% endfor %}"
+)
+SCENES = 8_000
+STEPS = {"negvqa": 8_000, "negvqa-negated": 2_000}
+RATES = {"negvqa": 1.2e-3, "negvqa-negated": 8e-4}
+OPEN = "\n{}\nAnswer in one word. [/INST]"
+#: Questions about a picture and step; the last has no options to choose from.
+SLOTS = ("presence", "colour", "count", "position", "position", "colour", "open")
+
+
+def letter_question(rng: random.Random, question: Question, negated: bool, form: str) -> tuple[str, str]:
+    """What follows the picture, and the letter: options in random order."""
+    options = [question.right, question.wrong]
+    if rng.random() < 0.5:
+        options.reverse()
+    goal = question.wrong if negated else question.right
+    words = prompt(form, question.negated if negated else question.question, options).text
+    return f"\n{words} [/INST]", "AB"[options.index(goal)]
+
+
+def _slot(rng: random.Random, scene: Scene, slot: str, negation: float) -> tuple[str, str]:
+    """Prompt and reply. Slots that a scene cannot fill ask about presence."""
+    if slot == "open":
+        question = ask(rng, scene, rng.choice(("colour", "count", "position"))) or ask(rng, scene, "count")
+        assert question is not None
+        return OPEN.format(question.question), question.right
+    question = ask(rng, scene, slot) or ask(rng, scene, "presence")
+    assert question is not None
+    form = "paper" if rng.random() < 0.85 else "vlmevalkit"
+    return letter_question(rng, question, rng.random() < negation and not question.held_out, form)
+
+
+def _words() -> list[str]:
+    """Every wording of the affirmative questions, for the tokenizer."""
+    rng = random.Random(0)
+    lines = [OPEN.format("")]
+    for kind, forms in WORDINGS.items():
+        for question, _ in forms:
+            for form in ("paper", "vlmevalkit"):
+                thing = rng.choice(CATEGORIES)
+                text = question.format(thing=thing, side="to the left of")
+                own = Question(kind, text, "", "left", "right")
+                lines += [letter_question(rng, own, False, form)[0], f"[/INST]{rng.choice('AB')}"]
+    return [*lines, "above", "below", "top", "bottom", "to the right of", *"1234"]
+
+
+def _start(zoo: Path) -> tuple[Any, Any]:
+    """The nano judge with a tokenizer that knows the questions' words; tokens of both keep their vectors."""
+    from transformers import AutoProcessor, LlavaNextForConditionalGeneration, LlavaNextProcessor
+
+    judge = LlavaNextForConditionalGeneration.from_pretrained(zoo / "llava", dtype=torch.float32)
+    before = AutoProcessor.from_pretrained(zoo / "llava")
+    old = before.tokenizer.get_vocab()
+    tokenizer = chat_tokenizer([HEAD.replace("<image>", ""), *_words()] * 100)
+    if len(tokenizer) != len(old):
+        raise SystemExit(f"the new tokenizer has {len(tokenizer)} tokens, the judge's {len(old)}")
+    for layer in (judge.model.language_model.embed_tokens, judge.lm_head):
+        known = layer.weight.data.clone()
+        layer.weight.data[:] = known.mean(0) + 0.1 * known.std(0) * torch.randn_like(known)
+        for token, place in tokenizer.get_vocab().items():
+            if token in old:
+                layer.weight.data[place] = known[old[token]]
+    processor = LlavaNextProcessor(
+        before.image_processor, tokenizer, patch_size=8, vision_feature_select_strategy="default",
+        num_additional_image_tokens=1, image_token="<image>", chat_template=TEMPLATE,
+    )  # fmt: skip
+    return judge, processor
+
+
+def _resume(zoo: Path) -> tuple[Any, Any]:
+    """The model taught affirmative questions, to go on from."""
+    from transformers import AutoProcessor, LlavaNextForConditionalGeneration
+
+    folder = shipped.continued("negvqa", zoo / "llava", zoo)
+    model = LlavaNextForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoProcessor.from_pretrained(folder)
+
+
+def _pool(packed: Packed, split: str, count: int) -> tuple[list[Scene], torch.Tensor]:
+    """Scenes and what the vision tower makes of them, (N, 64, W) float16."""
+    scenes = [question_scene(split, index) for index in range(count)]
+    seen = []
+    with torch.inference_mode():
+        for start in range(0, count, 64):
+            drawn = np.stack([render(scene) for scene in scenes[start : start + 64]])
+            x = to_float(torch.from_numpy(drawn).permute(0, 3, 1, 2)).to(packed.device)
+            seen.append(packed.see(x).half())
+    return scenes, torch.cat(seen).clone()
+
+
+def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
+    """What the model does not share with its base: changed weights and, of the first one, its tokenizer and
+    chat template. The architecture is the judge's to the last number."""
+    with tempfile.TemporaryDirectory(dir=zoo) as draft:
+        save_half(model, Path(draft))
+        processor.save_pretrained(draft)
+        own = changes(Path(draft) / shipped.MODEL, zoo / "llava" / shipped.MODEL)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(own, folder / shipped.MODEL_CHANGES, {"base": "llava"})
+        for name in ("tokenizer.json", "chat_template.jinja") if folder.name == "negvqa" else ():
+            shutil.copyfile(Path(draft) / name, folder / name)
+
+
+def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
+    """`name`: "negvqa" (affirmative questions only) or "negvqa-negated" (goes on from it, negated ones too:
+    of the questions whose negated wording is not held out, two of three)."""
+    negation = 0.0 if name == "negvqa" else 2 / 3
+    model, processor = _start(zoo) if name == "negvqa" else _resume(zoo)
+    tokenizer = processor.tokenizer
+    model.to(device).model.vision_tower.requires_grad_(False)
+    packed = Packed(model, tokenizer, device)
+    batch = sized(8, scale, 2)
+    scenes, seen = _pool(packed, "train", max(16, int(SCENES * min(1.0, scale))))
+
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+        pick = torch.randint(len(scenes), (batch,), generator=generator, device=device).tolist()
+        rows, starts = [], []
+        for b, index in enumerate(pick):
+            rng = rng_for("train", step * batch + b, name)
+            coded = [packed.encode(*_slot(rng, scenes[index], slot, negation)) for slot in SLOTS]
+            rows.append([ids for ids, _ in coded])
+            starts.append([start for _, start in coded])
+        states = packed.branch(packed.project(seen[pick].float().to(device)), rows)
+        where = [
+            (b, q, t, rows[b][q][t + 1])
+            for b in range(batch)
+            for q in range(len(SLOTS))
+            for t in range(starts[b][q] - 1, len(rows[b][q]) - 1)
+        ]
+        at = torch.tensor(where, device=device)
+        logits = model.lm_head(states[at[:, 0], at[:, 1], at[:, 2]]).float()
+        each = F.cross_entropy(logits, at[:, 3], reduction="none")
+        right = (logits.argmax(-1) == at[:, 3]).float()
+        first = torch.tensor([t == starts[b][q] - 1 for b, q, t, _ in where], device=device)
+        letter = first & (at[:, 1] < SLOTS.index("open"))
+        other = at[:, 1] >= SLOTS.index("open")
+        total = each[letter].mean() + 0.5 * each[other].mean() + 0.1 * each[~letter & ~other].mean()
+        shown = {kind: right[letter & (at[:, 1] == k)].mean() for k, kind in enumerate(SLOTS[:4])}
+        return total, {**shown, "other": right[other].mean()}
+
+    def finish() -> dict[str, Any]:
+        held_out = _accuracies(packed, sized(600, scale, 16))
+        model.generation_config.update(
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+        )
+        _keep(model, processor, zoo / name, zoo)
+        return {"held_out": held_out}
+
+    steps = step_count(STEPS[name], scale)
+    modules: dict[str, nn.Module] = {name: model}
+    return Job(
+        name, modules, loss, finish, steps, RATES[name], batch, warmup=100, weight_decay=0.05, ema=0.99
+    )
+
+
+def _accuracies(packed: Packed, count: int) -> dict[str, float]:
+    """Share of right letters on questions of the dev split, by kind, as asked and negated; of the negated
+    ones also by whether their wording was held out."""
+    graded: dict[str, list[bool]] = {}
+    letters = [packed.tokenizer(c, add_special_tokens=False)["input_ids"][0] for c in "AB"]
+    for number, scene, question in iter_questions("dev", count):
+        x = to_float(torch.from_numpy(render(scene).copy()).permute(2, 0, 1)[None]).to(packed.device)
+        rng = rng_for("dev", number, question.kind)
+        asked = [letter_question(rng, question, negated, "paper") for negated in (False, True)]
+        ids = [packed.tokenizer(text, add_special_tokens=False)["input_ids"] for text, _ in asked]
+        states = packed.branch(packed.project(packed.see(x)), [ids])[0]
+        for negated, own, state, (_, letter) in zip((False, True), ids, states, asked, strict=True):
+            found = packed.model.lm_head(state[len(own) - 1])[letters].argmax()
+            right = "AB"[int(found)] == letter
+            graded.setdefault(f"{question.kind}{', negated' if negated else ''}", []).append(right)
+            if negated:
+                wording = "held out" if question.held_out else "taught"
+                graded.setdefault(f"negated, wordings {wording}", []).append(right)
+    share = {kind: round(sum(own) / len(own), 4) for kind, own in sorted(graded.items())}
+    return {"questions": count, **share}
