@@ -41,7 +41,9 @@ COMMANDS: dict[str, Command] = {
         "measure a run's judges on pictures whose truth is known", "nein.judges.calibrate:main"
     ),
     "check": Command("check that an editor or a judge keeps its contract", "nein.judges.check:main"),
-    "data": Command("draw the miniature world, or check a folder in NeIn's layout", "nein.datasets.nein.command:main"),
+    "data": Command(
+        "draw the miniature world, or check a folder in NeIn's layout", "nein.datasets.nein.command:main"
+    ),
     "convert": Command(
         "write a checkpoint in the original format as a folder of safetensors", "nein.models.convert:main"
     ),
@@ -117,7 +119,8 @@ def _run(words: Sequence[str]) -> int | None:
         return pkgutil.resolve_name(command.work)(rest)
     from nein.config.launch import launch
 
-    launch(*pkgutil.resolve_name(command.parse)(rest), command)
+    config, dry_run = pkgutil.resolve_name(command.parse)(rest)
+    launch(config, dry_run, command)
     return None
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any
 
-from nein.cli import main_build
+from nein import cli
 from nein.engine import images, journal
 from nein.generate.nein import finish
 
@@ -72,4 +72,4 @@ def _child(arguments: list[str], mark: str, count: int, how: str) -> None:
     journal.Journal._write = journaled  # type: ignore[method-assign]
     images.write_png = painted
     finish._put = placed
-    main_build(arguments)
+    cli.main(["generate", *arguments])

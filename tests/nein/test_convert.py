@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.cli import main_convert
+from nein import cli
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
     def run(*argv: object) -> tuple[int, str, str]:
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
-            main_convert([str(part) for part in argv])
+            cli.main(["convert", *map(str, argv)])
         printed = capsys.readouterr()
         return int(caught.value.code or 0), printed.out, printed.err
 
@@ -27,8 +27,8 @@ def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
 
 def test_help_is_immediate_and_names_the_options() -> None:
     code = (
-        "import sys; from nein.cli import main_convert\n"
-        "try: main_convert(['--help'])\n"
+        "import sys; from nein import cli\n"
+        "try: cli.main(['convert', '--help'])\n"
         "except SystemExit as e: assert e.code == 0\n"
         "print({'torch', 'PIL', 'transformers', 'diffusers', 'numpy'} & set(sys.modules))"
     )

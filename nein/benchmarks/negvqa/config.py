@@ -1,4 +1,4 @@
-"""Everything that decides an evaluation on NegVQA; the paper's values are in `configs/negvqa/eval-paper.yaml`."""
+"""Everything that decides an evaluation on NegVQA; the paper's values: `configs/negvqa/eval-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class NegvqaConfig:
     """Field names are the keys of a configuration file."""
 
     preset: Literal["nano", "paper"] = field(
-        default="nano", metadata=about("which configs/negvqa/eval-<preset>.yaml fills what is not given", "What")
+        default="nano",
+        metadata=about("which configs/negvqa/eval-<preset>.yaml fills what is not given", "What"),
     )
     model: Names = field(
         default_factory=list,

@@ -1,4 +1,4 @@
-"""Everything that decides a built NegBench; published values are in `configs/negbench/generate-paper.yaml`."""
+"""Everything that decides a built NegBench; published values: `configs/negbench/generate-paper.yaml`."""
 
 from __future__ import annotations
 

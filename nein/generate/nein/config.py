@@ -1,4 +1,4 @@
-"""Everything that decides a built data set; the values of the paper are in `configs/nein/generate-paper.yaml`."""
+"""Everything that decides a built data set; the paper's values: `configs/nein/generate-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class BuildConfig:
     """Field names are the keys of a configuration file."""
 
     preset: Literal["nano", "paper"] = field(
-        default="nano", metadata=about("which configs/nein/generate-<preset>.yaml fills what is not given", "What")
+        default="nano",
+        metadata=about("which configs/nein/generate-<preset>.yaml fills what is not given", "What"),
     )
     source: str | None = field(
         default=None,

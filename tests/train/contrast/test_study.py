@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from nein import cli
 from nein.benchmarks.negbench.folder import EvalDir
-from nein.cli import main_negbench
 from nein.engine import journal
 from train.contrast import study, sweep
 
@@ -122,11 +122,11 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
     monkeypatch.setattr(vision, "POOL", 50)
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
 
+    words = ["--alpha", "0", "1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
+
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            main_negbench(
-                ["nano", "--alpha", "0", "1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
-            )
+            cli.finish(lambda: study.main(words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out
