@@ -109,11 +109,11 @@ def gather(
     if sets is None or "sources" in sets:
         cases += known_presence.thinned(known_presence.sources(dataset), limit)
     if file is not None:
-        pictures, categories = known_presence.read_instances(file, folder or file.parent)
+        annotations = known_presence.read_instances(file, folder or file.parent)
         if sets is None or "instances" in sets:
-            cases += known_presence.thinned(known_presence.instances(pictures, categories, seed), limit)
+            cases += known_presence.thinned(known_presence.instances(annotations, seed), limit)
         if sets is None or "pasted" in sets:
-            cases += known_presence.thinned(known_presence.pasted(pictures, seed), limit)
+            cases += known_presence.thinned(known_presence.pasted(annotations, seed), limit)
     elif sets is not None and {"instances", "pasted"} & set(sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "

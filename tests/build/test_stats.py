@@ -83,7 +83,7 @@ def test_the_command_reads_coco_jsonl_nein_and_text(
     [
         ("a.json", "{}", "has no list of captions"),
         ("a.json", '[{"x": 1}]', "entry 0 has no caption"),
-        ("a.jsonl", "{", "line 1 is not valid JSON"),
+        ("a.jsonl", "{", "line 1, the last one, is cut short"),
         ("a.txt", "\n", "holds no caption"),
     ],
 )

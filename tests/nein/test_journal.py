@@ -7,7 +7,7 @@ import pytest
 
 from nein.datasets.nein.samples import Dataset
 from nein.engine import blocks, journal
-from nein.engine.cache import FeatureCache, RecordCache, scope_of
+from nein.engine.cache import FeatureCache, scope_of
 
 
 def test_every_intact_line_of_every_process_is_read(tmp_path: Path) -> None:
@@ -91,41 +91,40 @@ def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_pa
 
 
 def test_what_was_not_flushed_is_not_kept(tmp_path: Path) -> None:
-    cache = RecordCache(tmp_path)
+    cache = FeatureCache(tmp_path)
     cache.open("one")
-    cache.put("judge", "key", {"answer": "Yes"})
+    cache.put("clip", "key", np.ones(3))
     cache.open("two")
     cache.flush()
     cache.open("one")
-    assert cache.get("judge", "key") is None
+    assert cache.get("clip", "key") is None
 
 
 def test_a_damaged_cache_file_is_made_again_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for cache, value in ((FeatureCache(tmp_path / "f"), np.ones(3)), (RecordCache(tmp_path / "r"), {"a": 1})):
-        cache.open("block")
-        cache.put("space", "key", value)  # type: ignore[arg-type]
-        cache.flush()
-        [file] = [path for path in cache.root.rglob("*") if path.is_file()]
-        file.write_bytes(file.read_bytes()[:-3])
-        cache.open("block")
-        assert cache.get("space", "key") is None
-        assert "is damaged and is made again" in caplog.text
-        caplog.clear()
-        cache.put("space", "key", value)  # type: ignore[arg-type]
-        cache.flush()
-        cache.open("block")
-        assert cache.get("space", "key") is not None
+    cache = FeatureCache(tmp_path)
+    cache.open("block")
+    cache.put("space", "key", np.ones(3))
+    cache.flush()
+    [file] = [path for path in cache.root.rglob("*") if path.is_file()]
+    file.write_bytes(file.read_bytes()[:-3])
+    cache.open("block")
+    assert cache.get("space", "key") is None
+    assert "is damaged and is made again" in caplog.text
+    cache.put("space", "key", np.ones(3))
+    cache.flush()
+    cache.open("block")
+    assert cache.get("space", "key") is not None
 
 
 def test_two_writers_of_a_cache_leave_a_whole_file(tmp_path: Path) -> None:
-    one, two = RecordCache(tmp_path), RecordCache(tmp_path)
-    for cache, answer in ((one, "Yes"), (two, "No")):
+    one, two = FeatureCache(tmp_path), FeatureCache(tmp_path)
+    for cache, value in ((one, 1.0), (two, 2.0)):
         cache.open("block")
-        cache.put("judge", "key", {"answer": answer})
+        cache.put("clip", "key", np.full(3, value))
     one.flush()
     two.flush()
     one.open("block")
-    assert one.get("judge", "key") == {"answer": "No"}
-    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert np.array_equal(one.get("clip", "key"), np.full(3, 2.0, np.float32))  # type: ignore[arg-type]
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 1

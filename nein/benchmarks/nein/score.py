@@ -24,8 +24,9 @@ from nein.benchmarks.nein.edit import by_sample
 from nein.benchmarks.nein.runs import RunDir, identity_hash
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images, journal
+from nein.engine.answers import BlockAnswers
 from nein.engine.blocks import Plan, one_thread, prefetch, share
-from nein.engine.cache import FeatureCache, RecordCache, scope_of
+from nein.engine.cache import FeatureCache, scope_of
 from nein.engine.environment import peak_memory
 from nein.engine.world import World
 
@@ -62,7 +63,7 @@ class Scorer:
     image_metrics: Callable[[list[str]], ImageMetrics]
     presence: Callable[[list[str]], Presence]
     features: FeatureCache
-    records: RecordCache
+    records: BlockAnswers
 
     def score(self, scenes: Sequence[Scene], names: Sequence[str]) -> Scored:
         """Scores of one block for the metrics `names`, whose models must be loaded."""
