@@ -77,7 +77,7 @@ def test_an_unknown_command_is_one_sentence_with_a_near_match(
 
 def test_every_row_of_the_table_and_every_script_names_something_that_is_there() -> None:
     scripts, added = section("project.scripts"), section(f'project.entry-points."{cli.GROUP}"')
-    assert set(scripts) == {"nein", "nein eval"}
+    assert set(scripts) == {"nein", "nein-eval"}
     assert added == {"negbench nano": "train.contrast.study:COMMAND"}
     rows = [place for command in cli.COMMANDS.values() for place in (command.work, command.parse) if place]
     for place in [*rows, *scripts.values(), *added.values()]:

@@ -110,7 +110,7 @@ def share(found: Found) -> statistics.Estimate | None:
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
-    """(image, sentence) of a COCO captions JSON, a JSONL as `nein generate` takes it, or lines of a text file.
+    """(image, sentence) of a COCO captions JSON, a JSONL as `nein generate` takes it, or lines of text.
 
     A NeIn annotation file counts with its captions, T_original. Raises UserError for anything else.
     """
