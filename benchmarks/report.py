@@ -2,7 +2,7 @@
 
     python -m benchmarks.report [--samples 24182] [--editors 7] [--side 64] [--out FOLDER]
 
-Prints how long `nein-report` takes, the size of the page and of the files beside it, and (where Chromium with
+Prints how long `nein report` takes, the size of the page and of the files beside it, and (where Chromium with
 chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
 search and one sort. Scores and pictures are random: this measures the report, not an editor.
 """
@@ -169,7 +169,7 @@ def main() -> None:
         start = time.perf_counter()
         cpu = time.process_time()
         main_report([str(runs), "-o", str(root / "report.html"), "--formats", "html,csv"])
-        print(f"nein-report: {time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)")
+        print(f"nein report: {time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)")
         page, beside = root / "report.html", list((root / "report-data").glob("*.js"))
         size = sum(path.stat().st_size for path in beside) / 2**20
         print(f"page: {page.stat().st_size / 2**20:.1f} MiB; beside it: {len(beside)} files, {size:.0f} MiB")

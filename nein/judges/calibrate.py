@@ -1,4 +1,4 @@
-"""The command `nein-calibrate`: what the judges of a run say about pictures whose truth is known.
+"""The command `nein calibrate`: what the judges of a run say about pictures whose truth is known.
 
 OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
 OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
@@ -42,7 +42,7 @@ VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `nein-calibrate argv`. Raises UserError for anything the user can mend."""
+    """Runs `nein calibrate argv`. Raises UserError for anything the user can mend."""
     options = _parser().parse_args(list(argv))
     from nein.benchmarks.nein import models
     from nein.judges import known_presence
@@ -262,7 +262,7 @@ def _names(text: str, allowed: Sequence[str], what: str) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-calibrate",
+        prog="nein calibrate",
         description="Measure the error rates of a run's judges on pictures whose truth is known.",
     )
     add = parser.add_argument

@@ -216,8 +216,7 @@ def test_a_process_that_is_killed_outright_leaves_a_run_that_goes_on(server: Ser
         "--model", f"openai:{server.url}#eye-7b", "--data", str(questions), "--out", str(out),
         "--concurrency", "3", "--formats", "csv",
     ]  # fmt: skip
-    code = "from nein.cli import main_negvqa; main_negvqa()"
-    process = subprocess.Popen([sys.executable, "-c", code, *asked], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "nein", "negvqa", *asked], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
         while len(server.requests) < 9 and time.monotonic() < deadline:

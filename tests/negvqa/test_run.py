@@ -328,5 +328,5 @@ def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> N
 def test_help_is_quick_and_names_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
-    for word in ("--scoring", "--prompt", "openai:URL#MODEL", "nein-negvqa report"):
+    for word in ("--scoring", "--prompt", "openai:URL#MODEL", "nein negvqa report"):
         assert word in shown

@@ -1,6 +1,6 @@
 """What a sweep over alpha ends in: recall against accuracy, as a table, a CSV file and a plot.
 
-    OUT/evaluation/          runs of nein-negbench eval: the base and every alpha
+    OUT/evaluation/          runs of nein negbench eval: the base and every alpha
     OUT/tradeoff.md, .csv, .png
 
 The paper has such a table: more weight on the contrastive loss keeps retrieval, more on the questions raises
@@ -78,7 +78,7 @@ def write(rows: Sequence[Row], out: Path) -> str:
 def evaluate(
     config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None, world: World | None = None
 ) -> list[Row]:
-    """Runs nein-negbench eval on the base and every model, on `--evaluate`."""
+    """Runs nein negbench eval on the base and every model, on `--evaluate`."""
     names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
     for alpha, folder in zip(config.alphas, folders, strict=True):
         names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)

@@ -270,9 +270,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/finetune-report"), help="folder of the report")
     parser.add_argument(
-        "--preset", default="nano", help="judges and sampler, as in nein-eval (default: nano)"
+        "--preset", default="nano", help="judges and sampler, as in nein eval (default: nano)"
     )
-    parser.add_argument("--data", default="nano", help="as in nein-eval (default: nano)")
+    parser.add_argument("--data", default="nano", help="as in nein eval (default: nano)")
     parser.add_argument("--split", default="val", help="which split (default: val)")
     parser.add_argument("--limit", type=int, default=None, help="only the first N samples")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")

@@ -1,4 +1,4 @@
-"""What `nein-negbench eval` does once its options are known."""
+"""What `nein negbench eval` does once its options are known."""
 
 from __future__ import annotations
 

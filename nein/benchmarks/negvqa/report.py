@@ -84,9 +84,15 @@ def _summaries(folders: Sequence[Folder]) -> dict[str, dict[str, Any]]:
     for folder in folders:
         manifest = folder.manifest()
         if manifest.get("status") != COMPLETE:
+<<<<<<< HEAD
             raise UserError(f"'{folder.path}' is not complete; give its nein-negvqa command again.")
         name = folder.path.name if folder.path.name not in found else str(folder.path)
         found[name] = atomic.read_json(files.summary(folder))
+=======
+            raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
+        name = folder.name if folder.name not in found else str(folder.path)
+        found[name] = atomic.read_json(folder.summary)
+>>>>>>> main
         hashes[name] = manifest["data"]["sha256"]
     if len(set(hashes.values())) > 1:
         one = next(iter(hashes))
@@ -118,9 +124,9 @@ def _notes(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`nein-negvqa report RUN...`"""
+    """`nein negvqa report RUN...`"""
     parser = argparse.ArgumentParser(
-        prog="nein-negvqa report", description="Write the report of finished runs of nein-negvqa."
+        prog="nein negvqa report", description="Write the report of finished runs of nein negvqa."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
     parser.add_argument("-o", "--out", type=Path, default=Path("negvqa.html"),
@@ -137,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
             raise unknown("format", name, FORMATS)
     folders = [folder for path in options.runs for folder in files.find(path)]
     if not folders:
-        raise UserError(f"'{options.runs[0]}' holds no run of nein-negvqa; give the folder passed to --out.")
+        raise UserError(f"'{options.runs[0]}' holds no run of nein negvqa; give the folder passed to --out.")
     if options.samples < 0:
         raise UserError("--samples must be 0 or above.")
     items = _items(folders, options.data, options.negated, options.images)

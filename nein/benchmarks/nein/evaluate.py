@@ -1,4 +1,4 @@
-"""The whole job: data, editors, images, scores, report. What `nein-eval` does once its options are known."""
+"""The whole job: data, editors, images, scores, report. What `nein eval` does once its options are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nein-negvqa build` does once its options are known: read, negate, convert, write.
+"""What `nein negvqa generate` does once its options are known: read, negate, convert, write.
 
 Everything but a language model's answers is a function of the input, and those are on disk as they come: a
 command that was killed is simply run again.
@@ -31,7 +31,7 @@ class ConversionDir(BuildDir):
     OUT/answers/                append-only: what the language model said
     OUT/images/                 the pictures, as they were
     OUT/records.jsonl           one line per question of the source: its negation, or why there is none
-    OUT/questions.jsonl         NegVQA's layout, for `nein-negvqa --data`; -original and -negated beside it
+    OUT/questions.jsonl         NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
     OUT/check.html              the sheet for a person
     """
 
