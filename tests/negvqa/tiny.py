@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nein.cli import main_negvqa
+from nein import cli
 from nein.engine import images
+from nein.reporting import figures as frames
 from tests.metrics.tiny import picture, seeded, tokenizer
 
 
@@ -92,10 +93,17 @@ def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> P
 
 
 def run(*arguments: object) -> int:
-    """Exit code of `nein-negvqa ARGUMENTS`."""
+    """Exit code of `nein negvqa ARGUMENTS`."""
     with pytest.raises(SystemExit) as ended:
-        main_negvqa([str(argument) for argument in arguments])
+        cli.main(["negvqa", *map(str, arguments)])
     return int(ended.value.code or 0)
+
+
+def figure(folder: Path, **where: Any) -> dict[str, Any]:
+    """The one such figure of a run's folder."""
+    found = frames.pick(frames.read(folder / "figures.csv"), **where)
+    assert found is not None, where
+    return found
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

@@ -95,10 +95,9 @@ def _accuracies(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
         own = [row for row in rows if row["variant"] == variant]
         for category in categories_of(own):
             estimate = accuracy(own, category, protocol)
-            what = {
-                "task": "accuracy", "metric": "accuracy", "variant": variant, "category": category, "unit": "%",
-                "unscored": len(_in(own, category)) - (estimate.n if estimate else 0),
-            }  # fmt: skip
+            what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
+            what |= {"category": category, "unit": "%"}
+            what["unscored"] = len(_in(own, category)) - (estimate.n if estimate else 0)
             yield frames.figure(estimate, **what, interval="clustered")
             yield frames.figure(normal(estimate), **what, interval="normal")
 

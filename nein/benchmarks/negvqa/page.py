@@ -1,4 +1,4 @@
-"""What the page of a NegVQA report shows of single questions: a card each, with the answers of every model."""
+"""Single questions in the page of a NegVQA report: a card each, with the answers of every model."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def samples(
             outcomes.append(OUTCOMES.get((said[0].mark, said[1].mark), "unscored"))
         options = zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", asked[0]["options"], strict=False)
         heads = [f"{row['question']} ({row['variant']}: {row['answer']})" for row in asked]
+        title = "   ".join(f"{letter}: {text}" for letter, text in options)
         made.append(
             Card(
-                identity, "   ".join(f"{letter}: {text}" for letter, text in options), ["model", *heads], lines,
+                identity, title, ["model", *heads], lines,
                 subtitle=asked[0]["subset"],
                 picture=_picture(pictures.get(identity)),
                 facets={"subset": [asked[0]["subset"]], "pair": sorted({*outcomes})},

@@ -73,7 +73,7 @@ def _by_name(folders: Sequence[Folder]) -> dict[str, Folder]:
     named: dict[str, Folder] = {}
     for folder in folders:
         if folder.manifest().get("status") != COMPLETE:
-            raise UserError(f"'{folder.path}' is not complete; give its nein-negvqa command again.")
+            raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
         named[folder.path.name if folder.path.name not in named else str(folder.path)] = folder
     hashes = {name: folder.manifest()["data"]["sha256"] for name, folder in named.items()}
     if len(set(hashes.values())) > 1:
@@ -102,9 +102,9 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`nein-negvqa report RUN...`"""
+    """`nein negvqa report RUN...`"""
     parser = argparse.ArgumentParser(
-        prog="nein-negvqa report", description="Write the report of finished runs of nein-negvqa."
+        prog="nein negvqa report", description="Write the report of finished runs of nein negvqa."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
     parser.add_argument("-o", "--out", type=Path, default=Path("negvqa.html"),
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
             raise unknown("format", name, FORMATS)
     folders = [folder for path in options.runs for folder in files.find(path)]
     if not folders:
-        raise UserError(f"'{options.runs[0]}' holds no run of nein-negvqa; give the folder passed to --out.")
+        raise UserError(f"'{options.runs[0]}' holds no run of nein negvqa; give the folder passed to --out.")
     if options.samples < 0:
         raise UserError("--samples must be 0 or above.")
     items = _items(folders, options.data, options.negated, options.images)

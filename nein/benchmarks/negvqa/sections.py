@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from nein.benchmarks.negvqa import paper_numbers
-
 from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
 from nein.datasets.negvqa.questions import VARIANTS
 from nein.reporting import figures as frames

@@ -21,8 +21,8 @@ import numpy as np
 
 from metrics.letters import LETTERS
 from nein.datasets import hub
+from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
-from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Problems
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
@@ -105,8 +105,8 @@ def load(
         if key not in FIELDS and key not in LETTERS:
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if source == "nano":
-        folder = nano(questions, cache or loading.default_cache())
-        rows: Iterable[Mapping[str, Any]] = atomic.read_lines(folder / "questions.jsonl")
+        folder = drawn.folder(questions, cache)
+        rows: Iterable[Mapping[str, Any]] = atomic.read_lines(folder / drawn.FILE)
         origin: dict[str, Any] = {"kind": "nano", "questions": questions}
     elif reference := hub.reference(source):
         folder, rows = Path(), hub.read(reference, split)
@@ -129,44 +129,6 @@ def load(
     folder = Path(pictures).expanduser() if pictures else folder
     items = _items(rows, names, letters, folder, f"'{source}'")
     return Questions(items, origin, _hash(items))
-
-
-def nano(count: int, cache: Path) -> Path:
-    """A folder with `count` drawn questions in NegVQA's layout, made on first use. Options are in random
-    order, each letter right for half of the questions of a kind."""
-    from nein.nano.data import world_version
-    from nein.nano.questions import KINDS, iter_questions
-    from nein.nano.scenes import render, rng_for
-
-    code = hashlib.sha256((Path(__file__).parents[2] / "nano" / "questions.py").read_bytes()).hexdigest()
-    folder = cache / f"negvqa-{count}-{world_version()}-{code[:8]}"
-    if (folder / "questions.jsonl").exists():  # written last
-        return folder
-    records = []
-    seen = dict.fromkeys(KINDS, 0)
-    for number, (index, scene, question) in enumerate(iter_questions("val", count)):
-        name = f"images/{index:05d}.png"
-        if not (folder / name).exists():
-            images.write_png(folder / name, render(scene))
-        # Pairs of questions of a kind get one right "A" and one right "B", in random order.
-        first = rng_for("val", seen[question.kind] // 2, f"letters/{question.kind}").random() < 0.5
-        right = "AB"[first ^ (seen[question.kind] % 2)]
-        seen[question.kind] += 1
-        options = [question.right, question.wrong]
-        records.append(
-            {
-                "index": number,
-                "image": name,
-                "category": question.kind,
-                "original_question": question.question,
-                "negated_question": question.negated,
-                **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
-                "original_answer": right,
-                "negated_answer": "AB"[right == "A"],
-            }
-        )
-    atomic.write_text(folder / "questions.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    return folder
 
 
 def missing_pictures(items: Sequence[Item]) -> list[str]:

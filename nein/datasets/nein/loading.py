@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nein.datasets import hub
 from nein.datasets.nein.samples import FIELDS, OPTIONAL_FIELDS, Dataset, load_folder
-from nein.engine import atomic
+from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
 
 IMAGE_COLUMNS = ("source_image", "sample_image")
@@ -50,7 +49,7 @@ def load(
         dataset = load_folder(Path(nano_data.ensure(split)), split=split)
         return Dataset(dataset.samples, {**dataset.origin, "kind": "nano"}, dataset.records_sha256)
     if reference := hub.reference(data):
-        root = from_hub(reference, split, columns, cache or default_cache())
+        root = from_hub(reference, split, columns, cache or user_cache.root())
         dataset = load_folder(
             root, split=split, source_images=paths["source_images"], nein_images=paths["nein_images"]
         )
@@ -77,13 +76,6 @@ def reload(origin: Mapping[str, Any]) -> Dataset:
         nein_images=Path(origin["nein_images"]),
         columns=origin.get("columns") or None,
     )
-
-
-def default_cache() -> Path:
-    """`$NEIN_CACHE`, else the user's cache folder."""
-    import platformdirs
-
-    return Path(os.environ.get("NEIN_CACHE") or platformdirs.user_cache_dir("nein"))
 
 
 def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:

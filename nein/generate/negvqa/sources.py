@@ -20,6 +20,7 @@ from nein.datasets import hub
 from nein.datasets.negvqa import questions as data
 from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
+from nein.generate.negvqa import drawn
 
 #: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
 FIELDS = {
@@ -96,9 +97,8 @@ def load(
     rows: Iterable[Mapping[str, Any]]
     origin: dict[str, Any]
     if source == "nano":
-        from nein.generate.negvqa.drawn import draw
-
-        folder, rows = draw(questions, cache)
+        folder = drawn.folder(questions, cache)
+        rows = atomic.read_lines(folder / drawn.FILE)
         origin = {"kind": "nano", "questions": questions}
     elif reference := hub.reference(source):
         folder, rows = Path(), hub.read(reference, split)
