@@ -79,8 +79,8 @@ def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 
 def label(figures: pd.DataFrame, **what: Any) -> pd.DataFrame:
-    """The same figures with further columns: `label(frame, benchmark="nein", model="ip2p")`. An entry holds for
-    all rows, or there is one for each."""
+    """The same figures with further columns: `label(frame, benchmark="nein", model="ip2p")`. An entry holds
+    for all rows, or there is one for each."""
     return _tidy(figures.assign(**what))
 
 

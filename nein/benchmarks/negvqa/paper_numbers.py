@@ -1,6 +1,7 @@
 """NegVQA's Table 1 as printed: 20 models, original and negated questions, four categories and the average.
 
-`paper_numbers.csv` holds the figures in per cent. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946), Table 1.
+`paper_numbers.csv` holds the figures in per cent. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946), Table
+1.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ OUTCOME_COLORS = {"both": plots.GREEN, "only_original": "#60a5fa", "only_negated
                   "neither": "#9ca3af"}  # fmt: skip
 _HOW = {
     "fixed": "Over all questions of a category; answers without a readable letter are unscored.",
-    "paper": "As published: a category is the unweighted mean of its subsets, letters are read by VLMEvalKit's "
-    "rule, and what it cannot read is wrong.",
+    "paper": "As published: a category is the unweighted mean of its subsets, letters are read by "
+    "VLMEvalKit's rule, and what it cannot read is wrong.",
 }
 _CLUSTERED = "95 % intervals clustered by picture (Wilson's at the effective sample size)"
 _INTERVALS = {
@@ -157,8 +157,8 @@ TABLE_1 = Table(
         Column("inside", show=_inside),
     ),
     where={"task": "table1"},
-    note="Protocol 'paper', normal intervals on both sides. Table 1 was made with VLMEvalKit, whose wording is "
-    "--prompt vlmevalkit.",
+    note="Protocol 'paper', normal intervals on both sides. Table 1 was made with VLMEvalKit, whose wording "
+    "is --prompt vlmevalkit.",
 )
 UNREAD = Table(
     "unscored",
@@ -172,8 +172,8 @@ UNREAD = Table(
 _HEADLINE = {"headline": "yes", "protocol": "fixed"}
 BARS = plots.Bars(
     "accuracy",
-    "Accuracy on original and negated questions by category, protocol 'fixed', with 95 % intervals clustered by "
-    "picture; dashed: two options by chance",
+    "Accuracy on original and negated questions by category, protocol 'fixed', with 95 % intervals clustered "
+    "by picture; dashed: two options by chance",
     place=("category",),
     series="variant",
     panel=("model",),
@@ -211,8 +211,8 @@ class Scaling(plots.Curves):
 
 SCALING = Scaling(
     "scaling",
-    "Accuracy against size by family: the paper's Table 1 (solid), and models measured here whose names say their "
-    "size (dotted, open). Dashed: two options by chance",
+    "Accuracy against size by family: the paper's Table 1 (solid), and models measured here whose names say "
+    "their size (dotted, open). Dashed: two options by chance",
     x="size",
     line="family",
     panel="panel",
