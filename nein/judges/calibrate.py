@@ -36,8 +36,7 @@ log = logging.getLogger(__name__)
 KINDS = ("vqa", "ovd")
 SETS = ("sources", "instances", "pasted")
 #: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another
-# for
-#: Retention.
+#: for Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
@@ -73,7 +72,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, Eval
     below = runs.find(path)
     if not below:
         raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
-    known = {item.name for item in dataclasses.fields(EvalConfig)}
+    fields = {item.name for item in dataclasses.fields(EvalConfig)}
     given = dict((below[0].manifest() or {}).get("config", {}))
     named = {item.name for item in dataclasses.fields(ModelsConfig)}
     judges = {key: value for key, value in given.pop("models", {}).items() if key in named}
@@ -82,7 +81,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, Eval
         if kind not in KINDS or not equals or not reference:
             raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
         judges[kind] = reference
-    config = EvalConfig(**{k: v for k, v in given.items() if k in known}, models=ModelsConfig(**judges))
+    config = EvalConfig(**{k: v for k, v in given.items() if k in fields}, models=ModelsConfig(**judges))
     return below[0], config
 
 
@@ -95,8 +94,7 @@ def gather(
     limit: int | None,
     seed: int,
 ) -> list[Case]:
-    """The cases of the sets asked for (None: all there are). An instance file is looked for beside the
-    data."""
+    """The cases of the sets asked for, or of all there are. An instance file may lie beside the data."""
     from nein.judges import known_presence
 
     origin = (run.manifest() or {}).get("data", {})
@@ -132,8 +130,7 @@ def calibrate(
     """Asks a judge about the cases and writes what came of it; returns the .json file.
 
     Finished batches are in the journal under the judge's fingerprint and the question's wording; running
-    again
-    asks only what is missing.
+    again asks only what is missing.
     """
     from nein.judges import known_presence
 
@@ -169,7 +166,7 @@ def calibrate(
         "judge": judge.describe(),
         **asked,
         "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
-        "rates": {name: dataclasses.asdict(found) for name, found in rates.items()},
+        "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
     }
     atomic.write_json(target, about)
     return target
@@ -238,18 +235,18 @@ def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[s
 
 
 def _summary(file: Path) -> str:
-    about = atomic.read_json(file)
-    found = about["rates"]["fixed"]
+    result = atomic.read_json(file)
+    rates = result["rates"]["fixed"]
 
     def text(name: str) -> str:
-        rate = found[name]
+        rate = rates[name]
         if rate is None:
             return f"{name} –"
         ends = "" if rate["low"] is None else f" [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
         return f"{name} {100 * rate['value']:.1f} %{ends} of {rate['n']}"
 
-    parts = [text("sensitivity"), text("specificity"), f"unscored {found['n_unscored']}"]
-    return f"{about['kind']}: {', '.join(parts)}; {file}"
+    parts = [text("sensitivity"), text("specificity"), f"unscored {rates['n_unscored']}"]
+    return f"{result['kind']}: {', '.join(parts)}; {file}"
 
 
 def _names(text: str, allowed: Sequence[str], what: str) -> list[str]:
