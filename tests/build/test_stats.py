@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.cli import main_stats
+from nein import cli
 from nein.generate.nein import stats
 
 SENTENCES = [
@@ -53,7 +53,7 @@ def test_a_share_has_an_interval_clustered_by_image() -> None:
 
 def run(*argv: object) -> int:
     with pytest.raises(SystemExit) as caught:
-        main_stats([str(part) for part in argv])
+        cli.main(["stats", *map(str, argv)])
     return int(caught.value.code or 0)
 
 

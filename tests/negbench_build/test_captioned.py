@@ -1,4 +1,4 @@
-"""A JSONL list of captioned images for `nein-negbench build`: what is read, what is refused in a sentence."""
+"""A JSONL list of captioned images for `nein negbench generate`: what is read, and what is refused how."""
 
 from __future__ import annotations
 

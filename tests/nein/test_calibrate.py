@@ -13,9 +13,9 @@ import pytest
 
 from metrics.judges.scripted import ScriptedJudge
 from metrics.judges.weakened import Weakened
+from nein import cli
 from nein.benchmarks.nein.reporting import collect, judge_tables
 from nein.benchmarks.nein.reporting.command import main_report
-from nein.cli import main_calibrate
 from nein.engine import atomic, journal
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
@@ -129,7 +129,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
                     "--device", "cpu", "--models.vqa", "scripted:unused")  # fmt: skip
     assert done.code == 0, done.stderr
     with pytest.raises(SystemExit) as ended:
-        main_calibrate([str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
+        cli.main(["calibrate", str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
     assert ended.value.code == 0
     [calibration] = judge_tables.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
@@ -190,7 +190,7 @@ def test_calibration_goes_on_where_it_was_killed(
     scored_run(world, tmp_path / "out", evaluate)
     line = [str(tmp_path / "out"), "--limit", "12", "--batch-size", "4", "--device", "cpu"]
     with pytest.raises(SystemExit) as ended:
-        main_calibrate([*line, "--out", str(tmp_path / "whole")])
+        cli.main(["calibrate", *line, "--out", str(tmp_path / "whole")])
     assert ended.value.code == 0
     append, seen = journal.Journal.append, 0
 
@@ -204,10 +204,10 @@ def test_calibration_goes_on_where_it_was_killed(
     with monkeypatch.context() as patch:
         patch.setattr(journal.Journal, "append", killed)
         with pytest.raises(SystemExit) as ended:
-            main_calibrate([*line, "--out", str(tmp_path / "cut")])
+            cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
         assert ended.value.code == 130
     with pytest.raises(SystemExit):
-        main_calibrate([*line, "--out", str(tmp_path / "cut")])
+        cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
     whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*.json*")}
     assert len(whole) == 4
     assert {p.name: p.read_bytes() for p in (tmp_path / "cut").glob("*.json*")} == whole
@@ -223,7 +223,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     out = tmp_path / "out"
     scored_run(world, out, evaluate)
     with pytest.raises(SystemExit):
-        main_calibrate([str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
+        cli.main(["calibrate", str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
     [run] = collect.load([out])[0]
     [found] = judge_tables.load([out / "calibration"], explicit=True)
     by_metric = {line["metric"]: line for line in judge_tables.corrected_table([run], [found]).data}
@@ -252,8 +252,16 @@ def test_mistakes_are_one_sentence(
     scored_run(world, tmp_path / "out", evaluate)
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main_calibrate(
-            [str(tmp_path / "out"), "--device", "cpu", *(a.replace("FOLDER", str(world)) for a in arguments)]
+        cli.main(
+            [
+                "calibrate",
+                *[
+                    str(tmp_path / "out"),
+                    "--device",
+                    "cpu",
+                    *(a.replace("FOLDER", str(world)) for a in arguments),
+                ],
+            ]
         )
     assert ended.value.code == 2
     error = capsys.readouterr().err
@@ -264,8 +272,9 @@ def test_mistakes_are_one_sentence(
 def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
     scored_run(world, tmp_path / "out", evaluate)
     with pytest.raises(SystemExit):
-        main_calibrate(
+        cli.main(
             [
+                "calibrate",
                 str(tmp_path / "out"),
                 "--limit",
                 "6",

@@ -18,8 +18,8 @@ from safetensors.numpy import save
 from nein.datasets.negbench.media import Files
 from nein.datasets.negbench.records import Media
 from nein.engine import atomic, user_cache
-from nein.engine.blocks import one_thread, prefetch
 from nein.engine.compact import Numbers, key_of
+from nein.engine.executors import one_thread, read_ahead
 from nein.engine.images import ImageError
 from nein.engine.world import World
 from nein.nano.data import world_version
@@ -63,7 +63,7 @@ class Features:
         before = torch.get_num_threads()
         # On a CPU a block is computed on one thread, and several at once, as everywhere.
         threads = world.workers(next(self._dual.model.parameters()).device.type)
-        for _ in prefetch(lambda n: self._compute(own[n], self._paths[n]), own, threads - 1, one_thread):
+        for _ in read_ahead(lambda n: self._compute(own[n], self._paths[n]), own, threads - 1, one_thread):
             pass
         torch.set_num_threads(before)
         world.barrier()

@@ -28,8 +28,8 @@ from tqdm import tqdm
 from nein.benchmarks.nein.runs import identity_hash
 from nein.datasets.nein.samples import Problems
 from nein.engine import atomic, user_cache
-from nein.engine.blocks import prefetch, share
 from nein.engine.errors import UserError
+from nein.engine.executors import read_ahead, share
 from nein.engine.images import ImageError
 from nein.engine.world import World
 from train.instruct.encoder import Encoder
@@ -89,7 +89,7 @@ class Features:
         with tqdm(
             total=len(mine) * self._size, desc="features", unit="pair", disable=not (world.is_main and mine)
         ) as bar:
-            for number, (pictures, metadata) in prefetch(self._read, mine, self._config.workers):
+            for number, (pictures, metadata) in read_ahead(self._read, mine, self._config.workers):
                 tensors = self._encode(pictures, encoder)
                 faults += [f"{name}: {reason}" for name, reason in metadata["unreadable"].items()]
                 _write(self._picture_file(number), tensors, metadata)

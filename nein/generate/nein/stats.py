@@ -1,4 +1,4 @@
-"""`nein-stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
+"""`nein stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
 
 A sentence counts when it has a word of a list. Two lists are built in: "core", 32 negative words, and "wide",
 which adds implicit ones ("empty", "instead of", "rather than"). The paper counts by 32 words too; its list
@@ -110,7 +110,7 @@ def share(found: Found) -> statistics.Estimate | None:
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
-    """(image, sentence) of a COCO captions JSON, a JSONL as `nein-build` takes it, or lines of a text file.
+    """(image, sentence) of a COCO captions JSON, a JSONL as `nein generate` takes it, or lines of text.
 
     A NeIn annotation file counts with its captions, T_original. Raises UserError for anything else.
     """
@@ -138,7 +138,7 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `nein-stats argv`."""
+    """Runs `nein stats argv`."""
     options = _parser().parse_args(list(argv))
     lists = {"core": CORE, "wide": WIDE}
     for path in options.words or []:
@@ -219,7 +219,7 @@ def _words(path: Path) -> tuple[str, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-stats",
+        prog="nein stats",
         description="How many sentences of a caption set are negative, by word lists, with false positives.",
     )
     parser.add_argument(
