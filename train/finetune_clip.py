@@ -6,7 +6,7 @@
     torchrun --nproc-per-node 2 train/finetune_clip.py --device cpu      # several processes, CPU
 
 L = alpha L_CLIP + (1 - alpha) L_MCQ, one batch of each per step. Started again, the same command goes on
-where it stopped, bit for bit on a CPU. What comes out is a model folder, OUT/model, that `nein-negbench
+where it stopped, bit for bit on a CPU. What comes out is a model folder, OUT/model, that `nein negbench
 eval --model OUT/model` takes; a sweep makes OUT/alpha-A for every A and shows recall against accuracy.
 """
 

@@ -6,7 +6,7 @@
     torchrun --nproc-per-node 2 train/finetune_ip2p.py --recipe nano --device cpu  # several processes, CPU
 
 Started again, the same command goes on where it stopped, bit for bit on a CPU. What comes out is a plain
-diffusers folder, OUT/model, that `nein-eval --editor OUT/model` takes.
+diffusers folder, OUT/model, that `nein eval --editor OUT/model` takes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from nein.cli import Terminated
-from nein.engine.blocks import prefetch
+from nein.engine.executors import read_ahead
 from train.checkpoints import Checkpoints, State
 from train.record import Record
 
@@ -67,7 +67,7 @@ def run(
     bar = tqdm(total=record.steps, initial=done, desc=title, unit="step", disable=not world.is_main)
     pending: list[tuple[int, torch.Tensor]] = []  # still on the device: reading one at once would stall it
     with terminable() as asked, contextlib.closing(bar):
-        for number, inputs in prefetch(read, range(done, last), config.workers):
+        for number, inputs in read_ahead(read, range(done, last), config.workers):
             loss, figures = step(number, inputs)
             norm = accelerator.clip_grad_norm_(state.parameters, config.clip or math.inf)
             rate = state.schedule.get_last_lr()[0]

@@ -109,7 +109,7 @@ class Record:
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
                 rows = [row for row in journal.intact(self._out / name) if row["step"] <= done]
-                journal.write_lines(self._out / name, iter(rows))
+                atomic.write_lines(self._out / name, iter(rows))
         logged = self._rows(LOG)
         self._spent = logged[-1]["seconds"] if logged else 0.0
         if checkpoint is not None:
@@ -117,7 +117,7 @@ class Record:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         path = self._out / name
-        return journal.read_lines(path) if path.exists() else []
+        return atomic.read_lines(path) if path.exists() else []
 
     def complete(self) -> None:
         """Marks the run as finished."""

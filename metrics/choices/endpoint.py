@@ -34,7 +34,8 @@ class EndpointChoices:
         self.max_new_tokens = max_new_tokens
         self.concurrent = self.sender.concurrency
         self._logprobs = True  # until the server answers without them only
-        self.fingerprint = fingerprint(self.describe())
+        # A server that has moved is the same.
+        self.fingerprint = fingerprint({**self.describe(), "reference": ""})
 
     def describe(self) -> dict[str, Any]:
         """Everything we know that decides an answer; no key, no user name."""

@@ -1,10 +1,9 @@
-"""What is known about unchanging pictures, kept on disk: features of targets, answers about unedited samples.
+"""Features of unchanging pictures, kept on disk.
 
 Entries are addressed by content: a *space* names model weights, preprocessing and number type, a *key* the
-pixels (and the question). Entries of one block of samples live in one small file per space, written
-atomically, so several processes and commands can share a cache. The block is part of the address because a
-network's last bits depend on what else is in the batch: without it a result could depend on what had been
-cached before.
+pixels. Entries of one block of samples live in one small file per space, written atomically, so several
+processes and commands can share a cache. The block is part of the address because a network's last bits
+depend on what else is in the batch: without it a result could depend on what had been cached before.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors
@@ -30,15 +28,16 @@ def scope_of(ids: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()[:16]
 
 
-class _Shards:
-    """Spaces of one scope in memory, read from disk when first asked for, written by `flush`."""
+class FeatureCache:
+    """`metrics.base.FeatureStore` on disk: float32 arrays, in safetensors files.
 
-    suffix = ""
+    Spaces of one scope are in memory, read from disk when first asked for, written by `flush`.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._scope = "none"
-        self._spaces: dict[str, dict[str, Any]] = {}
+        self._spaces: dict[str, dict[str, np.ndarray]] = {}
         self._changed: set[str] = set()
 
     def open(self, scope: str) -> None:
@@ -46,26 +45,26 @@ class _Shards:
         self._scope = scope
         self._spaces, self._changed = {}, set()
 
+    def get(self, space: str, key: str) -> np.ndarray | None:
+        return self._load(space).get(key)
+
+    def put(self, space: str, key: str, value: np.ndarray) -> None:
+        self._load(space)[key] = np.ascontiguousarray(value, dtype=np.float32)
+        self._changed.add(space)
+
     def flush(self) -> None:
         """Writes every changed space, whole."""
         for space in sorted(self._changed):
-            atomic.write_bytes(self._path(space), self._encode(self._spaces[space]))
+            atomic.write_bytes(self._path(space), safetensors.numpy.save(self._spaces[space]))
         self._changed = set()
 
-    def _lookup(self, space: str, key: str) -> Any:
-        return self._load(space).get(key)
-
-    def _store(self, space: str, key: str, value: Any) -> None:
-        self._load(space)[key] = value
-        self._changed.add(space)
-
-    def _load(self, space: str) -> dict[str, Any]:
+    def _load(self, space: str) -> dict[str, np.ndarray]:
         if space not in self._spaces:
             path = self._path(space)
-            entries: dict[str, Any] = {}
+            entries: dict[str, np.ndarray] = {}
             if path.is_file():
                 try:
-                    entries = self._decode(path.read_bytes())
+                    entries = safetensors.numpy.load(path.read_bytes())
                 except (OSError, ValueError, safetensors.SafetensorError) as error:
                     log.warning("cache file %s is damaged and is made again (%s)", path, error)
             self._spaces[space] = entries
@@ -73,49 +72,4 @@ class _Shards:
 
     def _path(self, space: str) -> Path:
         folder = hashlib.sha256(space.encode()).hexdigest()[:24]
-        return self.root / folder / f"{self._scope}{self.suffix}"
-
-    def _encode(self, entries: dict[str, Any]) -> bytes:
-        raise AssertionError("abstract")
-
-    def _decode(self, data: bytes) -> dict[str, Any]:
-        raise AssertionError("abstract")
-
-
-class FeatureCache(_Shards):
-    """`metrics.base.FeatureStore` on disk: float32 arrays, in safetensors files."""
-
-    suffix = ".safetensors"
-
-    def get(self, space: str, key: str) -> np.ndarray | None:
-        return self._lookup(space, key)
-
-    def put(self, space: str, key: str, value: np.ndarray) -> None:
-        self._store(space, key, np.ascontiguousarray(value, dtype=np.float32))
-
-    def _encode(self, entries: dict[str, Any]) -> bytes:
-        return safetensors.numpy.save(entries)
-
-    def _decode(self, data: bytes) -> dict[str, Any]:
-        return safetensors.numpy.load(data)
-
-
-class RecordCache(_Shards):
-    """`metrics.base.RecordStore` on disk: JSON objects."""
-
-    suffix = ".json"
-
-    def get(self, space: str, key: str) -> dict[str, Any] | None:
-        return self._lookup(space, key)
-
-    def put(self, space: str, key: str, value: dict[str, Any]) -> None:
-        self._store(space, key, json.loads(json.dumps(value)))
-
-    def _encode(self, entries: dict[str, Any]) -> bytes:
-        return json.dumps(entries, ensure_ascii=False, allow_nan=False).encode()
-
-    def _decode(self, data: bytes) -> dict[str, Any]:
-        entries = json.loads(data)
-        if not isinstance(entries, dict) or not all(isinstance(value, dict) for value in entries.values()):
-            raise ValueError("not an object of objects")
-        return entries
+        return self.root / folder / f"{self._scope}.safetensors"

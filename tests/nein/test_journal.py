@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nein.benchmarks.nein.plan import Plan
 from nein.datasets.nein.samples import Dataset
-from nein.engine import blocks, journal
-from nein.engine.cache import FeatureCache, RecordCache, scope_of
+from nein.engine import journal
+from nein.engine.cache import FeatureCache, scope_of
 
 
 def test_every_intact_line_of_every_process_is_read(tmp_path: Path) -> None:
@@ -41,34 +42,18 @@ def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
         log.append({"value": float("nan")})
 
 
-def plan(n: int, selected: tuple[int, ...], size: int) -> blocks.Plan:
-    return blocks.Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
+def made(n: int, selected: tuple[int, ...], size: int) -> Plan:
+    return Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
 
 
 def test_blocks_do_not_depend_on_the_selection() -> None:
-    whole, part = plan(10, tuple(range(10)), 4), plan(10, (1, 5), 4)
+    whole, part = made(10, tuple(range(10)), 4), made(10, (1, 5), 4)
     assert whole.blocks == [0, 1, 2]
     assert part.blocks == [0, 1]
     assert [part.members(b) for b in part.blocks] == [whole.members(b) for b in (0, 1)]
     assert whole.members(2) == [8, 9]
     assert part.selection() == [1, 5]
     assert part.all_members() == list(range(8))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_shares_are_disjoint_and_complete(size: int) -> None:
-    items = list(range(5))
-    shares = [blocks.share(items, rank, size) for rank in range(size)]
-    assert sorted(item for own in shares for item in own) == items
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_prefetch_keeps_order_and_raises_in_its_place() -> None:
-    assert list(blocks.prefetch(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
-    numbers = blocks.prefetch(lambda n: 1 // (3 - n), range(6))
-    assert [next(numbers)[0] for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ZeroDivisionError):
-        next(numbers)
 
 
 def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_path: Path) -> None:
@@ -91,41 +76,40 @@ def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_pa
 
 
 def test_what_was_not_flushed_is_not_kept(tmp_path: Path) -> None:
-    cache = RecordCache(tmp_path)
+    cache = FeatureCache(tmp_path)
     cache.open("one")
-    cache.put("judge", "key", {"answer": "Yes"})
+    cache.put("clip", "key", np.ones(3))
     cache.open("two")
     cache.flush()
     cache.open("one")
-    assert cache.get("judge", "key") is None
+    assert cache.get("clip", "key") is None
 
 
 def test_a_damaged_cache_file_is_made_again_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for cache, value in ((FeatureCache(tmp_path / "f"), np.ones(3)), (RecordCache(tmp_path / "r"), {"a": 1})):
-        cache.open("block")
-        cache.put("space", "key", value)  # type: ignore[arg-type]
-        cache.flush()
-        [file] = [path for path in cache.root.rglob("*") if path.is_file()]
-        file.write_bytes(file.read_bytes()[:-3])
-        cache.open("block")
-        assert cache.get("space", "key") is None
-        assert "is damaged and is made again" in caplog.text
-        caplog.clear()
-        cache.put("space", "key", value)  # type: ignore[arg-type]
-        cache.flush()
-        cache.open("block")
-        assert cache.get("space", "key") is not None
+    cache = FeatureCache(tmp_path)
+    cache.open("block")
+    cache.put("space", "key", np.ones(3))
+    cache.flush()
+    [file] = [path for path in cache.root.rglob("*") if path.is_file()]
+    file.write_bytes(file.read_bytes()[:-3])
+    cache.open("block")
+    assert cache.get("space", "key") is None
+    assert "is damaged and is made again" in caplog.text
+    cache.put("space", "key", np.ones(3))
+    cache.flush()
+    cache.open("block")
+    assert cache.get("space", "key") is not None
 
 
 def test_two_writers_of_a_cache_leave_a_whole_file(tmp_path: Path) -> None:
-    one, two = RecordCache(tmp_path), RecordCache(tmp_path)
-    for cache, answer in ((one, "Yes"), (two, "No")):
+    one, two = FeatureCache(tmp_path), FeatureCache(tmp_path)
+    for cache, value in ((one, 1.0), (two, 2.0)):
         cache.open("block")
-        cache.put("judge", "key", {"answer": answer})
+        cache.put("clip", "key", np.full(3, value))
     one.flush()
     two.flush()
     one.open("block")
-    assert one.get("judge", "key") == {"answer": "No"}
-    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert np.array_equal(one.get("clip", "key"), np.full(3, 2.0, np.float32))  # type: ignore[arg-type]
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 1

@@ -140,10 +140,10 @@ class TuneConfig(RunOptions):
     validation_split: str = option("dev", "split of the validation", "Watching", decides=False)
     validation_samples: PositiveInt = option(32, "how many samples", "Watching", decides=False)
     validation_metrics: Names = option(
-        ["l1", "removal_vqa", "retention_vqa"], "metrics of nein-eval", "Watching", decides=False
+        ["l1", "removal_vqa", "retention_vqa"], "metrics of nein eval", "Watching", decides=False
     )
     validation_preset: Literal["nano", "paper"] = option(
-        "nano", "judges, encoders and sampler of this preset of nein-eval", "Watching", decides=False
+        "nano", "judges, encoders and sampler of this preset of nein eval", "Watching", decides=False
     )
     log_every: PositiveInt = option(10, "steps between logged figures", "Watching", decides=False)
     trackers: Names = option(

@@ -1,4 +1,4 @@
-"""The whole job: data, editors, images, scores, report. What `nein-eval` does once its options are known."""
+"""The whole job: data, editors, images, scores, report. What `nein eval` does once its options are known."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from nein.benchmarks.nein import models, report
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.edit import finish_edits, run_edits
 from nein.benchmarks.nein.finish import begun, finish_scores, pending_scores
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import COMPLETE, EDITED, RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine import atomic, environment, images, memory
-from nein.engine.blocks import Plan
-from nein.engine.cache import FeatureCache, RecordCache
+from nein.engine.answers import AnswerCache, BlockAnswers
+from nein.engine.cache import FeatureCache
 from nein.engine.errors import UserError
 from nein.engine.world import World
 from nein.models import editor_choice
@@ -205,13 +206,16 @@ def build_scorers(
     judges = models.load_judges(names, config, device)
     loaded = {**encoders, **judges}
     described = {kind: (model.fingerprint, model.describe()) for kind, model in loaded.items()}
-    return [_scorer(config, encoders, judges) for _ in range(count)], described
+    answers = AnswerCache(config.cache_dir / "answers.sqlite")
+    return [_scorer(config, encoders, judges, answers) for _ in range(count)], described
 
 
-def _scorer(config: EvalConfig, encoders: Mapping[str, Any], judges: Mapping[str, Any]) -> Any:
+def _scorer(
+    config: EvalConfig, encoders: Mapping[str, Any], judges: Mapping[str, Any], answers: AnswerCache
+) -> Any:
     from nein.benchmarks.nein.score import Scorer
 
-    features, records = FeatureCache(config.cache_dir / "features"), RecordCache(config.cache_dir / "answers")
+    features, records = FeatureCache(config.cache_dir / "features"), BlockAnswers(answers)
 
     @functools.cache
     def image_metrics(chosen: tuple[str, ...]) -> ImageMetrics:

@@ -1,0 +1,131 @@
+"""Answers of models on disk: what was asked once is never asked again, by this command or a later one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nein.engine import atomic
+from nein.engine.errors import UserError
+
+WAIT = 60.0  # seconds to wait for another process that is writing
+
+
+class AnswerCache:
+    """JSON objects by (space, key) in one SQLite file, which threads and processes may share.
+
+    A `metrics.base.RecordStore`. An answer is on disk before `put` returns, and a kill at any moment leaves
+    every earlier one; what another process puts is seen at once. Nothing but the file's own index says what
+    there is, so memory does not grow with the number of answers.
+
+    Raises UserError where the file is damaged, or cannot be locked or written.
+    """
+
+    def __init__(self, path: Path, *, wait: float = WAIT) -> None:
+        atomic.make_folder(path.parent)
+        self.path = path
+        self._mutex = threading.Lock()
+        with self._sentences():
+            # SQLite's own journal is a file beside it: unlike a write-ahead log it works on network drives.
+            self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA synchronous = EXTRA")
+            with self._writing():
+                self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
+
+    def get(self, space: str, key: str) -> dict[str, Any] | None:
+        with self._mutex, self._sentences():
+            row = self._db.execute(
+                "SELECT value FROM answers WHERE key = ?", (_address(space, key),)
+            ).fetchone()
+            return None if row is None else json.loads(row[0])
+
+    def put(self, space: str, key: str, value: Mapping[str, Any]) -> None:
+        self.put_all({(space, key): value})
+
+    def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        """All of `values`, by (space, key), or after a kill none of them."""
+        rows = [(_address(*place), json.dumps(value, allow_nan=False)) for place, value in values.items()]
+        with self._mutex, self._sentences(), self._writing():
+            self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> AnswerCache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction: on disk as a whole at the end, undone by an exception."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise UserError(
+                f"The answers in '{self.path}' cannot be read or written ({error}): the disk is full or "
+                "read-only, another program holds the file, or its file system cannot lock files; choose a "
+                "folder on another disk."
+            ) from None
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise UserError(
+                f"The answers in '{self.path}' are damaged ({error}); remove the file and give the same "
+                "command again, which asks for them anew."
+            ) from None
+
+
+class BlockAnswers:
+    """A `metrics.base.RecordStore` for answers that were given about a block as a whole.
+
+    The last bits of such an answer depend on what else was in the batch. So the block is part of every
+    address, and what came of it is kept all at once by `flush`: a block is found whole or not at all, and no
+    result depends on what had been kept before. Every thread has its own; they may share the cache.
+    """
+
+    def __init__(self, cache: AnswerCache) -> None:
+        self._cache = cache
+        self._scope = ""
+        self._fresh: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def open(self, scope: str) -> None:
+        """Turns to another block; what was put and not flushed is dropped."""
+        self._scope, self._fresh = scope, {}
+
+    def get(self, space: str, key: str) -> dict[str, Any] | None:
+        place = (space, f"{self._scope} {key}")
+        return self._fresh[place] if place in self._fresh else self._cache.get(*place)
+
+    def put(self, space: str, key: str, value: dict[str, Any]) -> None:
+        self._fresh[space, f"{self._scope} {key}"] = value
+
+    def flush(self) -> None:
+        """Returns when everything that was put is on disk."""
+        if self._fresh:
+            self._cache.put_all(self._fresh)
+        self._fresh = {}
+
+
+def _address(space: str, key: str) -> bytes:
+    """16 bytes of SHA-256: of 10^9 answers two share an address with a chance of 1 in 10^20."""
+    return hashlib.sha256(json.dumps([space, key]).encode()).digest()[:16]

@@ -1,0 +1,101 @@
+"""Multiple-choice questions to a model behind an endpoint, never asked twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metrics.base import RecordStore
+from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
+from nein.engine.images import pixel_hash
+from nein.models.questions import NoAnswer, Questions
+
+
+class Remembered:
+    """A `metrics.choices.ChoiceModel` around another one, `answer_each` included: a question the model fails
+    on has a reply with the error, and only that one.
+
+        model = Remembered(choices.load(reference), AnswerCache(folder / "answers.sqlite"))
+        replies = model.answer(pictures, asked, scorings)
+
+    An endpoint's questions (`concurrent` above 0) are asked one by one, `concurrent` at a time whatever the
+    number of threads that call:
+
+    - What the cache has is not asked; what is asked is in the cache as soon as it is answered, so that a kill
+      loses nothing. Failures are not kept. The model's fingerprint is part of the address: its name, and not
+      the URL, for servers move.
+    - Where `2 * concurrent + 4` questions in a row, over all calls and threads, stay without an answer, this
+      call and every other raises UserError: nobody is there.
+    - After `stop` every call that is waiting, and every later one, raises
+      `concurrent.futures.CancelledError`; no request is sent again. To be called when the program ends early
+      (Ctrl-C) and calls are made in threads that the interpreter would wait for.
+
+    A local model's questions go to it in the batches they come in and are not kept one by one: the last bits
+    of an answer depend on the batch. `stop` then does nothing.
+    """
+
+    def __init__(self, model: ChoiceModel, cache: RecordStore) -> None:
+        self.model = model
+        self.fingerprint, self.scorings, self.concurrent = model.fingerprint, model.scorings, model.concurrent
+        limit = 2 * self.concurrent + 4
+        self._questions = Questions(cache, self.fingerprint, at_once=self.concurrent, limit=limit)
+
+    def describe(self) -> dict[str, Any]:
+        return self.model.describe()
+
+    def answer(
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        """See `metrics.choices.base.ChoiceModel`. Raises UserError when the endpoint is silent."""
+        if not self.concurrent:
+            return answer_each(self.model, images, asked, scorings)
+        check(images, asked)
+        keys = [_keys(image, row, scorings) for image, row in zip(images, asked, strict=True)]
+        open_ = {keys[i][k]: (images[i], one) for i, row in enumerate(asked) for k, one in enumerate(row)}
+
+        def work(key: str) -> Reply:
+            return self._one(key, *open_[key], scorings)
+
+        replies = dict(self._questions.each(work, list(open_)))
+        return [[replies[key] for key in row] for row in keys]
+
+    def stop(self) -> None:
+        if self.concurrent:
+            self._questions.stop()
+            self.model.stop()  # type: ignore[attr-defined]  # models of several questions in flight have it
+
+    def _one(self, key: str, image: np.ndarray, one: Asked, scorings: Sequence[str]) -> Reply:
+        def ask() -> dict[str, Any]:
+            reply = answer_each(self.model, [image], [[one]], scorings)[0][0]
+            if reply.error:
+                raise NoAnswer(reply.error, silent=reply.silent)
+            return {"text": reply.text, "logprobs": reply.logprobs, "each": reply.each}
+
+        try:
+            kept = self._questions.answer(key, ask)
+        except NoAnswer as error:
+            return Reply(error=str(error), silent=error.silent)
+        logprobs, each = (None if kept[name] is None else tuple(kept[name]) for name in ("logprobs", "each"))
+        return Reply(kept["text"], logprobs, each)
+
+
+def _keys(image: np.ndarray, row: Sequence[Asked], scorings: Sequence[str]) -> list[str]:
+    """One per question: everything that decides the answer but the model."""
+    picture = pixel_hash(image) if row else ""
+    return [
+        json.dumps(
+            [
+                picture,
+                one.prompt.before,
+                one.prompt.after,
+                one.options,
+                one.question,
+                one.texts,
+                sorted(scorings),
+            ]
+        )
+        for one in row
+    ]

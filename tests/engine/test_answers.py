@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.engine import answers
+from nein.engine.answers import AnswerCache, BlockAnswers
+from nein.engine.errors import UserError
+
+
+def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path: Path) -> None:
+    with AnswerCache(tmp_path / "deep" / "answers.sqlite") as cache:
+        assert cache.get("model", "question") is None
+        cache.put("model", "question", {"text": "Yés", "odd": "\ud83d", "numbers": [1.5, None]})
+        cache.put("model", "question", {"text": "Nó", "odd": "\ud83d", "numbers": [0.1 + 0.2, None]})
+        assert cache.get("other", "question") is cache.get("model", "other") is None
+        assert cache.get("model", " question") is cache.get("model ", "question") is None
+    with AnswerCache(tmp_path / "deep" / "answers.sqlite") as again:
+        assert again.get("model", "question") == {"text": "Nó", "odd": "\ud83d", "numbers": [0.1 + 0.2, None]}
+
+
+def test_not_a_number_never_reaches_the_file(tmp_path: Path) -> None:
+    with AnswerCache(tmp_path / "a") as cache, pytest.raises(ValueError, match="not JSON compliant"):
+        cache.put("model", "question", {"value": float("nan")})
+
+
+def test_threads_and_two_processes_write_into_one_file_and_see_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "answers.sqlite"
+    code = (
+        "import sys; from pathlib import Path; from nein.engine.answers import AnswerCache\n"
+        "cache = AnswerCache(Path(sys.argv[1]))\n"
+        "for number in range(40): cache.put('model', f'there {number}', {'number': number})\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    with AnswerCache(path) as cache:
+
+        def write(name: int) -> None:
+            for number in range(20):
+                cache.put("model", f"here {name} {number}", {"number": number})
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert process.wait(60) == 0
+        for number in range(20):
+            assert all(cache.get("model", f"here {name} {number}") == {"number": number} for name in range(3))
+            assert cache.get("model", f"there {number}") == {"number": number}
+
+
+def test_a_kill_in_the_middle_of_writing_leaves_every_earlier_answer(tmp_path: Path) -> None:
+    path = tmp_path / "answers.sqlite"
+
+    def child() -> None:
+        cache = AnswerCache(path)
+        cache.put("model", "first", {"kept": True})
+        cache._db.execute("PRAGMA cache_spill = 1")  # half-written pages reach the file before the end
+        cache._db.execute("PRAGMA cache_size = 1")
+        cache._db.execute("BEGIN IMMEDIATE")
+        for number in range(200):
+            row = (number.to_bytes(16, "big"), "x" * 4000)
+            cache._db.execute("INSERT INTO answers VALUES (?, ?)", row)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert path.with_name("answers.sqlite-journal").exists()
+    with AnswerCache(path) as cache:
+        assert cache.get("model", "first") == {"kept": True}
+        assert cache._db.execute("SELECT count(*) FROM answers").fetchone() == (1,)
+
+
+class NoLocks(sqlite3.Connection):
+    """As on a file system that knows no locks, in the words of SQLite."""
+
+    message = ""
+
+    def execute(self, sql: str, *given: Any) -> Any:
+        if sql.startswith("BEGIN"):
+            raise sqlite3.OperationalError(self.message)
+        return super().execute(sql, *given)
+
+
+@pytest.mark.parametrize("message", ["database is locked", "disk I/O error", "locking protocol"])
+def test_a_file_system_without_locks_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    connect = sqlite3.connect
+    monkeypatch.setattr(NoLocks, "message", message)
+    monkeypatch.setattr(answers.sqlite3, "connect", lambda *a, **o: connect(*a, **o, factory=NoLocks))
+    with pytest.raises(UserError, match=rf"{message}.*cannot lock files; choose a folder on another disk"):
+        AnswerCache(tmp_path / "answers.sqlite")
+
+
+def test_another_program_that_keeps_the_file_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    with AnswerCache(tmp_path / "a") as holder, AnswerCache(tmp_path / "a", wait=0.1) as cache:
+        holder._db.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UserError, match="database is locked"):
+            cache.put("model", "question", {})
+        holder._db.execute("ROLLBACK")
+        cache.put("model", "question", {"later": True})
+        assert holder.get("model", "question") == {"later": True}
+
+
+def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "answers.sqlite"
+    path.write_bytes(b"no data base" * 1000)
+    with pytest.raises(UserError, match=r"damaged.*remove the file"):
+        AnswerCache(path)
+    path.unlink()
+    with AnswerCache(path) as cache:
+        cache.put("model", "question", {"answer": "Yes"})
+        cache._db.execute("UPDATE answers SET value = '{\"answer'")
+        with pytest.raises(UserError, match="damaged"):
+            cache.get("model", "question")
+    with pytest.raises(UserError, match="cannot be read or written"):
+        AnswerCache(tmp_path)
+
+
+def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path: Path) -> None:
+    with AnswerCache(tmp_path / "a") as cache:
+        block = BlockAnswers(cache)
+        block.open("one")
+        block.put("judge", "key", {"answer": "Yes"})
+        assert block.get("judge", "key") == {"answer": "Yes"}
+        block.open("two")
+        block.flush()
+        block.open("one")
+        assert block.get("judge", "key") is None, "what was not flushed is not kept"
+        block.put("judge", "key", {"answer": "No"})
+        block.flush()
+        again = BlockAnswers(cache)
+        again.open("one")
+        assert again.get("judge", "key") == {"answer": "No"}
+        again.open("two")
+        assert again.get("judge", "key") is None

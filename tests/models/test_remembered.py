@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.choices import Asked, Prompt, Reply, answer_each
+from nein.engine.answers import AnswerCache
+from nein.engine.errors import UserError
+from nein.models.remembered import Remembered
+
+PICTURES = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20)]
+
+
+class Model:
+    """Answers with the question; counts what it is asked and by how many at a time."""
+
+    fingerprint = "model"
+    scorings = ("generated", "logprob")
+
+    def __init__(self, concurrent: int = 3) -> None:
+        self.concurrent = concurrent
+        self.calls: list[list[str]] = []
+        self.inside = self.most = 0
+        self.stopped = threading.Event()
+        self._mutex = threading.Lock()
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "choice"}
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def answer(
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        with self._mutex:
+            self.calls.append([one.prompt.text for row in asked for one in row])
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        try:
+            return [[self.reply(one.prompt.text) for one in row] for row in asked]
+        finally:
+            with self._mutex:
+                self.inside -= 1
+
+    def reply(self, text: str) -> Reply:
+        time.sleep(0.01)
+        if text == "broken":
+            raise ValueError("a bad question")
+        if text.startswith("silent"):
+            return Reply(error=f"nobody answers {text}", silent=True)
+        return Reply(text.upper(), (None, -0.1), ("Yes", "No"))
+
+
+def asked(*texts: str) -> list[Asked]:
+    return [Asked(Prompt("", text)) for text in texts]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Any:
+    with AnswerCache(tmp_path / "answers.sqlite") as opened:
+        yield opened
+
+
+def test_replies_come_in_place_side_by_side_and_the_same_from_the_cache(cache: AnswerCache) -> None:
+    model = Model()
+    questions = [asked("a", "b", "c", "d"), asked("a")]
+    first = Remembered(model, cache).answer(PICTURES, questions, ["generated"])
+    assert [[reply.text for reply in row] for row in first] == [["A", "B", "C", "D"], ["A"]]
+    assert 2 <= model.most <= 3
+    again = Model()
+    assert Remembered(again, cache).answer(PICTURES, questions, ["generated"]) == first
+    assert (len(model.calls), again.calls) == (5, [])
+
+
+def test_equal_questions_of_one_call_are_asked_once(cache: AnswerCache) -> None:
+    model = Model()
+    found = Remembered(model, cache).answer([PICTURES[0]] * 2, [asked("a", "a"), asked("a")], ["generated"])
+    assert [reply.text for row in found for reply in row] == ["A"] * 3
+    assert model.calls == [["a"]]
+
+
+@pytest.mark.parametrize("change", ["prompt", "picture", "scoring", "options", "model"])
+def test_an_answer_serves_only_the_question_it_answers(cache: AnswerCache, change: str) -> None:
+    Remembered(Model(), cache).answer(PICTURES[:1], [asked("a")], ["generated"])
+    model = Model()
+    if change == "model":
+        model.fingerprint = "other"
+    one = Asked(Prompt("", "b" if change == "prompt" else "a"), 3 if change == "options" else 2)
+    scorings = ["logprob"] if change == "scoring" else ["generated"]
+    Remembered(model, cache).answer([PICTURES[change == "picture"]], [[one]], scorings)
+    assert len(model.calls) == 1
+
+
+def test_a_failure_is_one_reply_and_asked_again(cache: AnswerCache) -> None:
+    for _ in range(2):
+        model = Model()
+        found = Remembered(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])[0]
+        assert (found[0].text, found[1].text) == ("A", None)
+        assert found[1].error == "ValueError: a bad question"
+    assert model.calls == [["broken"]] * len(model.calls)
+
+
+def test_silence_is_counted_over_calls_and_ends_every_one(cache: AnswerCache) -> None:
+    model = Model()
+    remembered = Remembered(model, cache)
+    for number in range(9):
+        reply = remembered.answer(PICTURES[:1], [asked(f"silent {number}")], ["generated"])[0][0]
+        assert reply.silent
+    remembered.answer(PICTURES[:1], [asked("an answer begins the count again")], ["generated"])
+    with pytest.raises(UserError, match=r"10 questions in a row without an answer \(nobody answers silent"):
+        remembered.answer(PICTURES[:1], [asked(*(f"silent {number}" for number in range(99)))], ["generated"])
+    assert len(model.calls) <= 10 + 10 + 3
+    with pytest.raises(UserError, match="10 questions in a row"):
+        remembered.answer(PICTURES[:1], [asked("later")], ["generated"])
+
+
+def test_an_answer_is_kept_before_the_next_question_and_a_mistake_of_ours_is_raised(
+    cache: AnswerCache,
+) -> None:
+    class Broken(Model):
+        def reply(self, text: str) -> Reply:
+            if text == "c":
+                raise AssertionError("defect")
+            return super().reply(text)
+
+    with pytest.raises(AssertionError, match="defect"):
+        Remembered(Broken(1), cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
+    model = Model()
+    Remembered(model, cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
+    assert sorted(model.calls) == [["c"], ["d"]]
+
+
+def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache: AnswerCache) -> None:
+    class Slow(Model):
+        def reply(self, text: str) -> Reply:
+            self.stopped.wait(30)
+            return Reply(error="not tried again", silent=True)
+
+    remembered = Remembered(Slow(), cache)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(remembered.answer, PICTURES[:1], [asked(*"abcdefgh")], ["generated"])
+        time.sleep(0.3)
+        start = time.perf_counter()
+        remembered.stop()
+        with pytest.raises(concurrent.futures.CancelledError):
+            waiting.result()
+        assert time.perf_counter() - start < 5
+    with pytest.raises(concurrent.futures.CancelledError):
+        remembered.answer(PICTURES[:1], [asked("later")], ["generated"])
+
+
+def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(cache: AnswerCache) -> None:
+    model = Model()
+    remembered = Remembered(model, cache)
+    parts = [asked(*(f"{name} {number}" for number in range(6))) for name in "abcd"]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda part: remembered.answer(PICTURES[:1], [part], ["generated"]), parts))
+    assert len(model.calls) == sum(len(row) for [row] in found) == 24
+    assert 2 <= model.most <= 3
+
+
+def test_what_isolates_a_failing_question_lets_the_end_through(cache: AnswerCache) -> None:
+    remembered = Remembered(Model(), cache)
+    many = asked(*(f"silent {number}" for number in range(99)))
+    with pytest.raises(UserError, match="10 questions in a row"):
+        answer_each(remembered, PICTURES[:1], [many], ["generated"])
+
+
+def test_a_local_models_questions_stay_together_and_are_not_kept(cache: AnswerCache) -> None:
+    model = Model(concurrent=0)
+    for _ in range(2):
+        found = Remembered(model, cache).answer(PICTURES, [asked("a", "b"), asked("c")], ["generated"])
+        assert [[reply.text for reply in row] for row in found] == [["A", "B"], ["C"]]
+    assert model.calls == [["a", "b", "c"]] * 2
+    found = Remembered(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])
+    assert [reply.text for reply in found[0]] == ["A", None]
