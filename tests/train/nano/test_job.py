@@ -201,9 +201,7 @@ def test_training_learns(tmp_path):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_stops_the_run_with_a_sentence(value, tmp_path):
     job, _, _ = make_job(0, loss_at={3: value})
-    with pytest.raises(
-        UserError, match=r"loss is not finite between steps \d and 4; no.*Lower the"
-    ):
+    with pytest.raises(UserError, match=r"loss is not finite between steps \d and 4; no.*Lower the"):
         run(job, tmp_path)
     assert not list((tmp_path / "tiny").glob("checkpoints/step-*"))
 
