@@ -11,7 +11,7 @@ from tests.loopback import Server
 
 # Both are read when the libraries are first imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from nein.engine.environment import keep_freed_memory
 

@@ -15,15 +15,14 @@ import pytest
 
 from nein import cli
 from nein.datasets.negvqa import questions
+from tests.helpers import commands
 from tests.loopback import HANG_UP, Reply, Server, say
 from tests.negvqa_build.conftest import lines, rows
 from tests.test_startup import loaded_by
 
 
 def run(*arguments: Any, code: int = 0) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["negvqa", *map(str, arguments)])
-    assert end.value.code == code
+    assert commands.exit_code("negvqa", *arguments) == code
 
 
 def facts(body: dict[str, Any]) -> tuple[str, str, str]:
