@@ -33,7 +33,7 @@ class Server:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with lock:
                     outer.requests.append(body)
-                    outer.headers.append(dict(self.headers))
+                    outer.headers.append({name.title(): value for name, value in self.headers.items()})
                     outer.active += 1
                     outer.most = max(outer.most, outer.active)
                     count = len(outer.requests)

@@ -184,9 +184,10 @@ def _load(config: BuildConfig, folder: NegBuildDir, device: str, kind: str) -> A
 
 
 def _client(config: BuildConfig, folder: NegBuildDir, device: str) -> Any:
+    from nein.engine.answers import AnswerCache
     from nein.models import llm
 
-    client = llm.load(config.llm, cache=folder.work / "answers", device=device)
+    client = llm.load(config.llm, cache=AnswerCache(folder.work / "answers.sqlite"), device=device)
     folder.note_model("llm", finish.digest_of(client.describe()), client.describe())
     return client
 
