@@ -6,7 +6,7 @@
     torchrun --nproc-per-node 2 train/finetune_clip.py --device cpu      # several processes, CPU
 
 L = alpha L_CLIP + (1 - alpha) L_MCQ, one batch of each per step. Started again, the same command goes on
-where it stopped, bit for bit on a CPU. What comes out is a model folder, OUT/model, that `nein-negbench
+where it stopped, bit for bit on a CPU. What comes out is a model folder, OUT/model, that `nein negbench
 eval --model OUT/model` takes; a sweep makes OUT/alpha-A for every A and shows recall against accuracy.
 """
 
@@ -73,7 +73,7 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     from tqdm import tqdm
 
     from nein.engine import environment
-    from nein.engine.blocks import prefetch
+    from nein.engine.executors import read_ahead
     from train.contrast import data, export, objective, towers
     from train.contrast.features import Features
     from train.instruct import model, record
@@ -170,7 +170,7 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     )
     pending: list[tuple[int, Any]] = []  # tallies still on the device: reading one at once would stall it
     with record.terminable() as asked, contextlib.closing(bar):
-        for step, parts in prefetch(read, range(done, steps), config.workers):
+        for step, parts in read_ahead(read, range(done, steps), config.workers):
             *inputs, correct, places = (export.place(part, device) for part in parts)
             reseed(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
             image, text, asked_about, options, scale = network(*inputs)

@@ -6,7 +6,7 @@
     torchrun --nproc-per-node 2 train/finetune_ip2p.py --recipe nano --device cpu  # several processes, CPU
 
 Started again, the same command goes on where it stopped, bit for bit on a CPU. What comes out is a plain
-diffusers folder, OUT/model, that `nein-eval --editor OUT/model` takes.
+diffusers folder, OUT/model, that `nein eval --editor OUT/model` takes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
     from tqdm import tqdm
 
     from nein.engine import environment
-    from nein.engine.blocks import prefetch
+    from nein.engine.executors import read_ahead
     from train.instruct import batches, model, record
     from train.instruct.checkpoints import Checkpoints
     from train.instruct.encoder import Encoder, frozen_hash
@@ -162,7 +162,7 @@ def train(config: TuneConfig, accelerator: Any, world: Any) -> None:
     bar = tqdm(total=steps, initial=done, desc="train", unit="step", disable=not world.is_main)
     pending: list[tuple[int, Any]] = []  # tallies still on the device: reading one at once would stall it
     with record.terminable() as asked, contextlib.closing(bar):
-        for step, parts in prefetch(read, range(done, steps), config.workers):
+        for step, parts in read_ahead(read, range(done, steps), config.workers):
             reseed(config.seed, world.rank, step * config.batch_size)
             total = torch.zeros((), device=device)
             for number, members in enumerate(parts):

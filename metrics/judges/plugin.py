@@ -6,7 +6,7 @@ A package offers a judge with
     my-judge = "my_package.judge:load"
 
 where `load(kind=..., device=..., dtype=..., **options)` returns an object that speaks one of the protocols in
-`metrics.judges.base`. `nein-check --judge KIND plugin:my-judge` says whether it keeps them.
+`metrics.judges.base`. `nein check --judge KIND plugin:my-judge` says whether it keeps them.
 """
 
 from __future__ import annotations

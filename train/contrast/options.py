@@ -179,7 +179,7 @@ def check(config: ContrastConfig) -> None:
     if config.preset == "paper" and "nano" in (config.captions, config.questions):
         raise UserError(
             "The preset 'paper' needs its data: --captions and --questions name the CSV files that "
-            "nein-negbench build --form training writes (negcap.csv, negmcq.csv)."
+            "nein negbench generate --form training writes (negcap.csv, negmcq.csv)."
         )
 
 

@@ -150,10 +150,10 @@ class TuneConfig:
     validation_split: str = _option("dev", "split of the validation", "Watching", decides=False)
     validation_samples: PositiveInt = _option(32, "how many samples", "Watching", decides=False)
     validation_metrics: Names = _option(
-        ["l1", "removal_vqa", "retention_vqa"], "metrics of nein-eval", "Watching", decides=False
+        ["l1", "removal_vqa", "retention_vqa"], "metrics of nein eval", "Watching", decides=False
     )
     validation_preset: Literal["nano", "paper"] = _option(
-        "nano", "judges, encoders and sampler of this preset of nein-eval", "Watching", decides=False
+        "nano", "judges, encoders and sampler of this preset of nein eval", "Watching", decides=False
     )
     log_every: PositiveInt = _option(10, "steps between logged figures", "Watching", decides=False)
     trackers: Names = _option(

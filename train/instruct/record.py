@@ -207,8 +207,8 @@ class Record:
             path = self._out / name
             if path.exists():
                 kept = [row for row in journal.intact(path) if row["step"] <= done]
-                journal.write_lines(path, iter(kept))
-        rows = journal.read_lines(self._out / "log.jsonl") if (self._out / "log.jsonl").exists() else []
+                atomic.write_lines(path, iter(kept))
+        rows = atomic.read_lines(self._out / "log.jsonl") if (self._out / "log.jsonl").exists() else []
         self._spent = rows[-1]["seconds"] if rows else 0.0
         if checkpoint is not None:
             self.say(f"Going on from '{checkpoint}'.")
@@ -223,7 +223,7 @@ class Record:
         """What a model card says about how the model came about."""
         rows = []
         if (self._out / "validation.jsonl").exists():
-            rows = journal.read_lines(self._out / "validation.jsonl")
+            rows = atomic.read_lines(self._out / "validation.jsonl")
         return {
             "base": self._config.base,
             "base_weights_sha256": self._base_sha256,

@@ -20,5 +20,5 @@ def main(argv: Sequence[str]) -> int:
     from nein.benchmarks.negvqa.config import parse
     from nein.config.launch import launch
 
-    launch(*parse(argv), "nein.benchmarks.negvqa.run:run")
+    launch(*parse(argv), "nein.benchmarks.negvqa.run:evaluate")
     return 0
