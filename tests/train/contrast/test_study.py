@@ -12,12 +12,7 @@ import pytest
 
 from nein import cli
 from nein.benchmarks.negbench.folder import EvalDir
-<<<<<<< HEAD
-from nein.cli import main_negbench
 from nein.engine import atomic
-=======
-from nein.engine import journal
->>>>>>> main
 from train.contrast import study, sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
