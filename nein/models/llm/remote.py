@@ -29,7 +29,7 @@ class EndpointModel:
         self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
     ) -> Answer:
         shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
-        optional = [
+        optional: list[dict[str, Any]] = [
             {"response_format": {"type": "json_schema", "json_schema": shape}},
             {"seed": seed % 2**31},  # servers differ in how wide a seed may be
         ]
