@@ -272,7 +272,8 @@ def test_a_server_that_goes_away_ends_the_run_in_a_sentence_and_keeps_what_there
     server.rule = lambda body, count: (200, say("A"), {})
     server.requests.clear()
     assert ask(server, questions, out) == 0
-    assert len(server.requests) == 24 - 5
+    # A question that was on its way when the run ended may still come, and is then asked once more.
+    assert len({question(body) for body in server.requests}) == 24 - 5
 
 
 def test_nobody_at_the_address_and_an_unknown_model_are_said_at_once(
