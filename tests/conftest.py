@@ -19,8 +19,9 @@ keep_freed_memory()  # a multiple of the speed for everything below that runs a 
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    """An OpenAI-compatible endpoint on the loopback address."""
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """An OpenAI-compatible endpoint on the loopback address; it is asked again without much ado."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     found = Server()
     yield found
     found.close()

@@ -148,7 +148,7 @@ def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_
     given = [*arguments(captioned, tmp_path, server), "--shard-size", "1"]
     done = negbench(*given)
     assert done.code == 2
-    assert "no answer to 20 requests in a row" in done.stderr
+    assert "20 questions in a row without an answer" in done.stderr
     assert len(server.requests) < 40
     server.rule = rule
     again = negbench(*given)
