@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metrics.base import MetricError, RecordStore
+from metrics.base import RecordStore, UnavailableError
 from nein.engine.errors import UserError
 
 Item = TypeVar("Item")
@@ -27,8 +27,8 @@ class NoAnswer(RuntimeError):
         self.silent = silent
 
 
-class SilentError(UserError, MetricError):
-    """Nobody answers. A `MetricError` too: what isolates a failing question lets those through."""
+class SilentError(UserError, UnavailableError):
+    """Nobody answers; what isolates a failing question lets that through."""
 
 
 class Questions:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import metrics
-from metrics.judges.scripted import ScriptedJudge
 from nein.cli import main_build
 from nein.engine.images import write_png
 from tests.metrics import tiny
@@ -30,27 +27,6 @@ OBJECTS = (
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def varied(picture: np.ndarray, prompt: str) -> str:
-    """An answer that depends on picture and question: mostly yes, sometimes no, sometimes neither."""
-    number = hashlib.sha256(picture.tobytes() + prompt.encode()).digest()[0]
-    return ("Yes", "Yes", "Yes", "yes.", "Yes", "No", "No.", "It depends")[number % 8]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def judge_of_varied_answers() -> Iterator[None]:
-    """Lets `--models.vqa scripted:varied` mean the judge above, also in forked processes."""
-    load = metrics.load_judge
-
-    def patched(kind: str, path_or_id: str, **options: Any) -> Any:
-        if path_or_id == "scripted:varied":
-            return ScriptedJudge(varied, name="varied")
-        return load(kind, path_or_id, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "load_judge", patched)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +76,7 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
     return [
         *("--source", str(data / "captions.json"), "--images", str(data / "images")),
         *("--objects", str(data / "objects.txt"), "--queried", "8", "--out", str(out), "--device", "cpu"),
-        *("--models.itm", str(models / "blip"), "--models.vqa", "scripted:varied"),
+        *("--models.itm", str(models / "blip"), "--models.vqa", "tests.rehearsal:varied"),
         *("--editor", "flaky", "--editor-options", '{"fail_every": 7}'),
         *("--absent-below", "0.3", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4"),
         *(str(part) for part in more),

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metrics.judges.scripted import ScriptedJudge
-from metrics.judges.weakened import Weakened
 from nein.benchmarks.nein.reporting import collect, judge_tables
 from nein.benchmarks.nein.reporting.command import main_report
 from nein.cli import main_calibrate
@@ -22,6 +20,7 @@ from nein.judges import calibrate, known_presence
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
 from tests.nein.conftest import Outcome
+from tests.rehearsal import ScriptedJudge, Weakened
 
 SOURCES = 36
 
@@ -126,11 +125,11 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     share = gone / len(samples)
     weak = Weakened(perfect(known), miss=0.25, invent=0.1)
     judges = {"vqa": weak}
-    monkeypatch.setattr("nein.benchmarks.nein.models.load_judges", lambda *arguments: judges)
+    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *arguments: judges)
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa",
                     "--out", out,
-                    "--device", "cpu", "--models.vqa", "scripted:unused")  # fmt: skip
+                    "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
     assert done.code == 0, done.stderr
     with pytest.raises(SystemExit) as ended:
         main_calibrate([str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
@@ -184,7 +183,16 @@ def scored_run(world: Path, out: Path, evaluate: Callable[..., Outcome]) -> None
         "--control",
         "none",
     ]
-    line += ["--device", "cpu", "--models.vqa", "scripted:No", "--models.ovd", "scripted:0.5", "--limit", "4"]
+    line += [
+        "--device",
+        "cpu",
+        "--models.vqa",
+        "tests.rehearsal:no",
+        "--models.ovd",
+        "tests.rehearsal:score_05",
+        "--limit",
+        "4",
+    ]
     assert evaluate(*line, "--out", out).code == 0
 
 
@@ -278,7 +286,7 @@ def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Cal
                 "--judges",
                 "ovd",
                 "--judge",
-                "ovd=scripted:0.05",
+                "ovd=tests.rehearsal:score_005",
             ]
         )
     [file] = (tmp_path / "out" / "calibration").glob("ovd-*.json")
