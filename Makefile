@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 eval: $(STAMP) ## the main job: two editors on the embedded miniature world, with the paper's table
-	$(BIN)/nein-eval --editor ip2p,magicbrush --limit 240 $(ARGS)
+	$(BIN)/nein eval --editor ip2p,magicbrush --limit 240 $(ARGS)
 
 test: $(STAMP) ## the test suite: offline, on the CPU, minutes
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

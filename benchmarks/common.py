@@ -38,7 +38,7 @@ def arguments(description: str | None, limit: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument("--limit", type=int, default=limit, help=f"samples (default {limit})")
     parser.add_argument(
-        "--batch-size", type=int, default=16, help="samples per call of ours (default 16, as in nein-eval)"
+        "--batch-size", type=int, default=16, help="samples per call of ours (default 16, as in nein eval)"
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of both sides (default 1)")
     parser.add_argument(

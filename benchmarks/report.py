@@ -2,7 +2,7 @@
 
     python -m benchmarks.report [--samples 24182] [--editors 7] [--side 64] [--out FOLDER]
 
-Prints how long `nein-report` takes, the size of the page and of the files beside it, and (where Chromium with
+Prints how long `nein report` takes, the size of the page and of the files beside it, and (where Chromium with
 chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
 search and one sort. Scores and pictures are random: this measures the report, not an editor.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from nein.benchmarks.nein.reporting.command import main_report
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
 
@@ -80,9 +80,9 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
         run.open({}, {"config": config, "data": origin}, overwrite=False)
         run.update(status="complete")
         _link(run.path / "images", [row["NeIn"] for row in records], stock)
-        journal.write_lines(run.path / "edits.jsonl", (_edit(i, row) for i, row in enumerate(records)))
+        atomic.write_lines(run.path / "edits.jsonl", (_edit(i, row) for i, row in enumerate(records)))
         values = rng.uniform(size=(count, 10))
-        journal.write_lines(
+        atomic.write_lines(
             run.path / "scores.jsonl",
             (_score(row["NeIn"], m, k, values[i]) for i, row in enumerate(records)
              for k, m in enumerate([*IMAGE, *EVIDENCE])),
@@ -169,7 +169,7 @@ def main() -> None:
         start = time.perf_counter()
         cpu = time.process_time()
         main_report([str(runs), "-o", str(root / "report.html"), "--formats", "html,csv"])
-        print(f"nein-report: {time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)")
+        print(f"nein report: {time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)")
         page, beside = root / "report.html", list((root / "report-data").glob("*.js"))
         size = sum(path.stat().st_size for path in beside) / 2**20
         print(f"page: {page.stat().st_size / 2**20:.1f} MiB; beside it: {len(beside)} files, {size:.0f} MiB")

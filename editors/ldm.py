@@ -133,7 +133,7 @@ def choose_unet(tensors: Tensors, ema: bool | None, path: Path) -> tuple[Tensors
     if both and ema is None:
         raise EditorError(
             f"{str(path)!r} holds two sets of UNet weights, trained and averaged (EMA); say which: ema=true, "
-            f"as the official scripts take, or ema=false (nein-eval --editor-options.ema, nein-convert --ema "
+            f"as the official scripts take, or ema=false (nein eval --editor-options.ema, nein convert --ema "
             f"or --no-ema)"
         )
     if not both and ema:
@@ -270,6 +270,6 @@ def _refusal(path: Path, error: Exception, vouched: bool) -> str:
         return f"{str(path)!r} cannot be read without running code from it ({reason}); do not use this file"
     return (
         f"{str(path)!r} is a pickle that holds more than tensors and could run code when read; if you vouch "
-        f"for where it comes from, write a copy of its tensors once with `nein-convert {path.name} FOLDER "
+        f"for where it comes from, write a copy of its tensors once with `nein convert {path.name} FOLDER "
         f"--ema` (or --no-ema), which runs none of it, and give the folder"
     )

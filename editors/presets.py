@@ -161,7 +161,7 @@ _MAGICBRUSH = EditorPreset(
         "NeIn's own script loads MagicBrush-epoch-52-step-4999.ckpt of osunlp/InstructPix2Pix-MagicBrush "
         "with its EMA weights. This is the diffusers port of that checkpoint that MagicBrush's README links; "
         "it is the default because its origin is certain, but it most likely holds the non-EMA weights. For "
-        "the EMA weights write `nein-convert MagicBrush-epoch-52-step-4999.ckpt FOLDER --ema` and give "
+        "the EMA weights write `nein convert MagicBrush-epoch-52-step-4999.ckpt FOLDER --ema` and give "
         "magicbrush=FOLDER, or use 'magicbrush-ema'. The main branch has .bin files only, which are read as "
         "plain tensors; revision 'refs/pr/2' is a conversion to safetensors."
     ),
@@ -197,7 +197,7 @@ _INSTRUCTDIFFUSION = EditorPreset(
     obtain=(
         "its checkpoint is on no hub in a form that can be loaded: download the six parts of release 0924 of "
         "github.com/TiankaiHang/storage-2023, join them with `cat` to "
-        "v1-5-pruned-emaonly-adaption-task.ckpt, write `nein-convert v1-5-pruned-emaonly-adaption-task.ckpt "
+        "v1-5-pruned-emaonly-adaption-task.ckpt, write `nein convert v1-5-pruned-emaonly-adaption-task.ckpt "
         "FOLDER` and give instructdiffusion=FOLDER"
     ),
     guidance="instructdiffusion",

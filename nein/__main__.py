@@ -1,6 +1,6 @@
-"""`python -m nein` and `accelerate launch -m nein`: the same as `nein-eval`."""
+"""`python -m nein` and `accelerate launch -m nein`: the same as `nein`."""
 
-from nein.cli import main_eval
+from nein.cli import main
 
 if __name__ == "__main__":
-    main_eval()
+    main()

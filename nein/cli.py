@@ -1,164 +1,179 @@
-"""The commands: `nein-eval`, `nein-report`, `nein-convert`, ... Options are parsed before heavy imports."""
+"""The command `nein`: one table of subcommands. Nothing heavy is imported before a command has its options.
+
+Packages add commands by entry points of the group `nein.commands`: the name is what is typed ("negbench
+nano"), the object a `nein.config.commands.Command`.
+"""
 
 from __future__ import annotations
 
-import argparse
+import importlib.metadata
 import os
 import pkgutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from nein.engine.errors import UserError
+from nein.config.commands import Command
+from nein.engine.errors import UserError, near_match
 
 USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
+GROUP = "nein.commands"
+
+COMMANDS: dict[str, Command] = {
+    "eval": Command(
+        "edit, score and report: how image editors follow instructions that say what is absent",
+        "nein.benchmarks.nein.evaluate:evaluate",
+        "nein.benchmarks.nein.config:parse",
+    ),
+    "grid": Command("draw samples and what each editor made of them", "nein.benchmarks.nein.grid:main"),
+    "report": Command(
+        "write a report of finished runs: one page, tables, plots",
+        "nein.benchmarks.nein.reporting.command:main_report",
+    ),
+    "compare": Command(
+        "compare runs sample by sample: differences, intervals, tests",
+        "nein.benchmarks.nein.reporting.command:main_compare",
+    ),
+    "calibrate": Command(
+        "measure a run's judges on pictures whose truth is known", "nein.judges.calibrate:main"
+    ),
+    "check": Command("check that an editor or a judge keeps its contract", "nein.judges.check:main"),
+    "data": Command(
+        "draw the miniature world, or check a folder in NeIn's layout", "nein.datasets.nein.command:main"
+    ),
+    "convert": Command(
+        "write a checkpoint in the original format as a folder of safetensors", "nein.models.convert:main"
+    ),
+    "generate": Command(
+        "make a NeIn data set from captioned images",
+        "nein.generate.nein.build:build",
+        "nein.generate.nein.config:parse",
+    ),
+    "stats": Command("count the negative sentences of a caption set", "nein.generate.nein.stats:main"),
+    "negbench eval": Command(
+        "retrieval and multiple choice, with negated captions",
+        "nein.benchmarks.negbench.run:evaluate",
+        "nein.benchmarks.negbench.config:parse",
+    ),
+    "negbench analyse": Command(
+        "how text encoders place negated templates", "nein.benchmarks.negbench.analysis.command:main"
+    ),
+    "negbench generate": Command(
+        "make data: negated captions, multiple-choice questions, hard pairs",
+        "nein.generate.negbench.build:build",
+        "nein.generate.negbench.config:parse",
+    ),
+    "negbench convert": Command(
+        "write a checkpoint file of open_clip as a folder of safetensors",
+        "nein.benchmarks.negbench.convert:main",
+    ),
+    "negvqa": Command(
+        "ask vision-language models questions and their negations",
+        "nein.benchmarks.negvqa.run:evaluate",
+        "nein.benchmarks.negvqa.config:parse",
+    ),
+    "negvqa report": Command("write a report of finished runs", "nein.benchmarks.negvqa.report:main"),
+    "negvqa generate": Command(
+        "make two-choice questions and their negations from a multiple-choice file",
+        "nein.generate.negvqa.run:build",
+        "nein.generate.negvqa.config:parse",
+        shared=False,
+    ),
+    "negvqa check": Command(
+        "read the ticks of a check sheet: accuracy of a conversion", "nein.generate.negvqa.check:main"
+    ),
+}
 
 
 class Terminated(BaseException):
     """SIGTERM arrived. Finished blocks are on disk already, so ending is all there is to do."""
 
 
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """`nein ARGV`: runs a command and ends the process."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    finish(lambda: _run(words))
+
+
 def main_eval(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-eval`."""
-    _finish(lambda: _eval(sys.argv[1:] if argv is None else argv))
+    """`nein-eval`, the name in the cards of models: the same as `nein eval`."""
+    main(["eval", *(sys.argv[1:] if argv is None else argv)])
 
 
-def main_grid(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-grid`."""
-
-    def command() -> int | None:
-        from nein.benchmarks.nein import grid
-
-        return grid.main(list(sys.argv[1:] if argv is None else argv))
-
-    _finish(command)
-
-
-def main_report(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-report`."""
-    _run("nein.benchmarks.nein.reporting.command:main_report", argv)
-
-
-def main_compare(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-compare`."""
-    _run("nein.benchmarks.nein.reporting.command:main_compare", argv)
-
-
-def main_calibrate(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-calibrate`."""
-    _run("nein.judges.calibrate:main", argv)
-
-
-def main_check(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-check`."""
-    _run("nein.judges.check:main", argv)
-
-
-def main_data(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-data`."""
-    _finish(lambda: _data(sys.argv[1:] if argv is None else argv))
-
-
-def main_convert(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-convert`."""
-    _run("nein.models.convert:main", argv)
-
-
-def main_build(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-build`."""
-    _finish(lambda: _build(sys.argv[1:] if argv is None else argv))
-
-
-def main_stats(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-stats`."""
-    _run("nein.generate.nein.stats:main", argv)
-
-
-def main_negvqa(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-negvqa`."""
-    _run("nein.benchmarks.negvqa.command:main", argv)
-
-
-def main_negbench(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `nein-negbench`."""
-    _run("nein.benchmarks.negbench.command:main", argv)
-
-
-def _run(place: str, argv: Sequence[str] | None) -> NoReturn:
-    """Runs the command at `place` ("module:function"), imported only now."""
-
-    def command() -> int | None:
-        return pkgutil.resolve_name(place)(list(sys.argv[1:] if argv is None else argv))
-
-    _finish(command)
-
-
-def _build(argv: Sequence[str]) -> None:
-    from nein.config.launch import launch
-    from nein.generate.nein.config import parse
-
-    launch(*parse(argv), "nein.generate.nein.build:build")
-
-
-def _eval(argv: Sequence[str]) -> None:
-    from nein.benchmarks.nein.config import parse
+def _run(words: Sequence[str]) -> int | None:
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview("", commands()))
+        return 0 if words else USER_MISTAKE
+    match = _match(words, COMMANDS) or _match(words, table := commands())
+    if match is None:
+        below = _below(words[0], table)
+        if not below or (len(words) > 1 and words[1] not in ("-h", "--help")):
+            raise _unknown(" ".join(words[: 2 if below else 1]), below or _first_words(table))
+        print(_overview(f"{words[0]} ", table))
+        return 0 if len(words) > 1 else USER_MISTAKE
+    command, rest = match
+    if command.parse is None:
+        return pkgutil.resolve_name(command.work)(rest)
     from nein.config.launch import launch
 
-    launch(*parse(argv), "nein.benchmarks.nein.evaluate:evaluate", results=True)
+    config, dry_run = pkgutil.resolve_name(command.parse)(rest)
+    launch(config, dry_run, command)
+    return None
 
 
-def _data(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="nein-data",
-        description="Write the embedded miniature world, or check a folder in NeIn's layout.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    nano = commands.add_parser("nano", help="draw the miniature world into a folder")
-    nano.add_argument("--split", default="val", help="train, dev or val (default: val)")
-    nano.add_argument(
-        "--sources", type=int, default=None, help="number of source images (default: the split's own)"
-    )
-    nano.add_argument("--out", type=Path, default=None, help="parent folder (default: the user's cache)")
-    check = commands.add_parser("check", help="validate annotations and every image of a folder")
-    check.add_argument("folder", help="folder in NeIn's layout, or nano")
-    check.add_argument("--split", default="val", help="which annotation file (default: val)")
-    check.add_argument("--full", action="store_true", help="decode every image instead of reading headers")
-    arguments = parser.parse_args(list(argv))
-    if arguments.command == "nano":
-        from nein.nano import data as nano_data
-
+def commands() -> dict[str, Command]:
+    """The table, with what installed packages add to it; a name of ours stays ours."""
+    added = {}
+    for point in importlib.metadata.entry_points(group=GROUP):
         try:
-            print(nano_data.ensure(arguments.split, arguments.sources, arguments.out))
-        except (ValueError, OSError) as error:
-            raise UserError(f"The miniature world cannot be drawn: {error}.") from None
-        return
-    _check(arguments.folder, arguments.split, arguments.full)
+            added[point.name] = point.load()
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"The command 'nein {point.name}' ({point.value}) is broken: {error}.") from None
+    return {**COMMANDS, **{name: command for name, command in added.items() if name not in COMMANDS}}
 
 
-def _check(folder: str, split: str, full: bool) -> None:
-    from nein.datasets.nein import loading
-    from nein.datasets.nein.samples import Problems, validate_images
-    from nein.engine import images
+def _match(words: Sequence[str], table: Mapping[str, Command]) -> tuple[Command, list[str]] | None:
+    """The command with the longest name that `words` begin with, and the words after its name.
 
-    dataset = loading.load(folder, split=split)
-    validate_images(dataset.samples, f"'{folder}'")
-    if full:
-        problems = Problems()
-        for path in dict.fromkeys(p for s in dataset.samples for p in (s.source_path, s.sample_path)):
-            try:
-                images.decode(path)
-            except images.ImageError as error:
-                problems.add("unreadable image", str(error))
-        problems.raise_if_any(f"'{folder}'")
-    sources = len({sample.source_id for sample in dataset.samples})
-    print(f"{len(dataset.samples)} samples of {sources} source images are in order in '{folder}'.")
+    A word that is no option cannot follow the name of a command that has subcommands ("negvqa reprot").
+    """
+    pair, rest = " ".join(words[:2]), list(words[1:])
+    if pair in table:
+        return table[pair], rest[1:]
+    stray = bool(rest) and not rest[0].startswith("-") and bool(_below(words[0], table))
+    return (table[words[0]], rest) if words[0] in table and not stray else None
 
 
-def _finish(command: Callable[[], int | None]) -> NoReturn:
+def _below(group: str, table: Mapping[str, Command]) -> list[str]:
+    return [name for name in table if name.startswith(f"{group} ")]
+
+
+def _first_words(table: Mapping[str, Command]) -> list[str]:
+    return list(dict.fromkeys(name.partition(" ")[0] for name in table))
+
+
+def _unknown(name: str, allowed: Sequence[str]) -> UserError:
+    near = near_match(name, allowed)
+    guess = f"; did you mean 'nein {near}'?" if near else "."
+    return UserError(f"Unknown command 'nein {name}'{guess} Commands: {', '.join(allowed)}.")
+
+
+def _overview(start: str, table: Mapping[str, Command]) -> str:
+    """What `nein --help` and, for the commands whose name begins with `start`, `nein negbench --help` say."""
+    shown = {name: command.help for name, command in table.items() if name.startswith(start)}
+    width = max(map(len, shown))
+    return (
+        f"usage: nein {start}COMMAND [OPTIONS]\n\n"
+        "How well image editors and vision-language models understand what is not there.\n\n"
+        + "\n".join(f"  nein {name:<{width}}  {text}" for name, text in shown.items())
+        + f"\n\nnein {start}COMMAND --help says more. Documentation: README.md."
+    )
+
+
+def finish(command: Callable[[], int | None]) -> NoReturn:
     """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
     in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
     before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
@@ -207,7 +222,3 @@ def _say(sentence: str, code: int) -> int:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
-
-
-#: For the commands of other packages: the same sentences, signals and exit codes.
-finish = _finish

@@ -242,7 +242,7 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
     if Path(tag).suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise MetricError(
             f"'{tag}' is a PyTorch pickle; write it as a folder of safetensors first: "
-            f"nein-negbench convert --architecture {name} {tag} FOLDER."
+            f"nein negbench convert --architecture {name} {tag} FOLDER."
         )
     if Path(tag).suffix == ".safetensors":
         if not Path(tag).is_file():

@@ -7,7 +7,7 @@ A package offers a judge by name with
 
 where `load(kind=..., device=..., dtype=..., **options)` returns an object that speaks one of the protocols in
 `metrics.judges.base`. `my_package.judge:load` itself is a reference as well, and so is the place of an object
-that already is a judge. `nein-check --judge KIND plugin:my-judge` says whether it keeps them.
+that already is a judge. `nein check --judge KIND plugin:my-judge` says whether it keeps them.
 """
 
 from __future__ import annotations

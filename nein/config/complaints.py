@@ -30,7 +30,7 @@ EXPECTED = {
 
 
 def complaint(
-    error: Exception, flags: Sequence[str], hints: Mapping[str, Any], prog: str = "nein-eval"
+    error: Exception, flags: Sequence[str], hints: Mapping[str, Any], prog: str = "nein eval"
 ) -> UserError:
     """jsonargparse's complaint as one sentence that names the value, what is allowed and a near match.
 

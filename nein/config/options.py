@@ -40,12 +40,12 @@ def names(value: Any) -> Names:
 
 
 def read(
-    cls: type[Config], argv: Sequence[str], *, prog: str, description: str, folder: str = "", **groups: str
+    cls: type[Config], argv: Sequence[str], *, prog: str, description: str, folder: str, **groups: str
 ) -> tuple[Config, bool]:
     """The configuration of a command line, types checked, and whether `--dry-run` was given.
 
     cls     A dataclass with a field `preset`; fields without a help text (`about`) must be dataclasses.
-    folder  Below `configs`, where the command's presets are: "" or "build/".
+    folder  Below `configs`, where the command's presets are: "nein/eval-", say.
     groups  Name of a nested dataclass field -> what `--help` says about it.
 
     Raises UserError for anything wrong; prints and raises SystemExit(0) for `--help`.
@@ -77,7 +77,7 @@ def dump(config: Any) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
 
 
-def preset_file(preset: str, folder: str = "") -> Path:
+def preset_file(preset: str, folder: str) -> Path:
     """`configs/<folder><preset>.yaml`, in an installed package or in a checkout."""
     here = Path(__file__).resolve().parents[1]
     for root in (here / "configs", here.parent / "configs"):

@@ -84,19 +84,6 @@ def intact(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def write_lines(path: Path, records: Iterator[Mapping[str, Any]]) -> None:
-    """Writes a whole JSONL file atomically, a line at a time."""
-    with atomic.writing(path) as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """A JSONL file written by `write_lines`."""
-    with path.open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
 def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)

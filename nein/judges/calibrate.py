@@ -1,4 +1,4 @@
-"""The command `nein-calibrate`: what the judges of a run say about pictures whose truth is known.
+"""The command `nein calibrate`: what the judges of a run say about pictures whose truth is known.
 
 OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
 OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
@@ -42,7 +42,7 @@ VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `nein-calibrate argv`. Raises UserError for anything the user can mend."""
+    """Runs `nein calibrate argv`. Raises UserError for anything the user can mend."""
     options = _parser().parse_args(list(argv))
     from nein.benchmarks.nein import models
     from nein.judges import known_presence
@@ -109,11 +109,11 @@ def gather(
     if sets is None or "sources" in sets:
         cases += known_presence.thinned(known_presence.sources(dataset), limit)
     if file is not None:
-        pictures, categories = known_presence.read_instances(file, folder or file.parent)
+        annotations = known_presence.read_instances(file, folder or file.parent)
         if sets is None or "instances" in sets:
-            cases += known_presence.thinned(known_presence.instances(pictures, categories, seed), limit)
+            cases += known_presence.thinned(known_presence.instances(annotations, seed), limit)
         if sets is None or "pasted" in sets:
-            cases += known_presence.thinned(known_presence.pasted(pictures, seed), limit)
+            cases += known_presence.thinned(known_presence.pasted(annotations, seed), limit)
     elif sets is not None and {"instances", "pasted"} & set(sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
@@ -155,7 +155,7 @@ def calibrate(
             bar.update(len(batch))
     kept = [known[case.set, case.id, word.word] for case in cases for word in case.words]
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
-    journal.write_lines(target.with_suffix(".jsonl"), iter(kept))
+    atomic.write_lines(target.with_suffix(".jsonl"), iter(kept))
     rates = {
         protocol: calibration.rates(
             [r["present"] for r in kept], [r[f"verdict_{protocol}"] for r in kept],
@@ -256,7 +256,7 @@ def _names(text: str, allowed: Sequence[str], what: str) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-calibrate",
+        prog="nein calibrate",
         description="Measure the error rates of a run's judges on pictures whose truth is known.",
     )
     add = parser.add_argument

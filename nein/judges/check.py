@@ -1,7 +1,7 @@
-"""The command `nein-check`: does an editor or a judge keep its contract? A plain list, passed or failed.
+"""The command `nein check`: does an editor or a judge keep its contract? A plain list, passed or failed.
 
-nein-check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
-nein-check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute
+nein check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
+nein check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nein.engine.errors import UserError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `nein-check argv`; 0 when everything passes, 1 otherwise. Raises UserError."""
+    """Runs `nein check argv`; 0 when everything passes, 1 otherwise. Raises UserError."""
     options = _parser().parse_args(list(argv))
     if options.number < 3:
         raise UserError(f"--number is {options.number}; the checks need at least 3 samples.")
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def build_editor(name: str, device: str, dtype: str, given: Sequence[str]) -> Any:
-    """The editor: as `nein-eval --editor` finds it, or what `module:attribute` makes."""
+    """The editor: as `nein eval --editor` finds it, or what `module:attribute` makes."""
     options = {}
     for item in given:
         key, equals, value = item.partition("=")
@@ -75,7 +75,7 @@ def _value(text: str) -> Any:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-check",
+        prog="nein check",
         description="Check that an editor or a judge keeps its contract, from determinism to error handling.",
     )
     add = parser.add_argument

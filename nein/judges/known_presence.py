@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from metrics.objects import caption_objects
+from nein.datasets import coco
 from nein.datasets.nein.samples import Dataset
-from nein.engine import atomic, images
+from nein.engine import images
 from nein.engine.errors import UserError
 
-PASTED_AREA = (
-    0.01,
-    0.3,
-)  # share of the picture an object must cover to be cut out: visible, yet not everything
+#: Share of its picture that an object must cover to be cut out: visible, yet not everything.
+PASTED_AREA = (0.01, 0.3)
+DONORS_TRIED = 40  # objects looked at for a picture before it goes without
 
 
 @dataclass(frozen=True)
@@ -63,121 +63,84 @@ def sources(dataset: Dataset) -> list[Case]:
     nouns = dict(
         zip((s.id for s in flat), caption_objects([s.caption for s in flat], protocol="fixed"), strict=True)
     )
-    found = []
+    cases = []
     for source_id, group in groups.items():
         absent = dict.fromkeys(sample.object for sample in group)
         present = dict.fromkeys(noun for sample in group for noun in nouns[sample.id] if noun not in absent)
-        words = [Word(name, False, "object") for name in absent] + [
-            Word(name, True, "caption") for name in present
+        words = [
+            *(Word(name, False, "object") for name in absent),
+            *(Word(name, True, "caption") for name in present),
         ]
-        found.append(Case("sources", source_id, source_id, _decoder(group[0].source_path), tuple(words)))
-    return found
+        cases.append(Case("sources", source_id, source_id, _decoder(group[0].source_path), tuple(words)))
+    return cases
 
 
-@dataclass(frozen=True)
-class Annotated:
-    """A picture of an instance file: its path and (category, box or None, polygons) of every object.
+def read_instances(file: Path, folder: Path) -> coco.Annotations:
+    """The pictures of a COCO instance file, which lie in `folder`, and the names of its categories.
 
-    A box is (x, y, width, height) in pixels; polygons are COCO's `segmentation` lists, or empty. crowds:
-    categories of which a region holds many (`iscrowd`); they are there, but no single object can be cut out.
+    Raises UserError when it is not one, when an object has no box, and when pictures are missing.
     """
-
-    id: str
-    path: Path
-    objects: tuple[tuple[str, tuple[float, float, float, float], tuple[Sequence[float], ...]], ...]
-
-    crowds: tuple[str, ...] = ()
-
-    @property
-    def categories(self) -> set[str]:
-        return {name for name, _, _ in self.objects} | set(self.crowds)
-
-
-def read_instances(file: Path, folder: Path) -> tuple[list[Annotated], list[str]]:
-    """(pictures, every category name) of a COCO instance file. Raises UserError when it is not one.
-
-    https://cocodataset.org/#format-data; file names are taken relative to `folder`.
-    """
-    content = atomic.read_json(file)
-    try:
-        names = {category["id"]: str(category["name"]) for category in content["categories"]}
-        objects: dict[Any, list[Any]] = {}
-        crowds: dict[Any, list[str]] = {}
-        for note in content["annotations"]:
-            if note.get("iscrowd"):
-                crowds.setdefault(note["image_id"], []).append(names[note["category_id"]])
-                continue
-            polygons = note.get("segmentation")
-            shape = tuple(polygons) if isinstance(polygons, list) else ()
-            x, y, width, height = (float(value) for value in note["bbox"])
-            entry = (names[note["category_id"]], (x, y, width, height), shape)
-            objects.setdefault(note["image_id"], []).append(entry)
-        pictures = [
-            Annotated(
-                Path(image["file_name"]).stem,
-                folder / image["file_name"],
-                tuple(objects.get(image["id"], ())),
-                tuple(crowds.get(image["id"], ())),
-            )
-            for image in content["images"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"'{file}' is not a COCO instance file (images, annotations with bbox, categories): {error!r}."
-        ) from None
-    missing = [picture.path for picture in pictures if not picture.path.is_file()]
+    annotations = coco.read(instances=file, folder=folder)
+    for picture in annotations.pictures:
+        if any(instance.box is None for instance in picture.objects if not instance.crowd):
+            raise UserError(f"'{file}' has an object without 'bbox' in '{picture.file_name}'.")
+    missing = [picture.path for picture in annotations.pictures if not picture.path.is_file()]
     if missing:
         raise UserError(
-            f"{len(missing)} of {len(pictures)} pictures of '{file}' are not in '{folder}', for instance "
-            f"'{missing[0].name}'; name their folder with --images."
+            f"{len(missing)} of {len(annotations.pictures)} pictures of '{file}' are not in '{folder}', for "
+            f"instance '{missing[0].name}'; name their folder with --images."
         )
-    return pictures, sorted(set(names.values()))
+    return annotations
 
 
-def instances(pictures: Sequence[Annotated], categories: Sequence[str], seed: int) -> list[Case]:
+def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every picture with its annotated categories (present) and as many others, drawn by seed (absent)."""
     found = []
-    for picture in pictures:
-        rng = random.Random(f"{seed}/instances/{picture.id}")
+    for picture in annotations.pictures:
+        rng = random.Random(f"{seed}/instances/{picture.stem}")
         present = sorted(picture.categories)
-        others = [name for name in categories if name not in picture.categories]
+        others = [name for name in sorted(annotations.categories) if name not in picture.categories]
         absent = rng.sample(others, min(len(others), max(1, len(present))))
         words = [Word(name, True, "object") for name in present] + [
             Word(name, False, "object") for name in absent
         ]
-        found.append(Case("instances", picture.id, _source(picture.id), _decoder(picture.path), tuple(words)))
+        found.append(
+            Case("instances", picture.stem, _source(picture.stem), _decoder(picture.path), tuple(words))
+        )
     return found
 
 
-def pasted(pictures: Sequence[Annotated], seed: int) -> list[Case]:
+def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every picture once with an object of another one pasted in (present), and once as it is (absent).
 
     The object is cut along its polygons where there are any, else along its box, and keeps its size in pixels
-    unless that is more than half of the picture it comes into.
+    unless that is more than half of the picture it comes into. Crowds are never cut out.
     """
-    low, high = PASTED_AREA
-    stock = []
-    for picture in pictures:
-        for name, box, polygons in picture.objects:
-            stock.append((picture, name, box, polygons))
-    found = []
-    for picture in pictures:
-        rng = random.Random(f"{seed}/pasted/{picture.id}")
-        order = rng.sample(range(len(stock)), min(len(stock), 40))
-        for index in order:
-            donor, name, box, polygons = stock[index]
-            if name in picture.categories or donor.id == picture.id or not _fits(donor.path, box, low, high):
+    stock = [
+        (donor, instance)
+        for donor in annotations.pictures
+        for instance in donor.objects
+        if not instance.crowd
+    ]
+    cases = []
+    for picture in annotations.pictures:
+        rng = random.Random(f"{seed}/pasted/{picture.stem}")
+        for index in rng.sample(range(len(stock)), min(len(stock), DONORS_TRIED)):
+            donor, instance = stock[index]
+            name, box = instance.category, instance.box
+            assert box is not None  # read_instances
+            if name in picture.categories or donor.stem == picture.stem or not _fits(donor.path, box):
                 continue
             place = (rng.random(), rng.random())
-            cluster = _source(picture.id)
-            found.append(
-                Case("pasted", f"{picture.id}+{name}", cluster,
-                     _paster(picture.path, donor.path, box, polygons, place), (Word(name, True, "object"),))
-            )  # fmt: skip
-            found.append(Case("pasted", f"{picture.id}-{name}", cluster, _decoder(picture.path),
-                              (Word(name, False, "object"),)))  # fmt: skip
+            cluster = _source(picture.stem)
+            with_object = _paster(picture.path, donor.path, box, instance.polygons, place)
+            cases += [
+                Case("pasted", f"{picture.stem}+{name}", cluster, with_object, (Word(name, True, "object"),)),
+                Case("pasted", f"{picture.stem}-{name}", cluster, _decoder(picture.path),
+                     (Word(name, False, "object"),)),
+            ]  # fmt: skip
             break
-    return found
+    return cases
 
 
 def paste(
@@ -212,7 +175,9 @@ def paste(
     return np.array(canvas)
 
 
-def _fits(path: Path, box: Sequence[float], low: float, high: float) -> bool:
+def _fits(path: Path, box: coco.Box) -> bool:
+    """Whether the object in `box` of a picture is worth cutting out."""
+    low, high = PASTED_AREA
     width, height = images.probe(path)
     return low <= box[2] * box[3] / (width * height) <= high and min(box[2], box[3]) >= 4
 

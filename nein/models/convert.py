@@ -1,7 +1,7 @@
-"""`nein-convert`: a checkpoint in the original format, once, into a folder of tensors and configurations.
+"""`nein convert`: a checkpoint in the original format, once, into a folder of tensors and configurations.
 
-    nein-convert MagicBrush-epoch-52-step-4999.ckpt magicbrush-ema --ema
-    nein-eval --preset paper --editor magicbrush=magicbrush-ema ...
+    nein convert MagicBrush-epoch-52-step-4999.ckpt magicbrush-ema --ema
+    nein eval --preset paper --editor magicbrush=magicbrush-ema ...
 
 Training checkpoints of PyTorch Lightning hold callbacks, counters and optimizer state beside the tensors, as
 pickled objects. Here every such object is replaced by an inert placeholder: no class of the file is imported
@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,10 +79,10 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-convert",
+        prog="nein convert",
         description="Write a checkpoint in the original format as a folder of safetensors, without running "
         "anything in it.",
-        epilog="Then: nein-eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings.",
+        epilog="Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings.",
     )
     parser.add_argument(
         "source", type=Path, metavar="IN", help="file you vouch for: .ckpt, .pt, .safetensors"
@@ -109,9 +108,3 @@ def _sha256(path: Path) -> str:
         while chunk := file.read(1 << 20):
             sha.update(chunk)
     return sha.hexdigest()
-
-
-if __name__ == "__main__":
-    from nein.cli import main_convert
-
-    main_convert(sys.argv[1:])

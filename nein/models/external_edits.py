@@ -1,4 +1,4 @@
-"""Edited pictures made elsewhere, read as if an editor of ours had made them: `nein-eval --edited FOLDER`.
+"""Edited pictures made elsewhere, read as if an editor of ours had made them: `nein eval --edited FOLDER`.
 
 FOLDER/<method>/<NeIn id>.jpg                 the official naming: one folder per method
 FOLDER/<method>/{negative,remove,add}/...     the same, where affirmative twins were made too

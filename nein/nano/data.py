@@ -16,16 +16,14 @@ import hashlib
 import json
 import os
 import random
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import platformdirs
 from PIL import Image
 
+from nein.engine import user_cache
 from nein.nano.captions import captions
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import SPLITS, Item, Scene, box, place, render, rng_for, sample_scene
@@ -49,11 +47,6 @@ class NanoSample:
     template: int
     source: Scene
     sample: Scene
-
-
-def cache_root() -> Path:
-    """Where drawn data and assembled models are kept: `$NEIN_CACHE`, else the user's cache directory."""
-    return Path(os.environ.get("NEIN_CACHE") or platformdirs.user_cache_dir("nein"))
 
 
 def source_scene(split: str, index: int) -> Scene:
@@ -97,7 +90,7 @@ def world_version() -> str:
     """A short hash of the code that draws and describes, so that a changed world gets a new cache folder."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for name in ("draw.py", "scenes.py", "captions.py", "data.py"):
+    for name in ("draw.py", "scenes.py", "captions.py", "data.py", "questions.py"):
         digest.update((here / name).read_bytes())
     digest.update((here.parent / "wording" / "templates.py").read_bytes())
     return digest.hexdigest()[:10]
@@ -108,31 +101,31 @@ def ensure(
 ) -> Path:
     """The folder of a split, drawn on first use (seconds) and never half-written.
 
-    root  Parent folder; default `cache_root()`. Raises ValueError for an unknown split or a count below 1.
+    root  Parent folder; default: in the user's cache.
+
+    Raises ValueError for an unknown split or a count below 1.
     """
     if split not in SPLITS:
         raise ValueError(f"unknown nano split {split!r}; choose one of {', '.join(SPLITS)}")
     sources = DEFAULT_SOURCES[split] if sources is None else sources
     if sources < 1:
         raise ValueError(f"the number of source images must be at least 1, not {sources}")
-    parent = Path(root) if root is not None else cache_root() / "data"
-    target = parent / f"nano-{split}-{sources}-{world_version()}"
-    if (target / f"{split}.json").exists():
-        return target
-    parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
-    try:
-        draft.chmod(0o755)
-        write(draft, split, sources)
-        try:
-            draft.rename(target)
-        except OSError:
-            if not (target / f"{split}.json").exists():
-                raise  # not just another process that was faster
-    finally:
-        if draft.exists():
-            shutil.rmtree(draft)
-    return target
+    return drawn(
+        f"nano-{split}-{sources}",
+        lambda draft: write(draft, split, sources),
+        proof=f"{split}.json",
+        parent=None if root is None else Path(root),
+    )
+
+
+def drawn(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
+    """The folder `name` of drawn data, which `draw` fills on first use, once for each version of the world.
+
+    proof   The file that `draw` writes last.
+    parent  Where the folder lies; default: in the user's cache.
+    """
+    target = (parent or user_cache.root() / "data") / f"{name}-{world_version()}"
+    return user_cache.made_once(target, draw, proof)
 
 
 def write(root: Path, split: str, sources: int) -> None:

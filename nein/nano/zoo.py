@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from pathlib import Path
 
-from nein.nano.data import cache_root
+from nein.engine import user_cache
 
 ZOO = Path(__file__).parent / "weights"
 BASE = "ip2p"
@@ -75,33 +74,21 @@ def _variant(name: str) -> dict[Path, Path]:
 
 
 def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
-    """The files (place in the folder -> file) together in the cache, written atomically."""
+    """The files (place in the folder -> file) together in a folder of the user's cache."""
     digest = hashlib.sha256()
     for relative, file in sorted(pieces.items()):
         digest.update(f"{relative}:".encode())
         digest.update(file.read_bytes())
-    target = cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
-    try:
-        draft.chmod(0o755)
+
+    def lay_out(draft: Path) -> None:
         for relative, file in pieces.items():
             (draft / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, draft / relative)
         for changes, whole in ((CHANGES, UNET), (MODEL_CHANGES, MODEL)):
             if changes in pieces:
                 _apply_changes(draft / changes, draft / whole)
-        try:
-            draft.rename(target)
-        except OSError:
-            if not target.exists():
-                raise  # not just another process that was faster
-    finally:
-        if draft.exists():
-            shutil.rmtree(draft)
-    return target
+
+    return user_cache.made_once(user_cache.root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)
 
 
 def changes_base(file: Path) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,17 @@ class Estimate:
     standard_error: float | None
     n: int
     clusters: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, JSON-serialisable."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Estimate | None:
+        """What `as_dict` gave, among other entries or not; None where the value is None."""
+        if entry["value"] is None:
+            return None
+        return cls(**{field.name: entry[field.name] for field in fields(cls)})
 
 
 def mean(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import metrics
-from nein.cli import main_build
+from nein import cli
 from nein.engine.images import write_png
 from tests.metrics import tiny
 from tests.nein.conftest import Outcome, command
@@ -85,12 +85,12 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
 
 @pytest.fixture
 def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs `nein-build ARGS` inside this process."""
+    """Runs `nein generate ARGS` inside this process."""
 
     def run(*args: object) -> Outcome:
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
-            main_build([str(part) for part in args])
+            cli.main(["generate", *map(str, args)])
         printed = capsys.readouterr()
         return Outcome(int(caught.value.code or 0), printed.out, printed.err)
 

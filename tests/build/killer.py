@@ -1,4 +1,4 @@
-"""`nein-build` in a forked process, killed at one exact moment. Forking keeps the libraries that are
+"""`nein generate` in a forked process, killed at one exact moment. Forking keeps the libraries that are
 loaded."""
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import signal
 import sys
 from typing import Any
 
-from nein.cli import main_build
+from nein import cli
 from nein.engine import images, journal
 from nein.generate.nein import finish
 
 
 def run(arguments: list[str], mark: str = "", count: int = 0, how: str = "before") -> int:
-    """Exit code of `nein-build ARGUMENTS`; -9 where it was killed.
+    """Exit code of `nein generate ARGUMENTS`; -9 where it was killed.
 
     mark  The stage whose COUNT-th journal line (from 1) is the moment; "images": a picture; "layout": a file
           of the finished data set; "" for never.
@@ -72,4 +72,4 @@ def _child(arguments: list[str], mark: str, count: int, how: str) -> None:
     journal.Journal._write = journaled  # type: ignore[method-assign]
     images.write_png = painted
     finish._put = placed
-    main_build(arguments)
+    cli.main(["generate", *arguments])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein.cli import main_build, main_eval
+from nein import cli
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine.images import decode
@@ -32,8 +32,13 @@ def built(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactor
     """A finished build with every family of negation."""
     out = tmp_path_factory.mktemp("built") / "out"
     with pytest.raises(SystemExit) as caught:
-        main_build(
-            arguments(captioned, models, out, "--families", "all", "--kept", "4", "--evaluation-share", "0.5")
+        cli.main(
+            [
+                "generate",
+                *arguments(
+                    captioned, models, out, "--families", "all", "--kept", "4", "--evaluation-share", "0.5"
+                ),
+            ]
         )
     assert caught.value.code == 0
     return out
@@ -85,8 +90,9 @@ def test_it_evaluates_without_conversion_and_results_split_by_family(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        main_eval(
+        cli.main(
             [
+                "eval",
                 *("--editor", "identity", "--data", str(built / "dataset"), "--out", str(tmp_path)),
                 *("--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa"),
                 *("--models.vqa", "tests.rehearsal:yes"),
@@ -260,8 +266,8 @@ def test_help_imports_nothing_heavy() -> None:
     import sys
 
     code = (
-        "import sys\nfrom nein.cli import main_build\n"
-        "try: main_build(['--help'])\nexcept SystemExit as e: assert e.code == 0\n"
+        "import sys\nfrom nein import cli\n"
+        "try: cli.main(['generate', '--help'])\nexcept SystemExit as e: assert e.code == 0\n"
         "print({'torch', 'PIL', 'transformers', 'diffusers', 'scipy', 'numpy', 'inflect'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.cli import main_build
+from nein import cli
 from nein.engine.world import World
 from tests.build import killer
 from tests.build.conftest import arguments
@@ -36,7 +36,7 @@ def whole(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactor
     """A build that nothing disturbed."""
     out = tmp_path_factory.mktemp("whole") / "out"
     with pytest.raises(SystemExit) as caught:
-        main_build(arguments(captioned, models, out, *MORE))
+        cli.main(["generate", *arguments(captioned, models, out, *MORE)])
     assert caught.value.code == 0
     assert json.loads((out / "card.json").read_text())["stages"]["accepted"] >= 3
     return out
@@ -182,7 +182,7 @@ def test_two_processes_of_accelerate_give_the_same(
         "1",
     )
     options = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29631")
-    done = command("-m", "nein.generate.nein", *given(tmp_path / "two"), script=(*launcher, *options))
+    done = command("-m", "nein", "generate", *given(tmp_path / "two"), script=(*launcher, *options))
     assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert done.stdout.count("Data set:") == 1  # type: ignore[attr-defined]

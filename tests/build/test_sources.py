@@ -101,12 +101,12 @@ def test_the_hash_covers_names_and_captions(folder: Path) -> None:
     ("name", "content", "sentence"),
     [
         ("x.json", "{", "is not valid JSON"),
-        ("x.json", "[]", "is no COCO captions file"),
+        ("x.json", "[]", "is no COCO file"),
         ("x.json", '{"images": [{"id": 1}], "annotations": []}', "without 'id' or 'file_name'"),
         ("x.json", '{"images": [], "annotations": [{}]}', "without 'image_id'"),
-        ("x.jsonl", '{"image": "a.png"}\n{', "line 2 is not valid JSON"),
-        ("x.jsonl", '{"caption": "a"}', "line 1 names no image"),
-        ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions must be"),
+        ("x.jsonl", '{"image": "a.png"}\n{', "line 2, the last one, is cut short"),
+        ("x.jsonl", '{"caption": "a"}', "line 1, names no image"),
+        ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),
         ("x.jsonl", '{"image": "gone.png", "caption": "a"}', "None of the 1 images"),
     ],
 )

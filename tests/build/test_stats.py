@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.cli import main_stats
+from nein import cli
 from nein.generate.nein import stats
 
 SENTENCES = [
@@ -53,7 +53,7 @@ def test_a_share_has_an_interval_clustered_by_image() -> None:
 
 def run(*argv: object) -> int:
     with pytest.raises(SystemExit) as caught:
-        main_stats([str(part) for part in argv])
+        cli.main(["stats", *map(str, argv)])
     return int(caught.value.code or 0)
 
 
@@ -83,7 +83,7 @@ def test_the_command_reads_coco_jsonl_nein_and_text(
     [
         ("a.json", "{}", "has no list of captions"),
         ("a.json", '[{"x": 1}]', "entry 0 has no caption"),
-        ("a.jsonl", "{", "line 1 is not valid JSON"),
+        ("a.jsonl", "{", "line 1, the last one, is cut short"),
         ("a.txt", "\n", "holds no caption"),
     ],
 )

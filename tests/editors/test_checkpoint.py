@@ -92,7 +92,7 @@ def test_a_bin_file_that_runs_code_is_refused_and_does_not_run(part, copied, tmp
 def test_a_pickle_checkpoint_that_would_run_code_is_refused_with_the_way_to_convert_it(name, tmp_path):
     path = tmp_path / name
     path.write_bytes(pickle.dumps(Intruder(tmp_path / "was-here")))
-    with pytest.raises(EditorError, match=rf"could run code.*nein-convert {name} FOLDER --ema"):
+    with pytest.raises(EditorError, match=rf"could run code.*nein convert {name} FOLDER --ema"):
         build(path)
     with pytest.raises(EditorError, match=f"no model_index.json.*holds {name}; give that file itself"):
         build(tmp_path)

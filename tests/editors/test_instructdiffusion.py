@@ -100,7 +100,7 @@ def test_its_published_task_presets_are_allowed_and_nonsense_is_not(build):
 
 
 def test_without_a_checkpoint_the_sentence_says_how_to_come_by_it():
-    with pytest.raises(EditorError, match=r"needs checkpoint=FOLDER.*release 0924.*nein-convert"):
+    with pytest.raises(EditorError, match=r"needs checkpoint=FOLDER.*release 0924.*nein convert"):
         get_editor("instructdiffusion")
 
 

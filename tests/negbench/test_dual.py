@@ -176,7 +176,7 @@ def test_a_state_dict_of_another_architecture_is_refused_whole(
         ("open_clip:ViT-B32/openai", "Did you mean 'ViT-B-32'"),
         ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
         ("open_clip:ViT-B-32/openai#relu", "Unknown activation 'relu'"),
-        ("open_clip:ViT-B-32/negclip.pth", "nein-negbench convert"),
+        ("open_clip:ViT-B-32/negclip.pth", "nein negbench convert"),
         ("open_clip:ViT-B-32/x.safetensors", "There is no file 'x.safetensors'"),
         ("conch:x.bin", "non-commercial research"),
         ("nowhere", "There is no model folder 'nowhere'"),

@@ -1,4 +1,4 @@
-"""`nein-negbench eval` when something is wrong: one sentence, or an unscored row; nothing lost or mixed."""
+"""`nein negbench eval` when something is wrong: one sentence, or an unscored row; nothing lost or mixed."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
     "line, said",
     [
         (["--model", "clop"], "did you mean 'clip'"),
-        (["--model", "negclip"], "nein-negbench convert --architecture ViT-B-32 negclip.pth"),
+        (["--model", "negclip"], "nein negbench convert --architecture ViT-B-32 negclip.pth"),
         (["--model", "conch"], "non-commercial research"),
         (["--model", "none"], "No model was named"),
         (["--datasets", "cocoa"], "did you mean 'coco'"),

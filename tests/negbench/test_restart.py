@@ -18,8 +18,8 @@ from typing import IO
 import pytest
 
 import metrics
+from nein import cli
 from nein.benchmarks.negbench import plots, run  # noqa: F401 - here, so that no forked process has to import them
-from nein.cli import main_negbench
 from nein.engine import atomic, journal
 from tests.negbench.conftest import write_data
 
@@ -95,7 +95,7 @@ def forked(
         journal.Journal._write = to_line  # type: ignore[method-assign]
         atomic.writing = to_file
         try:
-            main_negbench(line)
+            cli.main(["negbench", *line])
         finally:
             if count is not None:
                 count.write_text(str(next(numbers) - 1))
@@ -170,7 +170,7 @@ def environment() -> dict[str, str]:
 def test_the_command_killed_from_outside_goes_on(whole: Whole, tmp_path: Path, mark: str) -> None:
     """A process of its own, killed as soon as a file is there."""
     out = tmp_path / "out"
-    line = [sys.executable, "-m", "nein.benchmarks.negbench", *whole.line(out)]
+    line = [sys.executable, "-m", "nein", "negbench", *whole.line(out)]
     process = subprocess.Popen(
         line, env=environment(), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -192,7 +192,7 @@ def launch(whole: Whole, out: Path, folder: Path, port: int) -> subprocess.Compl
     # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
     launcher = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
     launcher += ["--dynamo_backend", "no", "--main_process_port", str(port)]
-    line = [sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein.benchmarks.negbench"]
+    line = [sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein", "negbench"]
     return subprocess.run(
         [*line, *whole.line(out)], env=environment(), cwd=folder, capture_output=True, text=True, timeout=600
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from nein.cli import main_negbench
+from nein import cli
 from nein.engine.images import write_png
 
 OBJECTS = {
@@ -30,12 +30,12 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def negbench(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """`nein-negbench ARGUMENTS`."""
+    """`nein negbench ARGUMENTS`."""
 
     def run(*arguments: object) -> Done:
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main_negbench([str(argument) for argument in arguments])
+            cli.main(["negbench", *map(str, arguments)])
         out, err = capfd.readouterr()
         return Done(int(ended.value.code or 0), out, err)
 

@@ -1,4 +1,4 @@
-"""`nein-negbench build` from each source, with verification, through restarts, and what it says otherwise."""
+"""`nein negbench generate` from each source, with verification, through restarts, and when it is refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from nein.cli import main_negbench
+from nein import cli
 from nein.datasets.negbench import official, sources
-from nein.engine import journal
+from nein.engine import atomic, journal
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def coco_arguments(coco: Path, out: Path, *more: object) -> list[object]:
     return [
-        "build", "--source", "coco", "--instances", coco / "instances.json",
+        "generate", "--source", "coco", "--instances", coco / "instances.json",
         "--captions", coco / "captions.json", "--images", coco / "images", "--out", out,
         "--shard-size", "2", "--device", "cpu", *more,
     ]  # fmt: skip
@@ -56,7 +56,7 @@ def test_coco_gives_captions_and_questions_in_the_official_layout(
         f"{name}.png" for name in ("a", "b", "c", "d", "e", "broken")
     }
     assert "1 unusable: no annotated object" in done.stdout
-    assert [row["id"] for row in journal.read_lines(tmp_path / "unusable.jsonl")] == ["empty"]
+    assert [row["id"] for row in atomic.read_lines(tmp_path / "unusable.jsonl")] == ["empty"]
     card = (tmp_path / "dataset" / "README.md").read_text()
     assert "no annotated object | 1" in card
 
@@ -102,7 +102,7 @@ def test_with_both_verified_a_present_object_that_is_not_found_is_dropped(
 def test_voc_gives_questions_only_and_difficult_objects_are_neither_present_nor_absent(
     voc: Path, negbench: Build, tmp_path: Path
 ) -> None:
-    given = ["build", "--source", "voc", "--instances", voc, "--device", "cpu"]
+    given = ["generate", "--source", "voc", "--instances", voc, "--device", "cpu"]
     done = negbench(*given, "--out", tmp_path / "all")
     assert done.code == 0, done.stderr
     assert not (tmp_path / "all" / "dataset" / "retrieval.csv").exists()
@@ -129,7 +129,7 @@ def test_the_training_form_gives_three_captions_and_shuffled_questions(
 
 
 def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
-    done = negbench("build", "--scenes", "6", "--out", tmp_path, "--device", "cpu")
+    done = negbench("generate", "--scenes", "6", "--out", tmp_path, "--device", "cpu")
     assert done.code == 0, done.stderr
     items = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
     assert all((tmp_path / "dataset" / item.image).is_file() for item in items)
@@ -153,7 +153,7 @@ def _killed(arguments: list[str], count: int) -> int:
             write(self, data)
 
         journal.Journal._write = torn  # type: ignore[method-assign]
-        main_negbench(arguments)
+        cli.main(["negbench", *arguments])
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
@@ -230,7 +230,7 @@ def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_p
 def test_a_mistake_is_one_sentence_and_nothing_is_written(
     words: list[str], sentence: str, negbench: Build, tmp_path: Path
 ) -> None:
-    done = negbench("build", *words, "--out", tmp_path / "out")
+    done = negbench("generate", *words, "--out", tmp_path / "out")
     assert done.code == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -255,15 +255,15 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
 def test_a_damaged_list_is_one_sentence(content: str, sentence: str, negbench: Build, tmp_path: Path) -> None:
     (tmp_path / "instances.json").write_text(content)
     done = negbench(
-        "build", "--source", "coco", "--instances", tmp_path / "instances.json", "--out", tmp_path / "out"
+        "generate", "--source", "coco", "--instances", tmp_path / "instances.json", "--out", tmp_path / "out"
     )
     assert done.code == 2
     assert sentence in done.stderr
 
 
 def test_dry_run_prints_what_config_reads_back(negbench: Build, tmp_path: Path) -> None:
-    shown = negbench("build", "--preset", "paper", "--instances", "x.json", "--dry-run")
+    shown = negbench("generate", "--preset", "paper", "--instances", "x.json", "--dry-run")
     assert shown.code == 0
     assert "A photo of {object}" in shown.stdout
     (tmp_path / "again.yaml").write_text(shown.stdout)
-    assert negbench("build", "--config", tmp_path / "again.yaml", "--dry-run").stdout == shown.stdout
+    assert negbench("generate", "--config", tmp_path / "again.yaml", "--dry-run").stdout == shown.stdout

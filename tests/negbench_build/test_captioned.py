@@ -1,4 +1,4 @@
-"""A JSONL list of captioned images for `nein-negbench build`: what is read, what is refused in a sentence."""
+"""A JSONL list of captioned images for `nein negbench generate`: what is read, and what is refused how."""
 
 from __future__ import annotations
 
@@ -39,11 +39,14 @@ def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path: Path) -
 @pytest.mark.parametrize(
     "content, said",
     [
-        (b'{"image": "a.png", "captions": 5}', "line 1: captions must be a text or a list of texts, not 5"),
-        (b'{"image": "a.png"}\n{"image": ', "line 2 is not valid JSON"),
-        (b'{"caption": "A dog."}', "line 1 names no image; it needs one of: image, "),
-        (b"[1]", "line 1 names no image"),
-        (b'{"image": "\xff.png"}', "cannot be read"),
+        (
+            b'{"image": "a.png", "captions": 5}',
+            "line 1, has captions that must be a text or a list of texts, not 5",
+        ),
+        (b'{"image": "a.png"}\n{"image": ', "line 2, the last one, is cut short"),
+        (b'{"caption": "A dog."}', "line 1, names no image; it needs one of: image, "),
+        (b"[1]", "line 1, is not a JSON object"),
+        (b'{"image": "\xff.png"}', "line 1, is not UTF-8 text"),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_with_its_place(

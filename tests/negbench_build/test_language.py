@@ -118,7 +118,7 @@ def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswere
     server: Server, negbench: Callable[..., Any], coco: Path, tmp_path: Path
 ) -> None:
     given = [
-        "build", "--source", "captions", "--captions", coco / "captions.json", "--images", coco / "images",
+        "generate", "--source", "captions", "--captions", coco / "captions.json", "--images", coco / "images",
         "--concepts", "llm", "--paraphrase", "--affneg", "--llm.model", f"openai:{server.url}#eye-7b",
         "--llm.retries", "0", "--shard-size", "3", "--device", "cpu", "--out", tmp_path,
     ]  # fmt: skip

@@ -170,7 +170,7 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path: P
 @pytest.mark.slow
 def test_a_nano_editor_and_the_nano_detector_make_pairs(negbench: Callable[..., Any], tmp_path: Path) -> None:
     given = [
-        "build",
+        "generate",
         "--source",
         "pairs",
         "--scenes",

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nein.cli import main_negbench
+from nein import cli
 from tests.loopback import Reply, Server
 from tests.negbench_build.test_build import ROOT, contents
 from tests.negbench_build.test_language import polite
@@ -26,7 +26,7 @@ CONCURRENCY = 2
 
 def arguments(captions: Path, out: Path, server: Server) -> list[str]:
     return [
-        "build", "--source", "captions", "--captions", str(captions), "--form", "training",
+        "generate", "--source", "captions", "--captions", str(captions), "--form", "training",
         "--concepts", "llm", "--verify", "negatives", "--detector", "tests.rehearsal:score_005",
         "--paraphrase",
         "--llm.model", f"openai:{server.url}#eye-7b", "--llm.retries", "0",
@@ -67,7 +67,7 @@ def start(given: list[str]) -> Any:
 
     def child() -> None:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-        main_negbench(given)
+        cli.main(["negbench", *given])
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
@@ -80,7 +80,7 @@ def whole(captioned: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[di
     out, server, rule = tmp_path_factory.mktemp("whole"), Server(), Slow()
     server.rule = rule
     with pytest.raises(SystemExit) as ended:
-        main_negbench(arguments(captioned, out, server))
+        cli.main(["negbench", *arguments(captioned, out, server)])
     server.close()
     assert not ended.value.code
     found = contents(out)
@@ -127,7 +127,7 @@ def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions
     launcher += ["--dynamo_backend", "no", "--main_process_port", "29637"]
     done = subprocess.run(
         [
-            sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein.benchmarks.negbench",
+            sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein", "negbench",
             *arguments(captioned, tmp_path, server),
         ],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

@@ -10,8 +10,8 @@ from tests.test_startup import loaded_by
 @pytest.mark.parametrize(
     "call",
     [
-        "from nein.benchmarks.negbench.command import main; main(['build', '--help'])",
-        "from nein.benchmarks.negbench.command import main; main(['nano', '--help'])",
+        "from nein.cli import main; main(['negbench', 'generate', '--help'])",
+        "from train.contrast.study import main; main(['--help'])",
         "from train.finetune_clip import main; main(['--help'])",
     ],
 )

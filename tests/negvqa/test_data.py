@@ -132,8 +132,8 @@ def test_wrong_files_are_answered_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a folder"):
         questions.load(str(tmp_path))
     (tmp_path / "broken.jsonl").write_text('{"index": 1}\n{"index":')
-    with pytest.raises(UserError, match="line 2, is not JSON"):
-        list(questions.read_lines(tmp_path / "broken.jsonl"))
+    with pytest.raises(UserError, match="line 2, the last one, is cut short"):
+        questions.load(str(tmp_path / "broken.jsonl"))
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="holds no questions"):
         questions.load(str(tmp_path / "empty.jsonl"))

@@ -14,10 +14,10 @@ import pytest
 
 from metrics.choices.vlm import TransformersChoices
 from metrics.judges.base import Answer
-from nein.benchmarks.negvqa.folder import AnswerDir
-from nein.benchmarks.negvqa.run import answered
+from nein.benchmarks.negvqa import folder as files
 from nein.datasets.negvqa import questions as data
-from nein.engine import images, journal
+from nein.engine import images
+from nein.engine.folder import Folder
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import lines, records, run, write_questions
 
@@ -34,8 +34,9 @@ def ask(vlms: Path, questions: Path, out: Path, *more: object, formats: str = "c
     )  # fmt: skip
 
 
-def folder_of(out: Path) -> AnswerDir:
-    return AnswerDir(next(path.parent for path in out.glob("*/negvqa.json")))
+def folder_of(out: Path) -> Folder:
+    [folder] = files.find(out)
+    return folder
 
 
 def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
@@ -44,14 +45,14 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
     out = tmp_path / "out"
     assert ask(vlms, questions, out, formats="html,md,csv,tex,plots") == 0
     folder = folder_of(out)
-    answers, scores = lines(folder.answers), lines(folder.scores)
+    answers, scores = lines(files.answers(folder)), lines(files.scores(folder))
     assert [(row["id"], row["variant"]) for row in answers] == [
         (str(10 + n), variant) for n in range(12) for variant in ("original", "negated")
     ]
     assert len(scores) == 24 * 2 * 2
     assert all(len(row["logprobs"]) == 2 and not row["error"] for row in answers)
     # The headline figure again, from the canonical file alone.
-    summary = json.loads(folder.summary.read_text())
+    summary = json.loads(files.summary(folder).read_text())
     own = [
         row["value"] for row in scores
         if (row["scoring"], row["protocol"], row["variant"]) == ("logprob", "fixed", "negated")
@@ -87,10 +88,10 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
 ) -> None:
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    before = folder_of(out).answers.read_bytes()
+    before = files.answers(folder_of(out)).read_bytes()
     monkeypatch.setattr("metrics.choices.load", lambda *a, **k: pytest.fail("loaded again"))
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    assert folder_of(out).answers.read_bytes() == before
+    assert files.answers(folder_of(out)).read_bytes() == before
     where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
     assert run("report", out, *where) == 0
     assert (tmp_path / "again.csv").read_text() == (out / "report.csv").read_text()
@@ -101,18 +102,19 @@ def test_a_killed_run_goes_on_where_it_stopped_with_the_same_answers(
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert ask(vlms, questions, whole) == 0
-    append, count = journal.Journal.append, []
+    write, count = Folder.write, []
 
-    def once(self: journal.Journal, record: Any) -> None:
+    def once(self: Folder, *block: Any) -> None:
         if count:
             raise KeyboardInterrupt
         count.append(1)
-        append(self, record)
+        write(self, *block)
 
-    monkeypatch.setattr(journal.Journal, "append", once)
+    monkeypatch.setattr(Folder, "write", once)
     assert ask(vlms, questions, parts) == 130
     monkeypatch.undo()
-    assert len(answered(folder_of(parts))) == 8  # one block of four questions and their negations
+    [block] = (folder_of(parts).path / "answers").glob("*.jsonl")
+    assert len(lines(block)) == 8  # one block of four questions and their negations
     asked: list[int] = []
     answer = TransformersChoices.answer
 
@@ -132,11 +134,11 @@ def test_another_configuration_is_refused_by_name_until_overwritten(
 ) -> None:
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob", "--limit", 4) == 0
-    assert len(lines(folder_of(out).answers)) == 8
+    assert len(lines(files.answers(folder_of(out)))) == 8
     assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit") == 2
     assert "prompt paper, not vlmevalkit" in capsys.readouterr().err
     assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--overwrite") == 0
-    assert len(lines(folder_of(out).answers)) == 24
+    assert len(lines(files.answers(folder_of(out)))) == 24
     assert (
         ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--protocol", "paper")
         == 0
@@ -150,12 +152,12 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
     (questions.parent / "p2.png").write_bytes(b"no picture")
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    answers = lines(folder_of(out).answers)
+    answers = lines(files.answers(folder_of(out)))
     assert [row["id"] for row in answers if row["error"]] == [
         str(n) for n in (12, 12, 13, 13, 14, 14, 15, 15)
     ]
     assert all(row["error"].startswith("no picture") for row in answers if row["error"])
-    summary = json.loads(folder_of(out).summary.read_text())
+    summary = json.loads(files.summary(folder_of(out)).read_text())
     entry = next(e for e in summary["accuracy"] if e["category"] == "Average" and e["protocol"] == "fixed")
     assert (entry["n"], entry["n_unscored"]) == (8, 4)
     # Once the pictures are there, the same command asks for them only.
@@ -163,7 +165,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
     for name in ("p1.png", "p2.png"):
         shutil.copy(fresh.parent / name, questions.parent / name)
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    assert not any(row["error"] for row in lines(folder_of(out).answers))
+    assert not any(row["error"] for row in lines(files.answers(folder_of(out))))
 
 
 @pytest.mark.parametrize(
@@ -280,8 +282,11 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vl
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert ask(vlms, file, tmp_path / "out", "--scoring", "logprob") == 0
-    assert {row["source"] for row in lines(folder_of(tmp_path / "out").answers)} == {"x/p.png", "y/p.png"}
-    summary = json.loads(folder_of(tmp_path / "out").summary.read_text())
+    assert {row["source"] for row in lines(files.answers(folder_of(tmp_path / "out")))} == {
+        "x/p.png",
+        "y/p.png",
+    }
+    summary = json.loads(files.summary(folder_of(tmp_path / "out")).read_text())
     average = next(e for e in summary["accuracy"] if e["category"] == "Average")
     assert (average["n"], average["clusters"]) == (4, 2)
     inside = data.load(str(file)).items[0].source
@@ -323,5 +328,5 @@ def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> N
 def test_help_is_quick_and_names_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
-    for word in ("--scoring", "--prompt", "openai:URL#MODEL", "nein-negvqa report"):
+    for word in ("--scoring", "--prompt", "openai:URL#MODEL", "nein negvqa report"):
         assert word in shown

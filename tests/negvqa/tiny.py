@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nein.cli import main_negvqa
+from nein import cli
 from nein.engine import images
 from tests.metrics.tiny import picture, seeded, tokenizer
 
@@ -92,9 +92,9 @@ def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> P
 
 
 def run(*arguments: object) -> int:
-    """Exit code of `nein-negvqa ARGUMENTS`."""
+    """Exit code of `nein negvqa ARGUMENTS`."""
     with pytest.raises(SystemExit) as ended:
-        main_negvqa([str(argument) for argument in arguments])
+        cli.main(["negvqa", *map(str, arguments)])
     return int(ended.value.code or 0)
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from nein.cli import main_negvqa
+from nein import cli
 from nein.datasets.negvqa import questions
 from tests.loopback import HANG_UP, Reply, Server, say
 from tests.negvqa_build.conftest import lines, rows
@@ -22,7 +22,7 @@ from tests.test_startup import loaded_by
 
 def run(*arguments: Any, code: int = 0) -> None:
     with pytest.raises(SystemExit) as end:
-        main_negvqa([str(argument) for argument in arguments])
+        cli.main(["negvqa", *map(str, arguments)])
     assert end.value.code == code
 
 
@@ -46,7 +46,7 @@ def good(body: dict[str, Any], _: int = 0) -> Reply:
 def arguments(server: Server, choices: Path, tmp_path: Path) -> list[str]:
     server.rule = good
     model = f"openai:{server.url}#eye-7b"
-    return ["build", "--source", str(choices), "--out", str(tmp_path / "out"), "--negator", "llm",
+    return ["generate", "--source", str(choices), "--out", str(tmp_path / "out"), "--negator", "llm",
             "--llm.model", model, "--llm.retries", "0", "--llm.timeout", "5"]  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def _die(arguments: list[str], mark: str) -> None:
 
     journal.Journal._write = journaled  # type: ignore[method-assign]
     atomic.write_bytes, atomic.writing = written, opened
-    main_negvqa(arguments)
+    cli.main(["negvqa", *arguments])
 
 
 def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
@@ -181,7 +181,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
     records[4]["question"] = "Why is there a cat?"
     records[5]["answer"] = "Z"
     choices.write_text("".join(json.dumps(record) + "\n" for record in records))
-    run("build", "--source", choices, "--out", tmp_path / "out")
+    run("generate", "--source", choices, "--out", tmp_path / "out")
     assert "21 of 24 questions negated" in capsys.readouterr().out
     found = {r["index"]: r for r in lines(tmp_path / "out" / "records.jsonl")}
     assert [found[k]["state"] for k in ("2", "3", "4", "5")] == ["negated", "refused", "refused", "unusable"]
@@ -194,7 +194,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
 def test_another_configuration_does_not_mix_with_what_is_there(
     choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = ["build", "--source", choices, "--out", tmp_path / "out"]
+    base = ["generate", "--source", choices, "--out", tmp_path / "out"]
     run(*base)
     before = contents(tmp_path / "out")
     run(*base, "--seed", 7, code=2)
@@ -220,20 +220,20 @@ def test_another_configuration_does_not_mix_with_what_is_there(
 def test_a_mistake_is_one_sentence(
     choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], sentence: str
 ) -> None:
-    run("build", "--source", choices, "--out", tmp_path / "out", *more, code=2)
+    run("generate", "--source", choices, "--out", tmp_path / "out", *more, code=2)
     said = capsys.readouterr().err
     assert sentence in said
     assert "Traceback" not in said
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", ["'build', '--help'", "'build', '--dry-run'", "'check', '--help'"])
+@pytest.mark.parametrize("arguments", ["generate --help", "generate --dry-run", "check --help"])
 def test_help_and_a_dry_run_load_nothing_heavy(arguments: str) -> None:
     code = (
         "import contextlib, io\n"
-        "from nein.cli import main_negvqa\n"
+        "from nein import cli\n"
         "with contextlib.redirect_stdout(io.StringIO()) as said:\n"
-        f"    try: main_negvqa([{arguments}])\n"
+        f"    try: cli.main(['negvqa', *{arguments.split()}])\n"
         "    except SystemExit as end: assert not end.code\n"
         "assert said.getvalue()"
     )

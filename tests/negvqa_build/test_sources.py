@@ -99,7 +99,7 @@ def test_a_file_that_is_none_ends_in_one_sentence(choices: Path, tmp_path: Path)
     with pytest.raises(UserError, match="is not a folder"):
         load(str(choices), pictures=str(tmp_path / "nowhere"))
     choices.write_text('{"index": 1}\n{broken\n')
-    with pytest.raises(UserError, match="line 2, is not JSON"):
+    with pytest.raises(UserError, match="line 2, is not valid JSON"):
         load(str(choices))
     choices.write_text("")
     with pytest.raises(UserError, match="no usable question"):

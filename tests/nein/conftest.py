@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.cli import main_eval
+from nein import cli
 from nein.engine.images import write_png
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
 
@@ -73,12 +73,12 @@ class Outcome:
 
 @pytest.fixture
 def evaluate(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs `nein-eval ARGS` inside this process."""
+    """Runs `nein eval ARGS` inside this process."""
 
     def run(*args: object) -> Outcome:
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
-            main_eval([str(part) for part in args])
+            cli.main(["eval", *map(str, args)])
         printed = capsys.readouterr()
         return Outcome(int(caught.value.code or 0), printed.out, printed.err)
 

@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from nein.cli import main_eval
+from nein import cli
 from nein.engine import images, journal
 
 
@@ -45,7 +45,7 @@ def main() -> None:
 
     journal.Journal._write = journaled  # type: ignore[method-assign]
     images.write_png = painted
-    main_eval(sys.argv[4:])
+    cli.main(["eval", *sys.argv[4:]])
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nein import cli
 from nein.benchmarks.nein.reporting import collect, judge_tables
 from nein.benchmarks.nein.reporting.command import main_report
-from nein.cli import main_calibrate
 from nein.engine import atomic, journal
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
@@ -53,8 +54,8 @@ def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world: 
 
     dataset = loading.load(str(world))
     cases = known_presence.sources(dataset)
-    pictures, categories = known_presence.read_instances(world / "instances.json", world)
-    cases += known_presence.instances(pictures, categories, seed=0)
+    annotations = known_presence.read_instances(world / "instances.json", world)
+    cases += known_presence.instances(annotations, seed=0)
     assert {case.set for case in cases} == {"sources", "instances"}
     for case in cases:
         inside = known[case.picture().tobytes()]
@@ -64,16 +65,14 @@ def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world: 
     counts = known_presence.counts(cases)
     assert counts["sources"][1] > 100
     assert min(counts["instances"]) > 100
-    again = known_presence.instances(pictures, categories, seed=0)
+    again = known_presence.instances(annotations, seed=0)
     assert [case.words for case in again] == [case.words for case in cases if case.set == "instances"]
-    assert [c.words for c in known_presence.instances(pictures, categories, seed=1)] != [
-        c.words for c in again
-    ]
+    assert [c.words for c in known_presence.instances(annotations, seed=1)] != [c.words for c in again]
 
 
 def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> None:
-    pictures, _ = known_presence.read_instances(world / "instances.json", world)
-    cases = known_presence.pasted(pictures[:20], seed=0)
+    annotations = known_presence.read_instances(world / "instances.json", world)
+    cases = known_presence.pasted(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
     assert cases
     for with_object, without in zip(cases[::2], cases[1::2], strict=True):
         assert with_object.words[0].present
@@ -91,18 +90,15 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> Non
 
 def test_a_crowd_is_there_but_is_never_cut_out(world: Path, tmp_path: Path) -> None:
     content = json.loads((world / "instances.json").read_text())
-    before, categories = known_presence.read_instances(world / "instances.json", world)
+    before = known_presence.read_instances(world / "instances.json", world)
     for note in content["annotations"]:
         note["iscrowd"] = 1
     (tmp_path / "instances.json").write_text(json.dumps(content))
-    after, _ = known_presence.read_instances(tmp_path / "instances.json", world)
-    assert [picture.categories for picture in after] == [picture.categories for picture in before]
-    assert (
-        known_presence.instances(after, categories, 0)[0].words
-        == known_presence.instances(before, categories, 0)[0].words
-    )
-    assert known_presence.pasted(before[:20], seed=0)
-    assert known_presence.pasted(after[:20], seed=0) == []
+    after = known_presence.read_instances(tmp_path / "instances.json", world)
+    assert [p.categories for p in after.pictures] == [p.categories for p in before.pictures]
+    assert known_presence.instances(after, 0)[0].words == known_presence.instances(before, 0)[0].words
+    assert known_presence.pasted(before, seed=0)
+    assert known_presence.pasted(after, seed=0) == []
 
 
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
@@ -132,7 +128,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
                     "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
     assert done.code == 0, done.stderr
     with pytest.raises(SystemExit) as ended:
-        main_calibrate([str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
+        cli.main(["calibrate", str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
     assert ended.value.code == 0
     [calibration] = judge_tables.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
@@ -202,7 +198,7 @@ def test_calibration_goes_on_where_it_was_killed(
     scored_run(world, tmp_path / "out", evaluate)
     line = [str(tmp_path / "out"), "--limit", "12", "--batch-size", "4", "--device", "cpu"]
     with pytest.raises(SystemExit) as ended:
-        main_calibrate([*line, "--out", str(tmp_path / "whole")])
+        cli.main(["calibrate", *line, "--out", str(tmp_path / "whole")])
     assert ended.value.code == 0
     append, seen = journal.Journal.append, 0
 
@@ -216,10 +212,10 @@ def test_calibration_goes_on_where_it_was_killed(
     with monkeypatch.context() as patch:
         patch.setattr(journal.Journal, "append", killed)
         with pytest.raises(SystemExit) as ended:
-            main_calibrate([*line, "--out", str(tmp_path / "cut")])
+            cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
         assert ended.value.code == 130
     with pytest.raises(SystemExit):
-        main_calibrate([*line, "--out", str(tmp_path / "cut")])
+        cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
     whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*.json*")}
     assert len(whole) == 4
     assert {p.name: p.read_bytes() for p in (tmp_path / "cut").glob("*.json*")} == whole
@@ -235,7 +231,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     out = tmp_path / "out"
     scored_run(world, out, evaluate)
     with pytest.raises(SystemExit):
-        main_calibrate([str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
+        cli.main(["calibrate", str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
     [run] = collect.load([out])[0]
     [found] = judge_tables.load([out / "calibration"], explicit=True)
     by_metric = {line["metric"]: line for line in judge_tables.corrected_table([run], [found]).data}
@@ -253,7 +249,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
         (["--sets", "paste"], "did you mean 'pasted'?"),
         (["--limit", "1"], "at least 2 and 1 are needed"),
         (["--judge", "llava"], "must be vqa=REFERENCE or ovd=REFERENCE"),
-        (["--instances", "FOLDER/val.json"], "is not a COCO instance file"),
+        (["--instances", "FOLDER/val.json"], "is no COCO file"),
         (["--instances", "FOLDER/none.json"], "does not exist"),
     ],
 )
@@ -264,8 +260,16 @@ def test_mistakes_are_one_sentence(
     scored_run(world, tmp_path / "out", evaluate)
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main_calibrate(
-            [str(tmp_path / "out"), "--device", "cpu", *(a.replace("FOLDER", str(world)) for a in arguments)]
+        cli.main(
+            [
+                "calibrate",
+                *[
+                    str(tmp_path / "out"),
+                    "--device",
+                    "cpu",
+                    *(a.replace("FOLDER", str(world)) for a in arguments),
+                ],
+            ]
         )
     assert ended.value.code == 2
     error = capsys.readouterr().err
@@ -276,8 +280,9 @@ def test_mistakes_are_one_sentence(
 def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
     scored_run(world, tmp_path / "out", evaluate)
     with pytest.raises(SystemExit):
-        main_calibrate(
+        cli.main(
             [
+                "calibrate",
                 str(tmp_path / "out"),
                 "--limit",
                 "6",

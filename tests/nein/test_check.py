@@ -11,7 +11,7 @@ import pytest
 from editors import EditRequest, EditResult
 from editors.basic import Identity, Solid
 from metrics.judges.base import Answer
-from nein.cli import main_check
+from nein import cli
 from nein.judges.checks.editors import check_editor
 from nein.judges.checks.judges import check_judge
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
@@ -121,7 +121,7 @@ def test_judges_that_break_it_are_found_out() -> None:
 
 def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
-        main_check(list(arguments))
+        cli.main(["check", *list(arguments)])
     return int(ended.value.code or 0)
 
 

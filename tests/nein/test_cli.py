@@ -12,7 +12,7 @@ from nein import cli
 
 def data(*argv: object) -> int:
     with pytest.raises(SystemExit) as caught:
-        cli.main_data([str(part) for part in argv])
+        cli.main(["data", *map(str, argv)])
     return int(caught.value.code or 0)
 
 
@@ -42,8 +42,8 @@ def test_nein_data_check_finds_a_truncated_picture_only_in_full(
 
 def test_help_lists_every_option_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from nein.cli import main_eval\n"
-        "try: main_eval(['--help'])\n"
+        "import sys; from nein import cli\n"
+        "try: cli.main(['eval', '--help'])\n"
         "except SystemExit as e: assert e.code == 0\n"
         "print({'torch', 'PIL', 'transformers', 'diffusers', 'scipy', 'numpy', 'spacy'} & set(sys.modules))"
     )
@@ -55,7 +55,7 @@ def test_help_lists_every_option_and_imports_nothing_heavy() -> None:
 
 def test_a_closed_pipe_is_no_traceback() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m nein --dry-run | head -1",
+        f"{sys.executable} -m nein eval --dry-run | head -1",
         shell=True,
         capture_output=True,
         text=True,
@@ -70,7 +70,7 @@ def test_a_full_disk_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         raise OSError(28, "No space left on device", "/somewhere/images/a.png")
 
     with pytest.raises(SystemExit) as caught:
-        cli._finish(full)
+        cli.finish(full)
     assert caught.value.code == 2
     assert "The disk is full (/somewhere/images/a.png)" in capsys.readouterr().err
 
@@ -80,6 +80,6 @@ def test_control_c_ends_with_130_and_a_hint(capsys: pytest.CaptureFixture[str]) 
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as caught:
-        cli._finish(interrupted)
+        cli.finish(interrupted)
     assert caught.value.code == 130
     assert "run the same command again to go on" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`nein-convert` as a command: what it prints, what it refuses, and that its folder runs in an evaluation."""
+"""`nein convert` as a command: what it prints, what it refuses, and that its folder runs in an evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.cli import main_convert
+from nein import cli
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
     def run(*argv: object) -> tuple[int, str, str]:
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
-            main_convert([str(part) for part in argv])
+            cli.main(["convert", *map(str, argv)])
         printed = capsys.readouterr()
         return int(caught.value.code or 0), printed.out, printed.err
 
@@ -27,8 +27,8 @@ def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
 
 def test_help_is_immediate_and_names_the_options() -> None:
     code = (
-        "import sys; from nein.cli import main_convert\n"
-        "try: main_convert(['--help'])\n"
+        "import sys; from nein import cli\n"
+        "try: cli.main(['convert', '--help'])\n"
         "except SystemExit as e: assert e.code == 0\n"
         "print({'torch', 'PIL', 'transformers', 'diffusers', 'numpy'} & set(sys.modules))"
     )
@@ -67,7 +67,7 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--steps", 2)
     done = evaluate("--editor", tmp_path / "last.ckpt", *common, "--out", tmp_path / "no")
     assert done.code == 2
-    assert "nein-convert last.ckpt FOLDER --ema" in done.stderr
+    assert "nein convert last.ckpt FOLDER --ema" in done.stderr
     done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
     assert done.code == 0, done.stderr
     manifest = json.loads(next((tmp_path / "runs").glob("ip2p-out-*/negative/manifest.json")).read_text())

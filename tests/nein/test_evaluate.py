@@ -332,10 +332,10 @@ def test_a_terminated_run_ends_cleanly_and_goes_on(
     data, out = make_data(6, 5), tmp_path / "out"
     options = ["--editor", "identity", *base(data, out, "--control", "none")]
     slow = (
-        "import sys, time; from editors.basic import Identity; from nein.cli import main_eval\n"
+        "import sys, time; from editors.basic import Identity; from nein import cli\n"
         "edit = Identity.edit\n"
         "Identity.edit = lambda self, requests: (time.sleep(0.3), edit(self, requests))[1]\n"
-        "main_eval(sys.argv[1:])"
+        "cli.main(['eval', *sys.argv[1:]])"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", slow, *map(str, options)],

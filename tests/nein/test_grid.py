@@ -1,4 +1,4 @@
-"""`nein-grid`: what it reads, which samples it takes, and that the pictures are where they belong."""
+"""`nein grid`: what it reads, which samples it takes, and that the pictures are where they belong."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nein.benchmarks.nein.plan import Plan
 from nein.datasets.nein.samples import Dataset
-from nein.engine import blocks, journal
+from nein.engine import journal
 from nein.engine.cache import FeatureCache, scope_of
 
 
@@ -41,34 +42,18 @@ def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
         log.append({"value": float("nan")})
 
 
-def plan(n: int, selected: tuple[int, ...], size: int) -> blocks.Plan:
-    return blocks.Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
+def made(n: int, selected: tuple[int, ...], size: int) -> Plan:
+    return Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
 
 
 def test_blocks_do_not_depend_on_the_selection() -> None:
-    whole, part = plan(10, tuple(range(10)), 4), plan(10, (1, 5), 4)
+    whole, part = made(10, tuple(range(10)), 4), made(10, (1, 5), 4)
     assert whole.blocks == [0, 1, 2]
     assert part.blocks == [0, 1]
     assert [part.members(b) for b in part.blocks] == [whole.members(b) for b in (0, 1)]
     assert whole.members(2) == [8, 9]
     assert part.selection() == [1, 5]
     assert part.all_members() == list(range(8))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_shares_are_disjoint_and_complete(size: int) -> None:
-    items = list(range(5))
-    shares = [blocks.share(items, rank, size) for rank in range(size)]
-    assert sorted(item for own in shares for item in own) == items
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_prefetch_keeps_order_and_raises_in_its_place() -> None:
-    assert list(blocks.prefetch(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
-    numbers = blocks.prefetch(lambda n: 1 // (3 - n), range(6))
-    assert [next(numbers)[0] for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ZeroDivisionError):
-        next(numbers)
 
 
 def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(
     found = [c.asked for c in choose("--editor", "all", "--preset", "paper", "--data", "x")]
     assert [name for name in found if name != "zone"] == ["ip2p", "magicbrush", "hqedit", "identity"]
     assert "leaves out instructdiffusion: its checkpoint is on no hub" in caplog.text
-    assert "nein-convert" in caplog.text
-    with pytest.raises(UserError, match=r"'instructdiffusion' needs a checkpoint of yours: .*nein-convert"):
+    assert "nein convert" in caplog.text
+    with pytest.raises(UserError, match=r"'instructdiffusion' needs a checkpoint of yours: .*nein convert"):
         choose("--editor", "instructdiffusion", "--preset", "paper", "--data", "x")
 
 

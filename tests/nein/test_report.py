@@ -10,7 +10,7 @@ import pytest
 from metrics import METRICS
 from nein.benchmarks.nein import paper_numbers, report, results_table
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.wording import templates
 
@@ -45,13 +45,13 @@ def write_run(
         }
         for i in range(n)
     ]
-    journal.write_lines(run.path / "edits.jsonl", iter(edits))
+    atomic.write_lines(run.path / "edits.jsonl", iter(edits))
     rows = [
         {"id": f"s{i}", "metric": m, "value": v, "reason": "" if v is not None else "no answer", "detail": {}}
         for m, column in scores.items()
         for i, v in enumerate(column)
     ]
-    journal.write_lines(run.path / "scores.jsonl", iter(rows))
+    atomic.write_lines(run.path / "scores.jsonl", iter(rows))
     atomic.write_json(run.path / "corpus.json", {"fid": fid} if fid else {})
     return run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.cli import main_eval
+from nein import cli
 from tests.editors.tiny import build_pipeline
 from tests.nein.conftest import Outcome, write_data
 
@@ -68,7 +68,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     root = tmp_path_factory.mktemp("whole")
     data, out = write_data(root / "data", 4, 2), root / "out"
     with pytest.raises(SystemExit) as caught:
-        main_eval(arguments(data, out))
+        cli.main(["eval", *arguments(data, out)])
     assert caught.value.code == 0
     found = contents(out)
     assert len([name for name in found if name.endswith("scores.jsonl")]) == 2
@@ -152,7 +152,7 @@ def launch(data: Path, out: Path, command: Command, port: int) -> subprocess.Com
         "1",
     )
     options = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", port)
-    return command("-m", "nein", *arguments(data, out), script=(*launcher, *options))
+    return command("-m", "nein", "eval", *arguments(data, out), script=(*launcher, *options))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metrics import METRICS
-from nein.cli import main_eval
+from nein import cli
 from nein.engine import journal
 from tests.editors.tiny import build_pipeline
 from tests.metrics import tiny
@@ -86,7 +86,7 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
 
 def test_the_manifest_says_which_models_were_used(options: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        main_eval([*options, "--limit", "1", "--control", "none", "--out", str(tmp_path)])
+        cli.main(["eval", *options, "--limit", "1", "--control", "none", "--out", str(tmp_path)])
     manifests = [json.loads(path.read_text()) for path in tmp_path.glob("*/negative/manifest.json")]
     for manifest in manifests:
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}

@@ -109,8 +109,8 @@ def write_run(
             reason = "" if value is not None else f"not edited: {edit['error']}" if not good else "no answer"
             scores.append({"id": row["NeIn"], "metric": metric, "value": value, "reason": reason,
                            "detail": _detail(metric, index, value, answer) if good else {}})  # fmt: skip
-    journal.write_lines(run.path / "edits.jsonl", iter(edits))
-    journal.write_lines(run.path / "scores.jsonl", iter(scores))
+    atomic.write_lines(run.path / "edits.jsonl", iter(edits))
+    atomic.write_lines(run.path / "scores.jsonl", iter(scores))
     with journal.Journal(run.journals, "edits", 0) as lines:
         lines.append({"block": 0, "edits": edits, "seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}})
     corpus: dict[str, Any] = {}

@@ -6,27 +6,24 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nein import cli
 from nein.benchmarks.nein.reporting import page as pages
 from nein.benchmarks.nein.reporting import sample_browser, tables
 from nein.benchmarks.nein.reporting.command import main_report as report
 from nein.benchmarks.nein.reporting.costs import peak_of
 from nein.benchmarks.nein.reporting.sections import Table
-from nein.cli import main_compare, main_report
 from nein.engine.errors import UserError
 from tests.reporting import made
 from tests.reporting.conftest import MARKUP
 
 
-def said(
-    capsys: pytest.CaptureFixture[str], command: Callable[..., object], *arguments: object
-) -> tuple[int, str, str]:
+def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
-        command([str(a) for a in arguments])
+        cli.main([str(word) for word in words])
     done = capsys.readouterr()
     return int(ended.value.code or 0), done.out, done.err
 
@@ -144,27 +141,27 @@ def test_known_devices_are_found_by_the_longest_name() -> None:
 
 
 def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = said(capsys, main_compare, out, "--metrics", "l1,removal_vqa", "--format", "csv")
+    code, text, _ = said(capsys, "compare", out, "--metrics", "l1,removal_vqa", "--format", "csv")
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["metric"] for row in rows] == ["l1", "removal_vqa"]
     assert all(float(row["p_holm"]) >= float(row["p"]) for row in rows)
-    code, text, _ = said(capsys, main_compare, out, "--track", "all", "--metrics", "l1")
+    code, text, _ = said(capsys, "compare", out, "--track", "all", "--metrics", "l1")
     assert code == 0
     assert text.count("| L1 ↓") == 3  # three pairs of three runs
     assert "## Coverage" in text
 
 
 def test_mistakes_are_one_sentence(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases: list[tuple[Callable[..., object], list[object], str]] = [
-        (main_report, [tmp_path / "none"], "holds no run"),
-        (main_report, [out, "-o", tmp_path], "is a folder"),
-        (main_report, [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
-        (main_report, [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
-        (main_report, [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "must be 0 or above"),
-        (main_report, [out, "-o", tmp_path / "x.html", "--data", tmp_path / "no"], "There is no data folder"),
-        (main_compare, [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
-        (main_compare, [out, "--metrics", "removal"], "did you mean 'removal_"),
+    cases: list[tuple[str, list[object], str]] = [
+        ("report", [tmp_path / "none"], "holds no run"),
+        ("report", [out, "-o", tmp_path], "is a folder"),
+        ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
+        ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
+        ("report", [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "must be 0 or above"),
+        ("report", [out, "-o", tmp_path / "x.html", "--data", tmp_path / "no"], "There is no data folder"),
+        ("compare", [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
+        ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),
     ]
     for command, arguments, expected in cases:
         code, _, error = said(capsys, command, *arguments)
@@ -192,10 +189,10 @@ def test_runs_on_different_data_and_unfinished_runs_are_not_mixed(
 def test_help_loads_nothing_heavy(command: str) -> None:
     code = (
         "import sys\nfrom nein import cli\n"
-        f"try: cli.main_{command}(['--help'])\nexcept SystemExit: pass\n"
+        f"try: cli.main(['{command}', '--help'])\nexcept SystemExit: pass\n"
         "print({'torch', 'PIL', 'matplotlib', 'transformers', 'spacy', 'scipy'} & set(sys.modules), "
         "file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "set()"
-    assert f"nein-{command}" in done.stdout
+    assert f"nein {command}" in done.stdout

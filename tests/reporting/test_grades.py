@@ -17,7 +17,7 @@ from tests.reporting import made
 
 @pytest.fixture(scope="module")
 def grade(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `nein-negvqa --model judge` writes for a judge that always says B."""
+    """What `nein negvqa --model judge` writes for a judge that always says B."""
     root = tmp_path_factory.mktemp("grade")
     questions = write_questions(root)
     assert run("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters",

@@ -71,7 +71,7 @@ def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
         f"{facts['processes']} process(es).",
         "",
         *([NANO, ""] if "nano" in (about["captions"], about["questions"]) else []),
-        "Evaluate: `nein-negbench eval --model FOLDER`.",
+        "Evaluate: `nein negbench eval --model FOLDER`.",
         "",
         "| option | value |",
         "|---|---|",

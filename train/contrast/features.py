@@ -17,12 +17,12 @@ from safetensors.numpy import save
 
 from nein.datasets.negbench.media import Files
 from nein.datasets.negbench.records import Media
-from nein.engine import atomic
-from nein.engine.blocks import one_thread, prefetch
+from nein.engine import atomic, user_cache
 from nein.engine.compact import Numbers, key_of
+from nein.engine.executors import one_thread, read_ahead
 from nein.engine.images import ImageError
 from nein.engine.world import World
-from nein.nano.data import cache_root, world_version
+from nein.nano.data import world_version
 from train.contrast.data import Corpus
 from train.contrast.table import mapped
 
@@ -40,7 +40,7 @@ class Features:
 
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
         self._corpus, self._dual = corpus, dual
-        self._folder = (folder or cache_root() / "clip-features") / dual.fingerprint
+        self._folder = (folder or user_cache.root() / "clip-features") / dual.fingerprint
         self._numbers = Numbers()
         self._paths: list[Path] = []
         self.bad: dict[int, str] = {}
@@ -63,7 +63,7 @@ class Features:
         before = torch.get_num_threads()
         # On a CPU a block is computed on one thread, and several at once, as everywhere.
         threads = world.workers(next(self._dual.model.parameters()).device.type)
-        for _ in prefetch(lambda n: self._compute(own[n], self._paths[n]), own, threads - 1, one_thread):
+        for _ in read_ahead(lambda n: self._compute(own[n], self._paths[n]), own, threads - 1, one_thread):
             pass
         torch.set_num_threads(before)
         world.barrier()

@@ -1,4 +1,4 @@
-"""`nein-negbench nano`: the whole study on the miniature world, in one command and without a network.
+"""`nein negbench nano`: the whole study on the miniature world, in one command and without a network.
 
 1. The text that the shipped CLIP learned from is searched for negation.
 2. The CLIP is fine-tuned on drawn NegCap and NegMCQ, at several values of alpha.
@@ -21,9 +21,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nein.config.commands import Command
 from nein.engine import atomic
 
-PROG = "nein-negbench nano"
+PROG = "nein negbench nano"
+#: An entry point of the group `nein.commands` (pyproject.toml) makes it `nein negbench nano`.
+COMMAND = Command(
+    "the whole study on drawn scenes: measure, fine-tune, trade-off", "train.contrast.study:main"
+)
 ALPHAS = ("0", "0.5", "0.9", "0.99", "1")
 SCENES = 600
 #: Words that deny: what an affirmative text must not contain.
@@ -35,7 +40,7 @@ NEGATION = re.compile(
 
 
 def main(argv: Sequence[str]) -> None:
-    """`nein-negbench nano ARGV`."""
+    """`nein negbench nano ARGV`."""
     parser = argparse.ArgumentParser(
         prog=PROG,
         description="Measure the nano CLIP on negated captions, fine-tune it, and measure it again.",

@@ -1,6 +1,6 @@
 """What a sweep over alpha ends in: recall against accuracy, as a table, a CSV file and a plot.
 
-    OUT/evaluation/          runs of nein-negbench eval: the base and every alpha
+    OUT/evaluation/          runs of nein negbench eval: the base and every alpha
     OUT/tradeoff.md, .csv, .png
 
 The paper has such a table: more weight on the contrastive loss keeps retrieval, more on the questions raises
@@ -23,7 +23,7 @@ from nein.benchmarks.negbench.folder import EvalDir, find
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.world import World
 from nein.statistics.estimates import Estimate
@@ -78,7 +78,7 @@ def write(rows: Sequence[Row], out: Path) -> str:
 def evaluate(
     config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None, world: World | None = None
 ) -> list[Row]:
-    """Runs nein-negbench eval on the base and every model, on `--evaluate`."""
+    """Runs nein negbench eval on the base and every model, on `--evaluate`."""
     names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
     for alpha, folder in zip(config.alphas, folders, strict=True):
         names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)
@@ -198,13 +198,13 @@ def plot(rows: Sequence[Row]) -> Any:
 
 def credits_of(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
     """(credit by question, picture by question) of a model's multiple choice."""
-    lines = journal.read_lines(row.folder.samples(f"{row.summary['dataset']}/{MCQ}", TEMPLATED))
+    lines = atomic.read_lines(row.folder.samples(f"{row.summary['dataset']}/{MCQ}", TEMPLATED))
     return {line["id"]: line["credit"] for line in lines}, {line["id"]: line["source"] for line in lines}
 
 
 def caption_gaps(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
     """(recall@1 with the original minus with the negated caption, picture) by caption, text to image."""
-    lines = journal.read_lines(row.folder.samples(f"{row.summary['dataset']}/{RETRIEVAL}", TEMPLATED))
+    lines = atomic.read_lines(row.folder.samples(f"{row.summary['dataset']}/{RETRIEVAL}", TEMPLATED))
     own = [line for line in lines if line["direction"] == TEXT_TO_IMAGE]
     found = {kind: {x["id"]: x["recall@1"] for x in own if x["kind"] == kind} for kind in (ORIGINAL, NEGATED)}
     gaps: dict[str, float | None] = {}

@@ -28,9 +28,8 @@ from nein.datasets.negbench.records import (
     check_questions,
 )
 from nein.datasets.negbench.rows import Records, parse
-from nein.engine import atomic
+from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
-from nein.nano.data import cache_root
 
 FORMAT = 1
 Record = TypeVar("Record", RetrievalItem, Question)
@@ -58,7 +57,7 @@ class Table(Sequence[Record], Generic[Record]):
             raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
         stamp = [FORMAT, str(path.resolve()), found.st_size, found.st_mtime_ns, limit, self.needed]
         name = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:24]
-        kept = cache_root() / "tables" / f"{name}.safetensors"
+        kept = user_cache.root() / "tables" / f"{name}.safetensors"
         atomic.make_folder(kept.parent)
         with FileLock(kept.with_suffix(".lock")):  # of several processes one looks through the file
             if not kept.is_file():

@@ -138,7 +138,7 @@ def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
         "pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(FOLDER, safety_checker=None)",
         "```",
         "",
-        "Evaluate: `nein-eval --editor FOLDER`.",
+        "Evaluate: `nein eval --editor FOLDER`.",
         "",
         "| option | value |",
         "|---|---|",

@@ -27,12 +27,11 @@ from tqdm import tqdm
 
 from nein.benchmarks.nein.runs import identity_hash
 from nein.datasets.nein.samples import Problems
-from nein.engine import atomic
-from nein.engine.blocks import prefetch, share
+from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
+from nein.engine.executors import read_ahead, share
 from nein.engine.images import ImageError
 from nein.engine.world import World
-from nein.nano.data import cache_root
 from train.instruct.encoder import Encoder
 from train.instruct.options import TuneConfig
 from train.instruct.pairs import Pairs, prepare
@@ -70,7 +69,7 @@ class Features:
             "pairs": hashlib.sha256(json.dumps(used).encode()).hexdigest(),
             "texts": hashlib.sha256(json.dumps(self._texts).encode()).hexdigest(),
         }
-        root = Path(config.features) if config.features else cache_root() / "features"
+        root = Path(config.features) if config.features else user_cache.root() / "features"
         self.folder = root / identity_hash(facts)
         self._lock = threading.Lock()
 
@@ -90,7 +89,7 @@ class Features:
         with tqdm(
             total=len(mine) * self._size, desc="features", unit="pair", disable=not (world.is_main and mine)
         ) as bar:
-            for number, (pictures, metadata) in prefetch(self._read, mine, self._config.workers):
+            for number, (pictures, metadata) in read_ahead(self._read, mine, self._config.workers):
                 tensors = self._encode(pictures, encoder)
                 faults += [f"{name}: {reason}" for name, reason in metadata["unreadable"].items()]
                 _write(self._picture_file(number), tensors, metadata)

@@ -27,11 +27,11 @@ from nein import statistics
 from nein.benchmarks.nein import config as evaluation
 from nein.benchmarks.nein import grid
 from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, validate_images
 from nein.engine import atomic, world
-from nein.engine.blocks import Plan
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
@@ -270,9 +270,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/finetune-report"), help="folder of the report")
     parser.add_argument(
-        "--preset", default="nano", help="judges and sampler, as in nein-eval (default: nano)"
+        "--preset", default="nano", help="judges and sampler, as in nein eval (default: nano)"
     )
-    parser.add_argument("--data", default="nano", help="as in nein-eval (default: nano)")
+    parser.add_argument("--data", default="nano", help="as in nein eval (default: nano)")
     parser.add_argument("--split", default="val", help="which split (default: val)")
     parser.add_argument("--limit", type=int, default=None, help="only the first N samples")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")

@@ -25,12 +25,12 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.edit import finish_edits, run_edits
 from nein.benchmarks.nein.evaluate import build_scorers
 from nein.benchmarks.nein.finish import finish_scores, pending_scores
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import COMPLETE, RunDir
 from nein.benchmarks.nein.score import run_scores
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, records_hash, validate_images
 from nein.engine import images
-from nein.engine.blocks import Plan
 from nein.engine.seeds import sample_seed
 from nein.engine.world import World
 from train.instruct.batches import CHANGED, Batch

@@ -15,7 +15,7 @@ from nein.config.options import Names, about
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError, unknown
 
-PROG = "nein-negbench eval"
+PROG = "nein negbench eval"
 
 
 @dataclass

@@ -1,7 +1,7 @@
-"""`nein-negbench convert`: a checkpoint file of open_clip, once, into a folder of safetensors.
+"""`nein negbench convert`: a checkpoint file of open_clip, once, into a folder of safetensors.
 
-    nein-negbench convert --architecture ViT-B-32 negclip.pth negclip
-    nein-negbench eval --preset paper --model negclip=negclip ...
+    nein negbench convert --architecture ViT-B-32 negclip.pth negclip
+    nein negbench eval --preset paper --model negclip=negclip ...
 
 NegCLIP, ConCLIP and NegBench's fine-tuned models are PyTorch pickles. They are read with `weights_only=True`,
 which builds tensors and runs nothing else of the file.
@@ -38,9 +38,9 @@ def main(argv: Sequence[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-negbench convert",
+        prog="nein negbench convert",
         description="Write a state dict of open_clip as a folder of safetensors; nothing in it is run.",
-        epilog="Then: nein-negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name.",
+        epilog="Then: nein negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name.",
     )
     parser.add_argument(
         "source", type=Path, metavar="IN", help=".pt, .pth, .bin, .ckpt (tensors only) or .safetensors"

@@ -24,8 +24,8 @@ from metrics.base import isolated
 from metrics.dual.base import pool
 from nein.datasets.negbench.records import Media
 from nein.engine import images, journal
-from nein.engine.blocks import one_thread, prefetch, share
 from nein.engine.cache import FeatureCache, scope_of
+from nein.engine.executors import one_thread, read_ahead, share
 from nein.engine.world import World
 
 log = logging.getLogger(__name__)
@@ -255,7 +255,7 @@ class Encoder:
         quiet = not self.world.is_main
         with tqdm(total=len(numbers), desc=label, unit="block", disable=quiet or None) as bar:
             if self.workers > 1:
-                found = prefetch(run, numbers, self.workers, one_thread)
+                found = read_ahead(run, numbers, self.workers, one_thread)
             else:
                 found = ((number, run(number)) for number in numbers)
             for number, result in found:

@@ -14,7 +14,7 @@ import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 
-_CONVERT = "nein-negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
+_CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
 
 
 @dataclass(frozen=True)

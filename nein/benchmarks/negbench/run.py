@@ -1,4 +1,4 @@
-"""What `nein-negbench eval` does once its options are known."""
+"""What `nein negbench eval` does once its options are known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nein.datasets.negbench import sources
 from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
 from nein.datasets.negbench.sources import DataSet
-from nein.engine import atomic, environment, images, journal
+from nein.engine import atomic, environment, images
 from nein.engine.errors import UserError
 from nein.engine.world import World
 
@@ -138,7 +138,7 @@ def _model(
                 continue
             rows = _rows(config, choice, encoder, data, whole, task, run, world)
             if world.is_main:
-                journal.write_lines(run.samples(task.name, task.variant), iter(rows))
+                atomic.write_lines(run.samples(task.name, task.variant), iter(rows))
                 found += _figures(task, rows)
         if world.is_main:
             if (run.manifest().get("models") or {}).get("model") is None:

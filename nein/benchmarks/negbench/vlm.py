@@ -22,8 +22,8 @@ from nein.benchmarks.negbench import mcq
 from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.datasets.negbench.records import ChoiceTask, Question
 from nein.engine import images, journal
-from nein.engine.blocks import prefetch, share
 from nein.engine.errors import UserError
+from nein.engine.executors import read_ahead, share
 from nein.engine.world import World
 
 #: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
@@ -129,7 +129,7 @@ def _ask_blocks(
         journal.Journal(journals, "answers", world.rank) as lines,
         tqdm(total=len(mine), desc=f"questions of {label}", unit="block", disable=quiet) as bar,
     ):
-        for number, pictures in prefetch(read, mine):
+        for number, pictures in read_ahead(read, mine):
             rows = _block(model, open_[number], pictures, manner)
             lines.append({"block": number, "key": key, "rows": rows})
             bar.update(1)

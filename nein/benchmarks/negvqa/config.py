@@ -1,4 +1,4 @@
-"""Everything that decides an evaluation on NegVQA; the paper's values are in `configs/negvqa/paper.yaml`."""
+"""Everything that decides an evaluation on NegVQA; the paper's values: `configs/negvqa/eval-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class NegvqaConfig:
     """Field names are the keys of a configuration file."""
 
     preset: Literal["nano", "paper"] = field(
-        default="nano", metadata=about("which configs/negvqa/<preset>.yaml fills what is not given", "What")
+        default="nano",
+        metadata=about("which configs/negvqa/eval-<preset>.yaml fills what is not given", "What"),
     )
     model: Names = field(
         default_factory=list,
@@ -109,17 +110,17 @@ class NegvqaConfig:
 
 
 def parse(argv: Sequence[str]) -> tuple[NegvqaConfig, bool]:
-    """The checked configuration of a `nein-negvqa` command line, and whether `--dry-run` was given.
+    """The checked configuration of a `nein negvqa` command line, and whether `--dry-run` was given.
 
     Raises UserError; prints and raises SystemExit(0) for `--help`.
     """
     config, dry_run = options.read(
         NegvqaConfig,
         argv,
-        prog="nein-negvqa",
+        prog="nein negvqa",
         description="Ask vision-language models questions and their negations, and report what is lost. "
-        "Also: nein-negvqa report RUN..., nein-negvqa build.",
-        folder="negvqa/",
+        "Also: nein negvqa report RUN..., nein negvqa generate.",
+        folder="negvqa/eval-",
     )
     _check(config)
     return config, dry_run

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa.config import FORMATS
-from nein.benchmarks.negvqa.folder import AnswerDir, find
 from nein.config.options import names
 from nein.datasets.negvqa.questions import Item
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
-from nein.generate.nein.folder import COMPLETE
+from nein.engine.folder import COMPLETE, Folder
 
 
 def write(
-    folders: Sequence[AnswerDir],
+    folders: Sequence[Folder],
     out: Path,
     *,
     samples: int = 400,
@@ -63,8 +63,8 @@ def write(
             for kind in ("png", "svg"):
                 atomic.write_bytes(out.with_name(f"{out.stem}-{plot.key}.{kind}"), plot.encode(kind))
         if "html" in formats:
-            answers = {folder.name: journal.read_lines(folder.answers) for folder in folders}
-            scores = {folder.name: journal.read_lines(folder.scores) for folder in folders}
+            answers = {folder.path.name: atomic.read_lines(files.answers(folder)) for folder in folders}
+            scores = {folder.path.name: atomic.read_lines(files.scores(folder)) for folder in folders}
             headlines = {name: plots.headline(summary) for name, summary in found.items()}
             shown = page.samples(answers, scores, items, samples, headlines)
             page.write(out, title=title, notes=notes, tables=made, plots=drawn, samples=shown)
@@ -78,15 +78,15 @@ def write(
     return "\n\n".join(parts) + f"\n\nReport: {written}\n"
 
 
-def _summaries(folders: Sequence[AnswerDir]) -> dict[str, dict[str, Any]]:
+def _summaries(folders: Sequence[Folder]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     hashes: dict[str, str] = {}
     for folder in folders:
         manifest = folder.manifest()
         if manifest.get("status") != COMPLETE:
-            raise UserError(f"'{folder.path}' is not complete; give its nein-negvqa command again.")
-        name = folder.name if folder.name not in found else str(folder.path)
-        found[name] = atomic.read_json(folder.summary)
+            raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
+        name = folder.path.name if folder.path.name not in found else str(folder.path)
+        found[name] = atomic.read_json(files.summary(folder))
         hashes[name] = manifest["data"]["sha256"]
     if len(set(hashes.values())) > 1:
         one = next(iter(hashes))
@@ -118,9 +118,9 @@ def _notes(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`nein-negvqa report RUN...`"""
+    """`nein negvqa report RUN...`"""
     parser = argparse.ArgumentParser(
-        prog="nein-negvqa report", description="Write the report of finished runs of nein-negvqa."
+        prog="nein negvqa report", description="Write the report of finished runs of nein negvqa."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
     parser.add_argument("-o", "--out", type=Path, default=Path("negvqa.html"),
@@ -135,9 +135,9 @@ def main(argv: Sequence[str]) -> int:
     for name in formats:
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
-    folders = [folder for path in options.runs for folder in find(path)]
+    folders = [folder for path in options.runs for folder in files.find(path)]
     if not folders:
-        raise UserError(f"'{options.runs[0]}' holds no run of nein-negvqa; give the folder passed to --out.")
+        raise UserError(f"'{options.runs[0]}' holds no run of nein negvqa; give the folder passed to --out.")
     if options.samples < 0:
         raise UserError("--samples must be 0 or above.")
     items = _items(folders, options.data, options.negated, options.images)
@@ -147,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _items(
-    folders: Sequence[AnswerDir], source: str | None, negated: str | None, pictures: str | None
+    folders: Sequence[Folder], source: str | None, negated: str | None, pictures: str | None
 ) -> Sequence[Item] | None:
     """The questions the runs were asked, where they can be found; None otherwise."""
     from nein.datasets.negvqa import questions

@@ -1,8 +1,8 @@
 """The configuration of an evaluation, and the one order in which it is put together.
 
-Precedence: command line > `--config FILE` > preset (`configs/<preset>.yaml`) > default. Reading, merging and
-type checks are done in `nein.config.options`; this file holds the table of options. It imports nothing
-heavy, so that `--help` is immediate.
+Precedence: command line > `--config FILE` > preset (`configs/nein/eval-<preset>.yaml`) > default. Reading,
+merging and type checks are done in `nein.config.options`; this file holds the table of options. It imports
+nothing heavy, so that `--help` is immediate.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class EvalConfig:
         ),
     )
     preset: Literal["nano", "paper"] = field(
-        default="nano", metadata=about("which configs/<preset>.yaml fills what is not given", "What")
+        default="nano",
+        metadata=about("which configs/nein/eval-<preset>.yaml fills what is not given", "What"),
     )
     data: str = field(
         default="nano",
@@ -179,7 +180,8 @@ def parse(argv: Sequence[str]) -> tuple[EvalConfig, bool]:
     config, dry_run = options.read(
         EvalConfig,
         argv,
-        prog="nein-eval",
+        prog="nein eval",
+        folder="nein/eval-",
         description="Edit, score, report: how image editors follow instructions that say what is absent.",
         models="nano:NAME, a hub id owner/name[@revision], or a local folder",
     )

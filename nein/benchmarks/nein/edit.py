@@ -11,12 +11,13 @@ from tqdm import tqdm
 
 import editors
 from nein.benchmarks.nein.maps import write_sheet
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein.samples import Sample
 from nein.engine import images, journal
-from nein.engine.blocks import Plan, one_thread, prefetch, share
 from nein.engine.environment import peak_memory
 from nein.engine.errors import UserError
+from nein.engine.executors import one_thread, read_ahead, share
 from nein.engine.seeds import sample_seed
 from nein.engine.world import World
 
@@ -48,7 +49,7 @@ def run_edits(
         return [(sample, _decode(sample)) for sample in plan.members(block)]
 
     def one_after_another() -> Iterator[tuple[int, tuple[list[dict[str, Any]], float]]]:
-        for block, members in prefetch(decoded, blocks):
+        for block, members in read_ahead(decoded, blocks):
             start = time.perf_counter()
             rows = edit_block(editor, run, members, run_seed=run_seed, maps=maps)
             yield block, (rows, time.perf_counter() - start)
@@ -58,7 +59,7 @@ def run_edits(
         journal.Journal(run.journals, "edits", world.rank) as log,
         tqdm(total=total, desc=f"edit {run.label}", unit="image", disable=not world.is_main) as bar,
     ):
-        finished = prefetch(work, blocks, workers, one_thread) if workers > 1 else one_after_another()
+        finished = read_ahead(work, blocks, workers, one_thread) if workers > 1 else one_after_another()
         for block, (rows, seconds) in finished:
             cost = {"seconds": round(seconds, 3), "at": time.time(), "peak_memory": peak_memory()}
             log.append({"block": block, "edits": rows, **cost})

@@ -1,4 +1,4 @@
-"""The whole job: data, editors, images, scores, report. What `nein-eval` does once its options are known."""
+"""The whole job: data, editors, images, scores, report. What `nein eval` does once its options are known."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nein.benchmarks.nein import models, report
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.edit import finish_edits, run_edits
 from nein.benchmarks.nein.finish import begun, finish_scores, pending_scores
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import COMPLETE, EDITED, RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine import atomic, environment, images, memory
 from nein.engine.answers import AnswerCache, BlockAnswers
-from nein.engine.blocks import Plan
 from nein.engine.cache import FeatureCache
 from nein.engine.errors import UserError
 from nein.engine.world import World

@@ -11,9 +11,9 @@ import safetensors
 import safetensors.numpy
 
 from metrics import METRICS, MetricError
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, identity_hash
 from nein.engine import atomic
-from nein.engine.blocks import Plan
 from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The command `nein-grid`: samples as rows, editors as columns, in one PNG that is readable at a glance.
+"""The command `nein grid`: samples as rows, editors as columns, in one PNG that is readable at a glance.
 
 A row shows the instruction, the NeIn sample the editors were given, what each run made of it with the
 verdict of each removal judge, and the target. It is drawn from a run directory alone; no model is loaded.
@@ -40,7 +40,7 @@ class Records:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `nein-grid argv`. Raises UserError for anything the user can mend."""
+    """Runs `nein grid argv`. Raises UserError for anything the user can mend."""
     options = _parser().parse_args(list(argv))
     if options.number < 1 or options.size < 16:
         raise UserError(f"--number {options.number} and --size {options.size}: at least 1 and 16 are needed.")
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-grid",
+        prog="nein grid",
         description="Draw samples (rows) and what each editor made of them (columns) into one PNG.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
@@ -128,7 +128,7 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] | None = None) -> lis
 def _read_run(run: RunDir) -> Records:
     manifest = run.manifest() or {}
     if "annotations" not in manifest.get("data", {}):
-        raise UserError(f"'{run.manifest_path}' does not say where the data are; it is no run of nein-eval.")
+        raise UserError(f"'{run.manifest_path}' does not say where the data are; it is no run of nein eval.")
     if (run.path / "edits.jsonl").exists():
         edits = {row["id"]: row for row in run.read_edits()}
     else:  # a run still under way has only its journal
@@ -170,7 +170,7 @@ def choose(
         return [by_id[name] for name in ids]
     edited = [sample for sample in dataset.samples if any(sample.id in records.edits for records in found)]
     if not edited:
-        raise UserError("No sample has been edited yet in these runs; run nein-eval first.")
+        raise UserError("No sample has been edited yet in these runs; run nein eval first.")
     ranked = sorted(edited, key=lambda sample: hashlib.sha256(f"{seed}:{sample.id}".encode()).hexdigest())
     if select == "random":
         kept = set(ranked[:number])
@@ -189,7 +189,7 @@ def _means(found: Sequence[Records], metric: str) -> dict[str, float]:
             if row["value"] is not None:
                 values.setdefault(name, []).append(row["value"])
     if not values:
-        raise UserError(f"These runs have no scores of {metric}; score it with nein-eval --metrics {metric}.")
+        raise UserError(f"These runs have no scores of {metric}; score it with nein eval --metrics {metric}.")
     return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
 
 

@@ -174,7 +174,7 @@ class RunDir:
     # --- canonical files -----------------------------------------------------------------
 
     def write_edits(self, samples: Sequence[Sample], records: Mapping[str, Mapping[str, Any]]) -> None:
-        journal.write_lines(self.path / "edits.jsonl", (dict(records[sample.id]) for sample in samples))
+        atomic.write_lines(self.path / "edits.jsonl", (dict(records[sample.id]) for sample in samples))
 
     def write_scores(
         self,
@@ -184,16 +184,16 @@ class RunDir:
     ) -> None:
         """`rows[metric][id]`; written in data order, metrics in the order given."""
         names = list(metrics)
-        journal.write_lines(
+        atomic.write_lines(
             self.path / "scores.jsonl",
             ({"id": s.id, "metric": m, **rows[m][s.id]} for s in samples for m in names),
         )
 
     def read_scores(self) -> list[dict[str, Any]]:
-        return journal.read_lines(self.path / "scores.jsonl")
+        return atomic.read_lines(self.path / "scores.jsonl")
 
     def read_edits(self) -> list[dict[str, Any]]:
-        return journal.read_lines(self.path / "edits.jsonl")
+        return atomic.read_lines(self.path / "edits.jsonl")
 
     def lock(self) -> FileLock:
         """The run's lock, held. The system releases it when the process ends, however it ends.

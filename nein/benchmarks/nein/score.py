@@ -17,13 +17,14 @@ from tqdm import tqdm
 
 import metrics
 from nein.benchmarks.nein.edit import by_sample
+from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, identity_hash
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images, journal
 from nein.engine.answers import BlockAnswers
-from nein.engine.blocks import Plan, one_thread, prefetch, share
 from nein.engine.cache import FeatureCache, scope_of
 from nein.engine.environment import peak_memory
+from nein.engine.executors import one_thread, read_ahead, share
 from nein.engine.world import World
 
 Scores = dict[str, list[metrics.Score]]
@@ -81,9 +82,9 @@ def run_scores(
             free.put(scorer)
 
     if len(scorers) > 1:
-        finished = prefetch(lambda block: score(block, read(block)), blocks, len(scorers), one_thread)
+        finished = read_ahead(lambda block: score(block, read(block)), blocks, len(scorers), one_thread)
     else:
-        finished = ((block, score(block, items)) for block, items in prefetch(read, blocks))
+        finished = ((block, score(block, items)) for block, items in read_ahead(read, blocks))
     total = sum(len(plan.members(block)) for block in blocks)
     with (
         journal.Journal(run.journals, "scores", world.rank) as lines,

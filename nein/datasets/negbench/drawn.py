@@ -31,7 +31,7 @@ from nein.datasets.negbench.wording import (
 from nein.engine.errors import unknown
 from nein.engine.images import ImageError, write_png
 from nein.nano.captions import captions
-from nein.nano.data import cache_root, world_version
+from nein.nano.data import world_version
 from nein.nano.scenes import SPLITS, Scene, render, rng_for, sample_scene
 
 #: Scenes per split when none are asked for.
@@ -126,12 +126,6 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
     official.write_retrieval(folder / "negated_retrieval.csv", task.negated)
     official.write_questions(folder / "mcq.csv", choice(split, scenes, seed).questions)
     return [folder / f"{name}.csv" for name in ("retrieval", "negated_retrieval", "mcq")]
-
-
-def folder(split: str, scenes: int | None = None, seed: int = 0) -> Path:
-    """Where `write` puts a split by default: the user's cache, by everything that decides its content."""
-    scenes = scenes or SCENES[split]
-    return cache_root() / "data" / f"negbench-{split}-{scenes}-{seed}-{world_version()}"
 
 
 def _all(split: str, scenes: int | None) -> tuple[Concepts, ...]:

@@ -89,7 +89,7 @@ ROWS: dict[str, Row] = {
         Row(
             "hardneg-syn",
             "HardNeg-Syn",
-            "the pictures of HardNeg-Syn, not released so far; `nein-negbench build` makes such pairs",
+            "the pictures of HardNeg-Syn, not released so far; `nein negbench generate` makes such pairs",
             (
                 Part(RETRIEVAL, TEMPLATED, ("synthetic_retrieval_v1.csv",), ("synthetic_retrieval_v2.csv",)),
                 Part(MCQ, TEMPLATED, ("synthetic_mcq.csv",)),
@@ -149,7 +149,7 @@ ROWS: dict[str, Row] = {
         Row(
             "own",
             "own data",
-            "wherever the set was built (`nein-negbench build` keeps them beside the files)",
+            "wherever the set was built (`nein negbench generate` keeps them beside the files)",
             (
                 Part(RETRIEVAL, TEMPLATED, ("retrieval.csv",), ("negated_retrieval.csv",)),
                 Part(RETRIEVAL, REPHRASED, ("retrieval.csv",), ("negated_retrieval_rephrased.csv",)),

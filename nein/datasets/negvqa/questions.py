@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from metrics.letters import LETTERS
+from nein.datasets import hub
+from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
-from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Problems
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
@@ -104,21 +105,22 @@ def load(
         if key not in FIELDS and key not in LETTERS:
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if source == "nano":
-        folder = nano(questions, cache or loading.default_cache())
-        rows: Iterable[Mapping[str, Any]] = read_lines(folder / "questions.jsonl")
+        folder = drawn.folder(questions, cache)
+        rows: Iterable[Mapping[str, Any]] = atomic.read_lines(folder / drawn.FILE)
         origin: dict[str, Any] = {"kind": "nano", "questions": questions}
-    elif source.startswith("hub:"):
-        name, _, revision = source.removeprefix("hub:").partition("@")
-        folder, rows = Path(), read_hub(name, revision or None, split)
-        origin = {"kind": "hub", "name": name, "revision": revision or None, "split": split}
+    elif reference := hub.reference(source):
+        folder, rows = Path(), hub.read(reference, split)
+        origin = {"kind": "hub", **reference._asdict(), "split": split}
     else:
         file = Path(source).expanduser()
         if file.is_dir():
             raise UserError(f"'{source}' is a folder; give the .jsonl file with the questions in it.")
-        folder, rows = file.parent, read_lines(file)
+        if not file.exists():
+            raise UserError(f"There is no file '{file}'; --data takes nano, hub:{HUB}, or a .jsonl file.")
+        folder, rows = file.parent, atomic.read_lines(file)
         origin = {"kind": "file", "file": file.name}
         if negated is not None:
-            rows = _joined(rows, read_lines(Path(negated).expanduser()), names, source, negated)
+            rows = _joined(rows, atomic.read_lines(Path(negated).expanduser()), names, source, negated)
             origin["negated"] = Path(negated).name
     if columns:
         origin["columns"] = dict(columns)
@@ -127,44 +129,6 @@ def load(
     folder = Path(pictures).expanduser() if pictures else folder
     items = _items(rows, names, letters, folder, f"'{source}'")
     return Questions(items, origin, _hash(items))
-
-
-def nano(count: int, cache: Path) -> Path:
-    """A folder with `count` drawn questions in NegVQA's layout, made on first use. Options are in random
-    order, each letter right for half of the questions of a kind."""
-    from nein.nano.data import world_version
-    from nein.nano.questions import KINDS, iter_questions
-    from nein.nano.scenes import render, rng_for
-
-    code = hashlib.sha256((Path(__file__).parents[2] / "nano" / "questions.py").read_bytes()).hexdigest()
-    folder = cache / f"negvqa-{count}-{world_version()}-{code[:8]}"
-    if (folder / "questions.jsonl").exists():  # written last
-        return folder
-    records = []
-    seen = dict.fromkeys(KINDS, 0)
-    for number, (index, scene, question) in enumerate(iter_questions("val", count)):
-        name = f"images/{index:05d}.png"
-        if not (folder / name).exists():
-            images.write_png(folder / name, render(scene))
-        # Pairs of questions of a kind get one right "A" and one right "B", in random order.
-        first = rng_for("val", seen[question.kind] // 2, f"letters/{question.kind}").random() < 0.5
-        right = "AB"[first ^ (seen[question.kind] % 2)]
-        seen[question.kind] += 1
-        options = [question.right, question.wrong]
-        records.append(
-            {
-                "index": number,
-                "image": name,
-                "category": question.kind,
-                "original_question": question.question,
-                "negated_question": question.negated,
-                **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
-                "original_answer": right,
-                "negated_answer": "AB"[right == "A"],
-            }
-        )
-    atomic.write_text(folder / "questions.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    return folder
 
 
 def missing_pictures(items: Sequence[Item]) -> list[str]:
@@ -252,28 +216,6 @@ def read_picture(cell: Any, folder: Path) -> Path | bytes:
     return folder / cell
 
 
-def read_lines(file: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a JSON-lines file. Raises UserError naming the line that is none."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(
-            f"There is no file '{file}'; --data takes nano, hub:{HUB}, or a .jsonl file."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"'{file}' cannot be read as UTF-8 text: {error}.") from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"'{file}', line {number}, is not JSON: {error.msg}.") from None
-        if not isinstance(row, dict):
-            raise UserError(f"'{file}', line {number}, is not a JSON object.")
-        yield row
-
-
 def _joined(
     originals: Iterable[Mapping[str, Any]],
     negations: Iterable[Mapping[str, Any]],
@@ -292,25 +234,6 @@ def _joined(
             **{names[f"{v}_question"]: r.get("question") for v, r in (("original", row), ("negated", twin))},
             **{names[f"{v}_answer"]: r.get("answer") for v, r in (("original", row), ("negated", twin))},
         }
-
-
-def read_hub(name: str, revision: str | None, split: str) -> Iterable[Mapping[str, Any]]:
-    """The records of a data set on the hub, pictures as the bytes of their files. Raises UserError."""
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(
-            "--data hub:... needs the package 'datasets': pip install 'nein[hub]' (or pass a file)."
-        ) from None
-    try:
-        table = datasets.load_dataset(name, split=split, revision=revision)
-    except (OSError, ValueError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"The data set '{name}' could not be loaded from the hub: {first}") from None
-    for column, feature in table.features.items():
-        if isinstance(feature, datasets.Image):  # the file's own bytes: no second encoding
-            table = table.cast_column(column, datasets.Image(decode=False))
-    return table
 
 
 def _hash(items: Iterable[Item]) -> str:

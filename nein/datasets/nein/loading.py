@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nein.datasets import hub
 from nein.datasets.nein.samples import FIELDS, OPTIONAL_FIELDS, Dataset, load_folder
-from nein.engine import atomic
+from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
 
 IMAGE_COLUMNS = ("source_image", "sample_image")
@@ -48,13 +48,12 @@ def load(
 
         dataset = load_folder(Path(nano_data.ensure(split)), split=split)
         return Dataset(dataset.samples, {**dataset.origin, "kind": "nano"}, dataset.records_sha256)
-    if data.startswith("hub:"):
-        name, _, revision = data.removeprefix("hub:").partition("@")
-        root = from_hub(name, revision or None, split, columns, cache or default_cache())
+    if reference := hub.reference(data):
+        root = from_hub(reference, split, columns, cache or user_cache.root())
         dataset = load_folder(
             root, split=split, source_images=paths["source_images"], nein_images=paths["nein_images"]
         )
-        origin = {**dataset.origin, "kind": "hub", "name": name, "revision": revision or None}
+        origin = {**dataset.origin, "kind": "hub", **reference._asdict()}
         return Dataset(dataset.samples, origin, dataset.records_sha256)
     fields = {key: value for key, value in columns.items() if key in FIELDS}
     return load_folder(
@@ -79,35 +78,14 @@ def reload(origin: Mapping[str, Any]) -> Dataset:
     )
 
 
-def default_cache() -> Path:
-    """`$NEIN_CACHE`, else the user's cache folder."""
-    import platformdirs
-
-    return Path(os.environ.get("NEIN_CACHE") or platformdirs.user_cache_dir("nein"))
-
-
-def from_hub(name: str, revision: str | None, split: str, columns: Mapping[str, str], cache: Path) -> Path:
-    """Downloads a hub data set with `datasets`, lays it out officially below `cache`, returns that folder."""
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(
-            "--data hub:... needs the package 'datasets': pip install 'nein[hub]' (or pass a folder)."
-        ) from None
-    key = hashlib.sha256(json.dumps([name, revision, split, sorted(columns.items())]).encode()).hexdigest()[
-        :16
-    ]
-    root = cache / "hub" / f"{name.replace('/', '--')}-{split}-{key}"
-    if (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
-        return root
-    try:
-        table = datasets.load_dataset(name, split=split, revision=revision)
-    except (OSError, ValueError) as error:
-        raise UserError(f"The data set '{name}' could not be loaded from the hub: {error}") from None
-    for column, feature in table.features.items():
-        if isinstance(feature, datasets.Image):  # the file's own bytes: no second encoding
-            table = table.cast_column(column, datasets.Image(decode=False))
-    lay_out(table, table.column_names, columns, root, split, where=f"the data set '{name}'")
+def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
+    """Lays a data set of the hub out officially below `cache`, once; returns that folder."""
+    content = json.dumps([data.name, data.revision, split, sorted(columns.items())])
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{key}"
+    if not (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
+        table = hub.read(data, split)
+        lay_out(table, table.column_names, columns, root, split, where=f"the data set '{data.name}'")
     return root
 
 

@@ -19,7 +19,7 @@ from nein.engine.errors import UserError, near_match, shortlist
 from nein.wording import families, templates
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
-# What a data set built by `nein-build` may say besides; absent from the official files.
+# What a data set built by `nein generate` may say besides; absent from the official files.
 OPTIONAL_FIELDS = ("family",)
 # What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
 SCORER_FIELDS = {

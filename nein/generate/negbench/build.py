@@ -1,4 +1,12 @@
-"""What `nein-negbench build` does once its options are known: folder, list, shards, models, data set."""
+"""What `nein negbench generate` does once its options are known: folder, list, shards, models, data set.
+
+OUT/build.json            manifest: configuration, models, environment, counts
+OUT/list/                 the images, cut into shards once
+OUT/work/journal/*.jsonl  append-only: one line per shard, stage and worker; OUT/work/claims: who is at work
+OUT/work/answers/         every answer of the language model
+OUT/dataset/              CSV files in the official layout, a card, and pictures that were drawn or made
+OUT/unusable.jsonl        images that yield nothing, with the reason
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that decides a built NegBench; published values are in `configs/negbench/build-paper.yaml`."""
+"""Everything that decides a built NegBench; published values: `configs/negbench/generate-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nein.config.options import about
 from nein.engine.errors import UserError
 from nein.models.llm.options import LlmOptions
 
-PROG = "nein-negbench build"
+PROG = "nein negbench generate"
 #: All stages in order. Those that a configuration does not need pass their input on.
 STAGES = ("pairs", "concepts", "verify", "paraphrase")
 
@@ -24,7 +24,7 @@ class BuildConfig:
     """Field names are the keys of a configuration file."""
 
     preset: Literal["nano", "paper"] = field(
-        default="nano", metadata=about("which configs/negbench/build-<preset>.yaml fills the rest", "What")
+        default="nano", metadata=about("which configs/negbench/generate-<preset>.yaml fills the rest", "What")
     )
     source: Literal["nano", "coco", "voc", "captions", "pairs"] = field(
         default="nano",
@@ -110,7 +110,7 @@ class BuildConfig:
     steps: PositiveInt = field(default=50, metadata=about("pairs: sampling steps", "Pairs"))
 
     seed: NonNegativeInt = field(default=0, metadata=about("every image derives its own from it", "How"))
-    out: str | None = field(default=None, metadata=about("default runs/negbench-build-<preset>", "Output"))
+    out: str | None = field(default=None, metadata=about("default runs/negbench-generate-<preset>", "Output"))
     overwrite: bool = field(
         default=False, metadata=about("discard what another configuration left in OUT", "Output")
     )
@@ -129,7 +129,7 @@ class BuildConfig:
 
     @property
     def out_dir(self) -> Path:
-        return Path(self.out or f"runs/negbench-build-{self.preset}")
+        return Path(self.out or f"runs/negbench-generate-{self.preset}")
 
     @property
     def asks_llm(self) -> bool:
@@ -163,7 +163,7 @@ def parse(argv: Sequence[str]) -> tuple[BuildConfig, bool]:
         argv,
         prog=PROG,
         description="Build NegBench data: negated captions, multiple-choice questions, hard pairs.",
-        folder="negbench/build-",
+        folder="negbench/generate-",
         llm="The language model of --concepts llm, --paraphrase and --maker text:ID.",
     )
     check(config)

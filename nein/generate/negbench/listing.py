@@ -36,10 +36,7 @@ class Listing:
         return list(range(-(-min(self.count, limit or self.count) // self.shard_size)))
 
     def members(self, shard: int) -> list[Concepts]:
-        with _file(self.folder, shard).open(
-            encoding="utf-8", newline="\n"
-        ) as lines:  # no other end of a line
-            return [Concepts.of(json.loads(line)) for line in lines]
+        return [Concepts.of(row) for row in atomic.read_lines(_file(self.folder, shard))]
 
 
 def write(folder: Path, images: Iterable[Concepts], shard_size: int, origin: str = "") -> Listing:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
+from nein.datasets import captioned, coco
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import VIDEO_SUFFIXES
-from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.negbench.config import BuildConfig
-from nein.generate.nein.sources import captioned_lines
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 NO_CAPTION = "no caption"
@@ -58,34 +56,16 @@ def _nano(config: BuildConfig) -> Iterator[Concepts]:
 
 
 def _coco(config: BuildConfig) -> Iterator[Concepts]:
-    """COCO's JSON files: objects by instances, captions by image; an image without a caption yields questions
-    only."""
-    captions: dict[Any, list[str]] = {}
-    if config.captions is not None:
-        for row in _list(_object(config.captions), "annotations", config.captions):
-            if isinstance(row.get("caption"), str):
-                captions.setdefault(_key(row, "image_id", config.captions), []).append(_clean(row["caption"]))
-    listing = config.instances if config.instances is not None else config.captions
-    content = _object(str(listing))
-    kinds = _list({"categories": [], **content}, "categories", str(listing))
-    names = {_key(row, "id", str(listing)): _clean(str(row.get("name"))) for row in kinds}
-    objects: dict[Any, dict[str, None]] = {}
-    if config.instances is not None:
-        for row in _list(content, "annotations", config.instances):
-            name = names.get(_key(row, "category_id", config.instances))
-            if name is None:
-                raise UserError(
-                    f"'{listing}': an annotation names the unknown category {row.get('category_id')}."
-                )
-            objects.setdefault(_key(row, "image_id", config.instances), {})[name] = None
+    """COCO's JSON files; an image without a caption yields questions only."""
+    listed = coco.read(
+        captions=None if config.captions is None else Path(config.captions),
+        instances=None if config.instances is None else Path(config.instances),
+    )
     images = []
-    for row in _list(content, "images", str(listing)):
-        if not isinstance(row.get("file_name"), str) or "id" not in row:
-            raise UserError(f"'{listing}' has an image without 'id' or 'file_name': {row!r:.80}")
-        key = _key(row, "id", str(listing))
-        said = tuple(dict.fromkeys(text for text in captions.get(key, []) if text))
-        shown = tuple(objects.get(key, {}))
-        path, problem = _name(row["file_name"])
+    for picture in listed.pictures:
+        said = tuple(dict.fromkeys(text for raw in picture.captions if (text := _clean(raw))))
+        shown = tuple(dict.fromkeys(_clean(instance.category) for instance in picture.objects))
+        path, problem = _name(picture.file_name)
         if config.concepts == "annotations" and not shown:
             problem = problem or NO_OBJECT
         elif config.concepts == "llm" and not said:
@@ -140,8 +120,8 @@ def _captioned(config: BuildConfig) -> Iterator[Concepts]:
     if path.is_dir():
         yield from _folder(path, (*SUFFIXES, *VIDEO_SUFFIXES) if config.thing == "video" else SUFFIXES)
     elif path.suffix == ".jsonl" and path.is_file():
-        for name, said in captioned_lines(path):
-            yield _captions_of(name, said)
+        for picture in captioned.iter_pictures(path):
+            yield _captions_of(picture.file_name, picture.captions)
     elif path.suffix == ".json" and path.is_file():
         yield from _coco(config)
     else:
@@ -168,7 +148,7 @@ def _folder(folder: Path, endings: tuple[str, ...]) -> Iterator[Concepts]:
             yield _captions_of(path.as_posix(), [said], problem)
 
 
-def _captions_of(name: str, texts: list[str], problem: str = "") -> Concepts:
+def _captions_of(name: str, texts: Sequence[str], problem: str = "") -> Concepts:
     said = tuple(dict.fromkeys(clean for text in texts if (clean := _clean(text))))
     name, odd = _name(name)
     problem = odd or problem or ("" if said else NO_CAPTION)
@@ -186,14 +166,6 @@ def _name(name: str) -> tuple[str, str]:
     return (name, "") if written == name and Path(name).name else (written or "?", BAD_NAME)
 
 
-def _key(row: dict[str, Any], name: str, path: str) -> float | str:
-    """An id of COCO's files."""
-    value = row.get(name)
-    if not isinstance(value, int | float | str):
-        raise UserError(f"'{path}' has an entry whose '{name}' is no number or text: {row!r:.80}")
-    return value
-
-
 def _pairs(config: BuildConfig) -> Iterator[Concepts]:
     """What pairs start from: captioned pictures for an editor, numbers for a model that draws."""
     if not config.edits:
@@ -203,17 +175,3 @@ def _pairs(config: BuildConfig) -> Iterator[Concepts]:
         yield from (_coco if config.instances is not None else _captioned)(config)
     else:
         yield from _nano(config)
-
-
-def _object(path: str) -> dict[str, Any]:
-    content = atomic.read_json(Path(path))
-    if not isinstance(content, dict):
-        raise UserError(f"'{path}' must hold a JSON object with the lists 'images' and 'annotations'.")
-    return content
-
-
-def _list(content: dict[str, Any], key: str, path: str) -> list[dict[str, Any]]:
-    rows = content.get(key)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"'{path}' must hold a list of objects '{key}', as COCO's files do.")
-    return rows

@@ -1,4 +1,4 @@
-"""`nein-negvqa check FILE...`: from the ticks of a check sheet to the accuracy of the conversion."""
+"""`nein negvqa check FILE...`: from the ticks of a check sheet to the accuracy of the conversion."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, Any]:
 
     found = atomic.read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise UserError(f"'{path}' is no check exported from a sheet of nein-negvqa build (check.html).")
+        raise UserError(f"'{path}' is no check exported from a sheet of nein negvqa generate (check.html).")
     items = found.get("items")
     if not isinstance(items, dict) or not isinstance(found.get("population"), int):
         raise UserError(f"'{path}' has lost its items; export it from the sheet again.")
@@ -114,9 +114,9 @@ def agreement(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `nein-negvqa check argv`. Raises UserError."""
+    """Runs `nein negvqa check argv`. Raises UserError."""
     parser = argparse.ArgumentParser(
-        prog="nein-negvqa check",
+        prog="nein negvqa check",
         description="Accuracy of a conversion from the exported ticks of its check sheet, with its interval.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="one per person who checked")

@@ -21,7 +21,7 @@ class ConversionConfig:
 
     preset: Literal["nano", "paper"] = field(
         default="nano",
-        metadata=about("which configs/negvqa-build/<preset>.yaml fills what is missing", "What"),
+        metadata=about("which configs/negvqa/generate-<preset>.yaml fills what is missing", "What"),
     )
     source: str = field(
         default="nano",
@@ -65,20 +65,20 @@ class ConversionConfig:
 
     @property
     def out_dir(self) -> Path:
-        return Path(self.out or f"runs/negvqa-build-{self.preset}")
+        return Path(self.out or f"runs/negvqa-generate-{self.preset}")
 
 
 def parse(argv: Sequence[str]) -> tuple[ConversionConfig, bool]:
-    """The checked configuration of a `nein-negvqa build` command line, and whether `--dry-run` was given.
+    """The checked configuration of a `nein negvqa generate` command line, and whether `--dry-run` was given.
 
     Raises UserError; prints and raises SystemExit(0) for `--help`.
     """
     config, dry_run = options.read(
         ConversionConfig,
         argv,
-        prog="nein-negvqa build",
+        prog="nein negvqa generate",
         description="Make two-choice questions and their negations out of a multiple-choice VQA file.",
-        folder="negvqa-build/",
+        folder="negvqa/generate-",
         llm="The language model of --negator llm; the key is the environment variable OPENAI_API_KEY.",
     )
     if config.negator == "rules" and config.llm.model is not None and "--negator" not in " ".join(argv):

@@ -5,32 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nein.datasets.nein import loading
-from nein.engine import images
+from nein.engine import atomic, images
+from nein.nano import data
 from nein.nano.draw import CATEGORIES, PALETTE
 from nein.nano.questions import Question, iter_questions
 from nein.nano.scenes import Scene, render, rng_for
 
 SPLIT = "build"  # scenes of their own: no model was trained or judged on them
+FILE = "choices.jsonl"
 NUMBERS = ("1", "2", "3", "4", "5", "6")
 
 
-def draw(count: int, cache: Path | None = None) -> tuple[Path, list[dict[str, Any]]]:
-    """The folder of the pictures, and `count` records in VMCBench's layout (two to four options)."""
-    from nein.nano.data import world_version
+def folder(count: int, parent: Path | None = None) -> Path:
+    """A folder with `count` drawn questions in VMCBench's layout (`FILE`, two to four options), made on first
+    use; below `parent`, or in the user's cache."""
+    return data.drawn(f"choices-{count}", lambda draft: write(draft, count), proof=FILE, parent=parent)
 
-    folder = (cache or loading.default_cache()) / f"choices-{world_version()}"
-    records = []
+
+def write(root: Path, count: int) -> None:
+    """Draws the questions and their pictures."""
+    rows: list[dict[str, Any]] = []
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
         name = f"{index:05d}.png"
-        if not (folder / name).exists():
-            images.write_png(folder / name, render(scene))
+        if not (root / name).exists():  # up to four questions are about one scene
+            images.write_png(root / name, render(scene))
         rng = rng_for(SPLIT, number, "choices")
         options = [question.right, question.wrong]
         spare = sorted(_wrong(scene, question) - set(options))
         options += rng.sample(spare, min(2, len(spare)))
         rng.shuffle(options)
-        records.append(
+        rows.append(
             {
                 "index": str(number),
                 "image": name,
@@ -40,7 +44,7 @@ def draw(count: int, cache: Path | None = None) -> tuple[Path, list[dict[str, An
                 **dict(zip("ABCD", options, strict=False)),
             }
         )
-    return folder, records
+    atomic.write_lines(root / FILE, rows)
 
 
 def _wrong(scene: Scene, question: Question) -> set[str]:

@@ -1,4 +1,4 @@
-"""What `nein-negvqa build` does once its options are known: read, negate, convert, write.
+"""What `nein negvqa generate` does once its options are known: read, negate, convert, write.
 
 Everything but a language model's answers is a function of the input, and those are on disk as they come: a
 command that was killed is simply run again.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.negvqa import convert, negators, sheet
 from nein.generate.negvqa.config import ConversionConfig
@@ -31,7 +31,7 @@ class ConversionDir(BuildDir):
     OUT/answers/                append-only: what the language model said
     OUT/images/                 the pictures, as they were
     OUT/records.jsonl           one line per question of the source: its negation, or why there is none
-    OUT/questions.jsonl         NegVQA's layout, for `nein-negvqa --data`; -original and -negated beside it
+    OUT/questions.jsonl         NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
     OUT/check.html              the sheet for a person
     """
 
@@ -133,7 +133,7 @@ def _write(
         convert.record(item, pictures.keep(item), made.question, wrong[item.id], letter)
         for (item, made), letter in zip(kept, letters, strict=True)
     ]
-    journal.write_lines(
+    atomic.write_lines(
         folder.path / "records.jsonl",
         (
             {
@@ -151,10 +151,10 @@ def _write(
             for item, made in zip(items, negations, strict=True)
         ),
     )
-    journal.write_lines(folder.questions, iter(rows))
+    atomic.write_lines(folder.questions, iter(rows))
     for variant in ("original", "negated"):
         path = folder.path / f"questions-{variant}.jsonl"
-        journal.write_lines(path, (_one(row, variant) for row in rows))
+        atomic.write_lines(path, (_one(row, variant) for row in rows))
     by_id = {row["index"]: row for row in rows}
     if rows:
         sheet.write(

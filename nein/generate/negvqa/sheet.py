@@ -1,7 +1,7 @@
 """The check sheet: one HTML file with random conversions, on which a person ticks what is right.
 
 The page needs no network and no server. The browser keeps the ticks under the sheet's own name; they leave it
-as a JSON file that `nein-negvqa check` reads.
+as a JSON file that `nein negvqa check` reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nein.benchmarks.nein.reporting.sample_browser import script_json
 from nein.engine import atomic, images
 from nein.reporting.contact_sheet import fit
 
-FORMAT = "nein-negvqa check 1"
+FORMAT = "nein negvqa check 1"
 SIDE = 320  # pixels of a picture's longer side, so that writing on it can be read
 #: What can be wrong with a conversion: the paper names the first two (NegVQA, section 3).
 ERRORS = {

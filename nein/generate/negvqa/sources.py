@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from metrics.letters import LETTERS
+from nein.datasets import hub
 from nein.datasets.negvqa import questions as data
+from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
+from nein.generate.negvqa import drawn
 
 #: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
 FIELDS = {
@@ -94,14 +97,12 @@ def load(
     rows: Iterable[Mapping[str, Any]]
     origin: dict[str, Any]
     if source == "nano":
-        from nein.generate.negvqa.drawn import draw
-
-        folder, rows = draw(questions, cache)
+        folder = drawn.folder(questions, cache)
+        rows = atomic.read_lines(folder / drawn.FILE)
         origin = {"kind": "nano", "questions": questions}
-    elif source.startswith("hub:"):
-        name, _, revision = source.removeprefix("hub:").partition("@")
-        folder, rows = Path(), data.read_hub(name, revision or None, split)
-        origin = {"kind": "hub", "name": name, "revision": revision or None, "split": split}
+    elif reference := hub.reference(source):
+        folder, rows = Path(), hub.read(reference, split)
+        origin = {"kind": "hub", **reference._asdict(), "split": split}
     else:
         file = Path(source).expanduser()
         if not file.is_file():
@@ -167,14 +168,12 @@ def _rows(file: Path) -> Iterable[Mapping[str, Any]]:
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(f"'{file}' cannot be read as a table: {error}.") from None
     elif file.suffix == ".json":
-        from nein.engine import atomic
-
         rows = atomic.read_json(file)
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise UserError(f"'{file}' must hold a list of objects, one per question.")
         yield from rows
     else:
-        yield from data.read_lines(file)
+        yield from (row for _, row in atomic.iter_lines(file))
 
 
 def _text(cell: Any) -> str:

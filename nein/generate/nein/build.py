@@ -1,4 +1,4 @@
-"""What `nein-build` does once its options are known."""
+"""What `nein generate` does once its options are known."""
 
 from __future__ import annotations
 

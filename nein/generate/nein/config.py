@@ -1,4 +1,4 @@
-"""Everything that decides a built data set; the values of the paper are in `configs/build/paper.yaml`."""
+"""Everything that decides a built data set; the paper's values: `configs/nein/generate-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class BuildConfig:
     """Field names are the keys of a configuration file."""
 
     preset: Literal["nano", "paper"] = field(
-        default="nano", metadata=about("which configs/build/<preset>.yaml fills what is not given", "What")
+        default="nano",
+        metadata=about("which configs/nein/generate-<preset>.yaml fills what is not given", "What"),
     )
     source: str | None = field(
         default=None,
@@ -101,7 +102,7 @@ class BuildConfig:
         default_factory=lambda: [*STAGES, "finish"], metadata=about("stages to run", "Output")
     )
     out: str | None = field(
-        default=None, metadata=about("folder of the build; default runs/build-<preset>", "Output")
+        default=None, metadata=about("folder of the build; default runs/generate-<preset>", "Output")
     )
     overwrite: bool = field(
         default=False, metadata=about("discard what another configuration left in OUT", "Output")
@@ -124,7 +125,7 @@ class BuildConfig:
 
     @property
     def out_dir(self) -> Path:
-        return Path(self.out or f"runs/build-{self.preset}")
+        return Path(self.out or f"runs/generate-{self.preset}")
 
     def editor_overrides(self) -> dict[str, Any]:
         """The sampler settings that were given, by the names `editors.get_editor` takes."""
@@ -137,16 +138,16 @@ class BuildConfig:
 
 
 def parse(argv: Sequence[str]) -> tuple[BuildConfig, bool]:
-    """The checked configuration of a `nein-build` command line, and whether `--dry-run` was given.
+    """The checked configuration of a `nein generate` command line, and whether `--dry-run` was given.
 
     Raises UserError; prints and raises SystemExit(0) for `--help`.
     """
     config, dry_run = options.read(
         BuildConfig,
         argv,
-        prog="nein-build",
+        prog="nein generate",
         description="Build a NeIn data set from captioned images: clauses, pictures, filters, split, card.",
-        folder="build/",
+        folder="nein/generate-",
         models="nano:NAME, a hub id owner/name[@revision], or a local folder",
     )
     _check(config)

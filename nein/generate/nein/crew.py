@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from nein.engine.blocks import one_thread
+from nein.engine.executors import one_thread
 from nein.generate.nein.ledger import Ledger
 
 POLL_SECONDS = 0.5

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.config import STAGES
@@ -167,7 +167,7 @@ def write_candidates(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Wa
             for way in own:
                 yield way.line()
 
-    journal.write_lines(job.folder.path / "candidates.jsonl", lines())
+    atomic.write_lines(job.folder.path / "candidates.jsonl", lines())
 
 
 def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> None:

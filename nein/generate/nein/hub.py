@@ -26,7 +26,7 @@ def check() -> None:
 
 
 def write(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> None:
-    """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein-eval --data hub:` reads them."""
+    """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein eval --data hub:` reads them."""
     check()
     import datasets
 

@@ -12,19 +12,18 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nein.datasets import captioned, coco
 from nein.engine import atomic
 from nein.engine.errors import UserError
 
 NO_CAPTION = "no caption"
 SAME_NAME = "another image has this name"
 BAD_NAME = "the file name is not a plain name"
-IMAGE_KEYS = ("image", "file_name", "filename", "filepath")
-CAPTION_KEYS = ("captions", "caption", "text")
 NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
 
 
@@ -95,10 +94,9 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
     folder = Path(images) if images else path.parent
     if not folder.is_dir():
         raise UserError(f"--images '{folder}' is not a folder.")
-    rows = list(captioned_lines(path)) if path.suffix == ".jsonl" else _coco(path)
-    listed = _collect(
-        rows, folder, {"kind": "jsonl" if path.suffix == ".jsonl" else "coco", "list": path.name}
-    )
+    kind = "jsonl" if path.suffix == ".jsonl" else "coco"
+    pictures = captioned.iter_pictures(path) if kind == "jsonl" else coco.read(captions=path).pictures
+    listed = _collect(pictures, folder, {"kind": kind, "list": path.name})
     if not any(s.path.is_file() for s in listed.sources if not s.problem):
         first = listed.sources[0].path if listed.sources else folder
         raise UserError(
@@ -107,13 +105,13 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
     return listed
 
 
-def _collect(rows: Iterable[tuple[str, list[str]]], folder: Path, origin: Mapping[str, Any]) -> SourceSet:
-    """Sources from (file name, captions) pairs, merged by file, checked for names."""
+def _collect(pictures: Iterable[coco.Picture], folder: Path, origin: Mapping[str, Any]) -> SourceSet:
+    """Sources from the pictures of a list, merged by file, checked for names."""
     captions: dict[str, list[str]] = {}
     notes: Counter[str] = Counter()
-    for name, texts in rows:
-        notes["image listed again; captions added"] += name in captions
-        captions.setdefault(name, []).extend(texts)
+    for picture in pictures:
+        notes["image listed again; captions added"] += picture.file_name in captions
+        captions.setdefault(picture.file_name, []).extend(picture.captions)
     sources, taken = [], set[str]()
     for name, texts in captions.items():
         stem = official_stem(Path(name).stem)
@@ -142,57 +140,6 @@ def official_stem(stem: str) -> str:
     return f"COCO_{match.group(1)}" if match else stem
 
 
-def _coco(path: Path) -> list[tuple[str, list[str]]]:
-    content = atomic.read_json(path)
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(key), list) for key in ("images", "annotations")
-    ):
-        raise UserError(
-            f"'{path}' is no COCO captions file: it must hold the lists 'images' and 'annotations'."
-        )
-    texts: dict[Any, list[str]] = {}
-    for row in content["annotations"]:
-        if not isinstance(row, dict) or "image_id" not in row:
-            raise UserError(f"'{path}' has an annotation without 'image_id': {row!r:.80}")
-        if isinstance(row.get("caption"), str):
-            texts.setdefault(row["image_id"], []).append(row["caption"])
-    rows = []
-    for row in content["images"]:
-        if not isinstance(row, dict) or not isinstance(row.get("file_name"), str) or "id" not in row:
-            raise UserError(f"'{path}' has an image without 'id' or 'file_name': {row!r:.80}")
-        rows.append((row["file_name"], texts.get(row["id"], [])))
-    return rows
-
-
-def captioned_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(image, captions) of every line of a JSONL file, read as it is asked for.
-
-    Raises UserError for a file that cannot be read and a line that is not such a record.
-    """
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _captioned_line(line, f"'{path}', line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"'{path}' cannot be read ({error}).") from None
-
-
-def _captioned_line(line: str, where: str) -> tuple[str, list[str]]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where} is not valid JSON: {error}.") from None
-    name = next((row[k] for k in IMAGE_KEYS if k in row), None) if isinstance(row, dict) else None
-    if not isinstance(name, str) or not name:
-        raise UserError(f"{where} names no image; it needs one of: {', '.join(IMAGE_KEYS)}.")
-    said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
-    said = [said] if isinstance(said, str) else said
-    if not isinstance(said, list):
-        raise UserError(f"{where}: captions must be a text or a list of texts, not {said!r:.40}.")
-    return name, [text for text in said if isinstance(text, str)]
-
-
 def _nano(out: Path, scenes: int) -> SourceSet:
     """Scenes drawn below `out`, with a COCO captions file, which is written last."""
     from nein.engine.images import write_png
@@ -213,5 +160,5 @@ def _nano(out: Path, scenes: int) -> SourceSet:
                 annotations.append({"id": len(annotations) + 1, "image_id": index + 1, "caption": text})
         images = [{"id": index + 1, "file_name": name} for index, name in enumerate(names)]
         atomic.write_json(listing, {"images": images, "annotations": annotations})
-    rows = _coco(listing)[:scenes]
-    return _collect(rows, folder, {"kind": "nano", "scenes": scenes, "world": world_version()})
+    pictures = coco.read(captions=listing).pictures[:scenes]
+    return _collect(pictures, folder, {"kind": "nano", "scenes": scenes, "world": world_version()})

@@ -1,4 +1,4 @@
-"""`nein-stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
+"""`nein stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
 
 A sentence counts when it has a word of a list. Two lists are built in: "core", 32 negative words, and "wide",
 which adds implicit ones ("empty", "instead of", "rather than"). The paper counts by 32 words too; its list
@@ -10,7 +10,6 @@ overcount: "things you cannot miss" denies nothing. Sentences with such turns ar
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import tabulate
 
 from nein import statistics
+from nein.datasets import captioned
 from nein.engine import atomic
 from nein.engine.errors import UserError
 
@@ -110,13 +110,10 @@ def share(found: Found) -> statistics.Estimate | None:
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
-    """(image, sentence) of a COCO captions JSON, a JSONL as `nein-build` takes it, or a text file, one a
-    line.
+    """(image, sentence) of a COCO captions JSON, a JSONL as `nein generate` takes it, or lines of text.
 
     A NeIn annotation file counts with its captions, T_original. Raises UserError for anything else.
     """
-    from nein.generate.nein.sources import CAPTION_KEYS, IMAGE_KEYS
-
     if path.suffix == ".json":
         content = atomic.read_json(path)
         rows: Any = content.get("annotations") if isinstance(content, dict) else content
@@ -128,33 +125,20 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
                 raise UserError(f"'{path}': entry {number} has no caption.")
             yield str(row.get("image_id", row.get("COCO", number)) if isinstance(row, dict) else number), text
         return
+    if path.suffix == ".jsonl":
+        for number, row in atomic.iter_lines(path):
+            image = captioned.image_of(row) or str(number)
+            yield from ((image, text) for text in captioned.captions_of(row, f"'{path}', line {number},"))
+        return
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' cannot be read ({error}).") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        if path.suffix != ".jsonl":
-            yield str(number), line
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"'{path}', line {number} is not valid JSON: {error}.") from None
-        if not isinstance(row, dict):
-            raise UserError(f"'{path}', line {number} is not an object with a caption.")
-        said: Any = next((row[k] for k in CAPTION_KEYS if row.get(k) is not None), [])
-        image = next((row[k] for k in IMAGE_KEYS if k in row), str(number))
-        yield from (
-            (str(image), text)
-            for text in ([said] if isinstance(said, str) else said)
-            if isinstance(text, str)
-        )
+    yield from ((str(number), line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `nein-stats argv`."""
+    """Runs `nein stats argv`."""
     options = _parser().parse_args(list(argv))
     lists = {"core": CORE, "wide": WIDE}
     for path in options.words or []:
@@ -235,7 +219,7 @@ def _words(path: Path) -> tuple[str, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-stats",
+        prog="nein stats",
         description="How many sentences of a caption set are negative, by word lists, with false positives.",
     )
     parser.add_argument(

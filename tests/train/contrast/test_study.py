@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from nein import cli
 from nein.benchmarks.negbench.folder import EvalDir
-from nein.cli import main_negbench
-from nein.engine import journal
+from nein.engine import atomic
 from train.contrast import study, sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
@@ -28,9 +28,9 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
         for kind, values in (("original", RECALLS["original"]), ("negated", negated))
         for k, value in enumerate(values)
     ]  # fmt: skip
-    journal.write_lines(run.samples("nano/retrieval", "templated"), iter(lines))
+    atomic.write_lines(run.samples("nano/retrieval", "templated"), iter(lines))
     asked = [{"id": f"q{k}", "source": f"p{k}", "credit": value} for k, value in enumerate(credit)]
-    journal.write_lines(run.samples("nano/mcq", "templated"), iter(asked))
+    atomic.write_lines(run.samples("nano/mcq", "templated"), iter(asked))
 
     def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
         ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "n_unscored": 0}
@@ -122,11 +122,11 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
     monkeypatch.setattr(vision, "POOL", 50)
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
 
+    words = ["--alpha", "0", "1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
+
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            main_negbench(
-                ["nano", "--alpha", "0", "1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
-            )
+            cli.finish(lambda: study.main(words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out

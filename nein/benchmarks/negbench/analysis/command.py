@@ -1,7 +1,7 @@
-"""`nein-negbench analyse`: how text encoders place affirmed and negated templates.
+"""`nein negbench analyse`: how text encoders place affirmed and negated templates.
 
-    nein-negbench analyse --model nano:clip,random --out runs/templates
-    nein-negbench analyse --model clip,negclip=negclip,sentence:sentence-transformers/all-MiniLM-L6-v2
+    nein negbench analyse --model nano:clip,random --out runs/templates
+    nein negbench analyse --model clip,negclip=negclip,sentence:sentence-transformers/all-MiniLM-L6-v2
 
 OUT/table.md, measures.csv    every measure of `analysis.measures`, with intervals over the pairs of objects
 OUT/sentences.csv             every sentence, its group, and whether the paper prints its template
@@ -34,7 +34,7 @@ from nein.benchmarks.negbench.analysis.templates import (
 from nein.benchmarks.negbench.config import check_device
 from nein.engine.errors import UserError
 
-PROG = "nein-negbench analyse"
+PROG = "nein negbench analyse"
 MODELS = ("nano:clip", "random")
 
 
@@ -61,7 +61,7 @@ def analyse(
 ) -> str:
     """Encodes the templates with every model and writes numbers and pictures into `out`; returns the table.
 
-    names  As `--model` of `nein-negbench eval`, or "sentence:FOLDER_OR_ID".
+    names  As `--model` of `nein negbench eval`, or "sentence:FOLDER_OR_ID".
     """
     import numpy as np
 

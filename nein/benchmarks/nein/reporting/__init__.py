@@ -7,5 +7,5 @@ tables      those tables as Markdown, CSV and LaTeX
 plots       bars and curves as PNG and SVG
 samples     what the sample browser shows: an index, and chunks of thumbnails and details
 page        the HTML page
-command     `nein-report`
+command     `nein report`
 """

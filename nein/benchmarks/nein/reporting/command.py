@@ -1,4 +1,4 @@
-"""The commands `nein-report` and `nein-compare`."""
+"""The commands `nein report` and `nein compare`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMATS = ("html", "md", "csv", "tex", "plots")
 
 
 def main_report(argv: Sequence[str]) -> int:
-    """Runs `nein-report argv`. Raises UserError for anything the user can mend."""
+    """Runs `nein report argv`. Raises UserError for anything the user can mend."""
     options = _report_parser().parse_args(list(argv))
     formats = _formats(options.formats)
     if options.thumbnails < 0 or options.budget < 0:
@@ -111,7 +111,7 @@ def main_report(argv: Sequence[str]) -> int:
 
 
 def main_compare(argv: Sequence[str]) -> int:
-    """Runs `nein-compare argv`: every pair of the runs named, tested and corrected for their number."""
+    """Runs `nein compare argv`: every pair of the runs named, tested and corrected for their number."""
     options = _compare_parser().parse_args(list(argv))
     from metrics import METRICS
     from nein.benchmarks.nein.reporting import collect, comparisons, sections, tables
@@ -156,7 +156,7 @@ def _formats(text: str) -> list[str]:
 
 def _report_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-report", description="Write a report of finished runs: one HTML page, tables and plots."
+        prog="nein report", description="Write a report of finished runs: one HTML page, tables and plots."
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
@@ -166,7 +166,7 @@ def _report_parser() -> argparse.ArgumentParser:
     add("--protocols", action="store_true", help="add what each quirk of the published protocol changes")
     add("--calibration", type=Path, action="append", metavar="FOLDER", help="calibration of the judges "
         "(default: RUN/calibration where it exists)")  # fmt: skip
-    add("--judge-grade", type=Path, action="append", metavar="PATH", help="what nein-negvqa --model judge "
+    add("--judge-grade", type=Path, action="append", metavar="PATH", help="what nein negvqa --model judge "
         "wrote: its folder or grade.json")  # fmt: skip
     add(
         "--labels",
@@ -192,7 +192,7 @@ def _report_parser() -> argparse.ArgumentParser:
 
 def _compare_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nein-compare",
+        prog="nein compare",
         description="Compare runs sample by sample: differences, intervals, tests, power.",
     )
     add = parser.add_argument

@@ -12,7 +12,7 @@ from metrics import METRICS
 from nein.benchmarks.nein import results_table
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.benchmarks.nein.reporting.sections import REMOVALS, Table, percent, record, span
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.statistics import agreement, calibration
 from nein.statistics.calibration import Corrected, Rates
@@ -23,7 +23,7 @@ KINDS = {"vqa": "VQA", "ovd": "OVD"}
 
 @dataclass(frozen=True)
 class Calibration:
-    """One judge's answers about pictures whose truth is known, as `nein-calibrate` wrote them.
+    """One judge's answers about pictures whose truth is known, as `nein calibrate` wrote them.
 
     about  Judge, fingerprint, threshold, article.     rows  One case per line: set, role, word, present, ...
     """
@@ -58,13 +58,13 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     for folder in folders:
         files = sorted(folder.glob("*.json"))
         if not files and explicit:
-            raise UserError(f"'{folder}' holds no calibration; make one with nein-calibrate RUN.")
+            raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
         for file in files:
             about = atomic.read_json(file)
             lines = file.with_suffix(".jsonl")
             if not isinstance(about, dict) or "fingerprint" not in about or not lines.is_file():
-                raise UserError(f"'{file}' is not a calibration written by nein-calibrate.")
-            found.append(Calibration(about["kind"], about, journal.read_lines(lines)))
+                raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
+            found.append(Calibration(about["kind"], about, atomic.read_lines(lines)))
     return found
 
 
@@ -208,14 +208,14 @@ def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mappi
 
 
 def read_grades(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
-    """What `nein-negvqa --model judge` wrote: files, or folders with a grade.json. Raises UserError."""
+    """What `nein negvqa --model judge` wrote: files, or folders with a grade.json. Raises UserError."""
     found: list[Mapping[str, Any]] = []
     for path in paths:
         files = [path] if path.is_file() else sorted(path.glob("**/grade.json")) or [path / "grade.json"]
         for file in files:
             grade = atomic.read_json(file)
             if not isinstance(grade, dict) or grade.get("kind") != "negvqa":
-                raise UserError(f"'{file}' is no grade of a judge; make one with nein-negvqa --model judge.")
+                raise UserError(f"'{file}' is no grade of a judge; make one with nein negvqa --model judge.")
             found.append(grade)
     return found
 

@@ -85,7 +85,7 @@
     link.download = "check-" + facts.sheet + ".json";
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    say("Exported. Read it with: nein-negvqa check " + link.download);
+    say("Exported. Read it with: nein negvqa check " + link.download);
   });
 
   byId("load").addEventListener("change", async (event) => {

@@ -1,0 +1,69 @@
+"""Data sets on the Hugging Face hub, read with `datasets`: hub:OWNER/NAME[@REVISION], or hub:FOLDER."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from nein.engine.errors import UserError
+
+PREFIX = "hub:"
+
+
+class Reference(NamedTuple):
+    """What stands behind "hub:": the data set's name and a commit, branch or tag of it."""
+
+    name: str
+    revision: str | None
+
+
+class Table(Protocol):
+    """The rows of a split, each a mapping from column to value; a picture is {"bytes": ..., "path": ...}."""
+
+    column_names: list[str]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
+
+
+def reference(source: str) -> Reference | None:
+    """What "hub:OWNER/NAME@REVISION" names; None for a source of another kind."""
+    if not source.startswith(PREFIX):
+        return None
+    name, _, revision = source.removeprefix(PREFIX).partition("@")
+    return Reference(name, revision or None)
+
+
+def read(data: Reference, split: str) -> Table:
+    """A split, downloaded on first use. Pictures are the bytes of their files, which nothing encodes again.
+
+    Raises UserError when it cannot be had, with the reason and what to do.
+    """
+    try:
+        import datasets
+        from datasets.exceptions import DatasetsError
+    except ImportError:
+        raise UserError(
+            f"'{PREFIX}{data.name}' needs the package 'datasets': pip install 'nein[hub]', or name a file or "
+            "folder instead."
+        ) from None
+    try:
+        table = datasets.load_dataset(data.name, split=split, revision=data.revision)
+    except ConnectionError as error:
+        raise UserError(
+            f"The data set '{data.name}' could not be loaded from the hub: {_first_line(error)}. The machine "
+            "has no network, or HF_HUB_OFFLINE is set, and the data set is not in the cache of 'datasets'; "
+            "load it once with a network, or name a file or folder instead."
+        ) from None
+    except (OSError, ValueError, DatasetsError) as error:
+        raise UserError(
+            f"The data set '{data.name}' could not be loaded from the hub: {_first_line(error)}"
+        ) from None
+    for column, feature in table.features.items():
+        if isinstance(feature, datasets.Image):
+            table = table.cast_column(column, datasets.Image(decode=False))
+    return table
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

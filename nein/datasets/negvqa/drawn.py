@@ -1,0 +1,50 @@
+"""NegVQA over the miniature world: questions about drawn scenes, each with its negation and two options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic, images
+from nein.nano import data
+from nein.nano.questions import KINDS, iter_questions
+from nein.nano.scenes import render, rng_for
+
+SPLIT = "val"
+FILE = "questions.jsonl"
+
+
+def folder(count: int, parent: Path | None = None) -> Path:
+    """A folder with `count` drawn questions in NegVQA's layout (`FILE`, images/), made on first use; below
+    `parent`, or in the user's cache."""
+    return data.drawn(f"negvqa-{count}", lambda draft: write(draft, count), proof=FILE, parent=parent)
+
+
+def write(root: Path, count: int) -> None:
+    """Draws the questions and their pictures. Options are in random order, each letter right for half of the
+    questions of a kind."""
+    rows: list[dict[str, Any]] = []
+    asked = dict.fromkeys(KINDS, 0)
+    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
+        name = f"images/{index:05d}.png"
+        if not (root / name).exists():  # up to four questions are about one scene
+            images.write_png(root / name, render(scene))
+        # Pairs of questions of a kind get one right "A" and one right "B", in random order.
+        pair, place = divmod(asked[question.kind], 2)
+        asked[question.kind] += 1
+        first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
+        right = "AB"[first ^ place]
+        options = [question.right, question.wrong]
+        rows.append(
+            {
+                "index": number,
+                "image": name,
+                "category": question.kind,
+                "original_question": question.question,
+                "negated_question": question.negated,
+                **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
+                "original_answer": right,
+                "negated_answer": "AB"[right == "A"],
+            }
+        )
+    atomic.write_lines(root / FILE, rows)

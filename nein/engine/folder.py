@@ -1,0 +1,202 @@
+"""A folder of results that describes itself, goes on where it stopped, and refuses mixtures.
+
+    FOLDER/
+      manifest.json             format, status, identity, and facts about the latest command
+      notes/<kind>/<name>.json  what processes write side by side: models, invocations, costs
+      <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
+      <output>/000012.jsonl     the rows of a block, one JSON object a line
+
+A block's result is a file, written atomically: it is done when it exists, and to do it again is to delete it.
+Rows hold no time and no host, so that two processes which make the same block write the same bytes: no lock
+is needed, whoever comes second changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic
+from nein.engine.errors import UserError
+
+FORMAT = 2
+COMPLETE, INCOMPLETE = "complete", "incomplete"
+MANIFEST = "manifest.json"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Paths, manifest and rows of one run; holds no open file.
+
+    holds  What is in it, in messages: "edits", "answers".
+    """
+
+    path: Path
+    holds: str = "results"
+
+    # --- manifest --------------------------------------------------------------------------
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / MANIFEST
+
+    def manifest(self) -> dict[str, Any]:
+        """What the folder says about itself, {} where nothing has begun: the manifest, `models` (kind ->
+        fingerprint and description), `peak_memory` (by stage) and `invocations` (in order of time)."""
+        if not self.manifest_path.exists():
+            return {}
+        invocations = self.notes("invocations")
+        return {
+            **atomic.read_json(self.manifest_path),
+            "models": self.notes("models"),
+            "peak_memory": self.notes("peak_memory"),
+            "invocations": [invocations[name] for name in sorted(invocations)],
+        }
+
+    def open(self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool) -> None:
+        """Begins the run, or goes on with it if it is of the same `identity`. For the main process.
+
+        facts  Further entries of the manifest, those of the latest command: configuration, data. One called
+               "invocation" is kept beside those of earlier commands.
+
+        Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed.
+        """
+        before = atomic.read_json(self.manifest_path) if self.manifest_path.exists() else {}
+        if before and before.get("format") != FORMAT:
+            raise UserError(
+                f"'{self.path}' was written by another version (format {before.get('format')}); "
+                "choose another --out."
+            )
+        difference = first_difference(before["identity"], identity) if before else None
+        if difference and not overwrite:
+            raise UserError(
+                f"'{self.path}' holds {self.holds} made with {difference}; "
+                "choose another --out, or --overwrite to discard what is there."
+            )
+        if difference:
+            shutil.rmtree(self.path)
+        entries = dict(facts)
+        if "invocation" in entries:
+            invocation = entries.pop("invocation")
+            self.note("invocations", f"{invocation['started']}-{os.getpid()}", invocation)
+        new = {"format": FORMAT, "status": INCOMPLETE, "identity": dict(identity), **entries}
+        atomic.write_json(self.manifest_path, new)
+
+    def update(self, **entries: Any) -> None:
+        """Replaces entries of the manifest, atomically. For the main process."""
+        atomic.write_json(self.manifest_path, {**atomic.read_json(self.manifest_path), **entries})
+
+    def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
+        """Adds an output (a metric, say) to the run; refuses one whose rows another identity decided."""
+        path = self.path / output / "identity.json"
+        difference = first_difference(atomic.read_json(path), identity) if path.exists() else None
+        if difference and not overwrite:
+            raise UserError(
+                f"'{self.path}' holds {Path(output).name} made with {difference}; "
+                "choose another --out, or --overwrite to make it again."
+            )
+        if difference:
+            shutil.rmtree(path.parent)
+        atomic.write_json(path, dict(identity))
+
+    def outputs(self, group: str) -> dict[str, dict[str, Any]]:
+        """Name -> identity of the outputs `group`/<name> that have been opened."""
+        paths = sorted((self.path / group).glob("*/identity.json"))
+        return {path.parent.name: atomic.read_json(path) for path in paths}
+
+    # --- notes -----------------------------------------------------------------------------
+
+    def note(self, kind: str, name: str, value: Mapping[str, Any]) -> None:
+        """Writes a small file of its own: any process may, at any time."""
+        safe = name.replace(":", "").replace("/", "-")
+        atomic.write_json(self.path / "notes" / kind / f"{safe}.json", dict(value))
+
+    def notes(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Name -> what was noted, by name."""
+        return {
+            path.stem: atomic.read_json(path)
+            for path in sorted((self.path / "notes" / kind).glob("[!.]*.json"))
+        }
+
+    def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
+        """Writes down what a loaded model is; refuses another one under the same name.
+
+        Names are compared when a run is opened; this notices weights that were replaced behind a name.
+        """
+        noted = self.notes("models").get(kind)
+        if noted is not None and noted["fingerprint"] != fingerprint:
+            raise UserError(
+                f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
+                "choose another --out."
+            )
+        if noted is None:
+            self.note("models", kind, {"fingerprint": fingerprint, **description})
+
+    # --- blocks ----------------------------------------------------------------------------
+
+    def block_path(self, output: str, number: int) -> Path:
+        return self.path / output / f"{number:06d}.jsonl"
+
+    def done(self, output: str) -> set[int]:
+        """Numbers of the blocks of an output that are there."""
+        folder = self.path / output
+        if not folder.is_dir():
+            return set()
+        names = (entry.name for entry in os.scandir(folder))
+        return {int(name[:-6]) for name in names if name.endswith(".jsonl") and name[:-6].isdigit()}
+
+    def write(self, output: str, number: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """The rows of a block; it is done when this returns."""
+        atomic.write_lines(self.block_path(output, number), rows)
+
+    def read(self, output: str, number: int) -> list[Row]:
+        """The rows of a block that is done."""
+        return atomic.read_lines(self.block_path(output, number))
+
+    def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Row]:
+        """The rows of blocks, in the order of `numbers`.
+
+        Raises UserError for a block that is not there, which only a command that ended early leaves.
+        """
+        for number in numbers:
+            if not self.block_path(output, number).exists():
+                raise UserError(
+                    f"'{self.path}' lacks block {number} of {output}; give the same command again to make it."
+                )
+            yield from self.read(output, number)
+
+    def cost(self, stage: str, number: int, values: Mapping[str, Any]) -> None:
+        """What a block took (seconds, memory): apart from its rows, which are the same whoever makes them."""
+        path = self.path / "costs" / stage / f"{number:06d}.json"
+        atomic.write_text(path, json.dumps(dict(values)) + "\n")
+
+    def costs(self, stage: str) -> dict[int, Row]:
+        """Block -> what it took."""
+        paths = sorted((self.path / "costs" / stage).glob("[0-9]*.json"))
+        return {int(path.stem): atomic.read_json(path) for path in paths}
+
+
+def runs_below(out: Path) -> list[Path]:
+    """Every run folder at or below `out`, at most three folders deep, ordered by path."""
+    if (out / MANIFEST).is_file():
+        return [out]
+    depths = ("*", "*/*", "*/*/*")
+    return sorted(path.parent for depth in depths for path in out.glob(f"{depth}/{MANIFEST}"))
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """ "seed 0, not 1": the first key, in sorted order, whose value differs; None when all agree."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if before != after:
+            if isinstance(before, Mapping) and isinstance(after, Mapping):
+                return f"{key}: {first_difference(before, after)}"
+            return f"{key} {before}, not {after}"
+    return None

@@ -1,0 +1,226 @@
+"""The tidy frame of figures: a pandas DataFrame with one row per figure, which every table and plot reads.
+
+A row says what the figure is of in columns of text, then what it is in columns of numbers:
+
+benchmark, model, task, metric, variant   What it is of; a benchmark adds columns of its own (category, kind).
+n, unscored           Values that entered, and samples that have none: counted, never zero.
+value, low, high      The figure and its 95 % interval, in the unit of the data, not scaled.
+standard_error, clusters   As in `nein.statistics.Estimate`.
+p, p_holm, ...        Of a difference: its tests (`TESTS`).
+unit                  How it is shown (`nein.reporting.format.UNITS`).
+reasons               Why samples are unscored: JSON, reason -> how many.
+
+Text that is not there is "", a number that is not there NaN. A figure that says two things is two rows (a gap
+and a ratio, a clustered interval and a normal one), so that no table needs to know more columns than these.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nein import statistics
+from nein.engine import atomic
+from nein.engine.errors import UserError
+from nein.statistics import Estimate
+
+LEADING = ("benchmark", "model", "task", "metric", "variant")
+COUNTS = ("n", "unscored", "clusters", "needed")
+TESTS = ("p", "p_holm", "p_t", "p_flip", "detectable")
+ESTIMATE = ("value", "low", "high", "standard_error")
+TRAILING = (
+    "n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "reasons",
+)  # fmt: skip
+NUMBERS = (*ESTIMATE, *TESTS, *COUNTS)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+#: A row of the frame as plain values: None where there is no number.
+Figure = Mapping[str, Any]
+
+
+def figure(
+    estimate: Estimate | None,
+    *,
+    unit: str,
+    unscored: int = 0,
+    reasons: Mapping[str, int] | None = None,
+    **what: Any,
+) -> dict[str, Any]:
+    """A row from an estimate, or from None where nothing was scored.
+
+    what  The columns that say what it is of (`model`, `metric`, ...) and, of a difference, its tests.
+    """
+    numbers = estimate.as_dict() if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
+    row = {**what, **numbers, "unscored": unscored, "unit": unit}
+    return {**row, "reasons": json.dumps(dict(reasons), ensure_ascii=False)} if reasons else row
+
+
+def number(value: float | None, *, unit: str, n: int | None = None, **what: Any) -> dict[str, Any]:
+    """A row of a figure that has no interval: a count, a share of what is known, a printed number."""
+    return {**what, "value": value, "n": n, "unit": unit}
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """The rows as a frame with its columns in order and of one type each."""
+    return _tidy(pd.DataFrame(list(rows)))
+
+
+def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """The frames below each other; columns that one of them lacks are empty there."""
+    given = [frame for frame in frames if len(frame)]
+    return _tidy(pd.concat(given, ignore_index=True)) if given else _tidy(pd.DataFrame())
+
+
+def label(figures: pd.DataFrame, **what: str) -> pd.DataFrame:
+    """The same figures with columns that hold for all of them: `label(frame, benchmark="nein",
+    model="ip2p")`."""
+    return _tidy(figures.assign(**what))
+
+
+def of_scores(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    by: Sequence[str] = (),
+    metric: str = "accuracy",
+    unit: str = "%",
+    **what: str,
+) -> pd.DataFrame:
+    """A figure per group of score rows: the share or mean of their values.
+
+    rows  `value` (None: unscored, `reason` says why) and `source`, the cluster; `id` where there is none.
+    by    Entries of the rows that make the groups; they become columns of the frame.
+
+    Values that are all 0 or 1 get Wilson's interval, others the mean's; both clustered.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    made = []
+    for key, members in groups.items():
+        scored = [row for row in members if row["value"] is not None]
+        reasons = Counter(row["reason"] for row in members if row["value"] is None)
+        values = [float(row["value"]) for row in scored]
+        estimator = statistics.proportion if {*values} <= {0.0, 1.0} else statistics.mean
+        estimate = estimator(values, [row.get("source", row.get("id")) for row in scored])
+        about = dict(zip(by, map(str, key), strict=True))
+        made.append(
+            figure(
+                estimate,
+                unit=unit,
+                unscored=len(members) - len(scored),
+                reasons=reasons,
+                metric=metric,
+                **about,
+                **what,
+            )
+        )
+    return frame(made)
+
+
+def _tidy(found: pd.DataFrame) -> pd.DataFrame:
+    """Columns in order: what a figure is of, then its numbers. Counts are integers where all are whole."""
+    own = [name for name in found.columns if name not in (*LEADING, *TRAILING)]
+    needed = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
+    order = [name for name in (*LEADING, *own, *TRAILING) if name in found.columns or name in needed]
+    found = found.reindex(columns=order)
+    for name in order:
+        if name in NUMBERS:
+            numbers = pd.to_numeric(found[name]).astype("float64")
+            whole = name in COUNTS and bool((numbers.dropna() % 1 == 0).all())
+            found[name] = numbers.astype("Int64") if whole else numbers
+        else:
+            found[name] = found[name].astype(object).where(found[name].notna(), "").map(str).astype(object)
+    return found
+
+
+# --- looking up ----------------------------------------------------------------------------
+
+
+def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    """The figures whose columns have the given values; a tuple or list stands for any of its members. A
+    column that the frame lacks is empty."""
+    mask = np.ones(len(figures), dtype=bool)
+    for name, wanted in where.items():
+        values = wanted if isinstance(wanted, tuple | list) else (wanted,)
+        column = figures[name] if name in figures else pd.Series("", index=figures.index, dtype=object)
+        mask &= column.isin(values).to_numpy()
+    return figures[mask]
+
+
+def records(figures: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as plain dicts, in order: None where there is no number, int for whole counts."""
+    plain = figures.astype(object)
+    return plain.where(plain.notna(), None).to_dict("records")
+
+
+def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:
+    """The first such figure as a plain dict, or None."""
+    found = select(figures, **where).head(1)
+    return records(found)[0] if len(found) else None
+
+
+def values(figures: pd.DataFrame, column: str, order: Sequence[str] = ()) -> list[str]:
+    """The distinct entries of a column of text, without "": those of `order` first, then as they appear."""
+    there = [name for name in figures[column].unique() if name != ""] if column in figures else []
+    return [*(name for name in order if name in there), *(name for name in there if name not in order)]
+
+
+def reasons(row: Figure) -> dict[str, int]:
+    """Why samples are unscored, the commonest first."""
+    text = row.get("reasons")
+    return json.loads(text) if text else {}
+
+
+# --- files ---------------------------------------------------------------------------------
+
+
+def to_csv(figures: pd.DataFrame) -> str:
+    """One line per figure, numbers to the last digit.
+
+    A spreadsheet runs a cell that begins like a formula, so such text gets a "'" in front, which `read_csv`
+    takes off again. Columns without any entry are left out.
+    """
+    text = [name for name in figures.columns if name not in NUMBERS]
+    shown = figures.assign(
+        **{
+            name: figures[name].map(lambda cell: f"'{cell}" if cell.startswith(_FORMULA) else cell)
+            for name in text
+        }
+    )
+    empty = [name for name in text if not (shown[name] != "").any()]
+    empty += [name for name in (*TESTS, "needed") if name in shown and shown[name].isna().all()]
+    return shown.drop(columns=empty).to_csv(index=False, lineterminator="\n")
+
+
+def write(path: Path, figures: pd.DataFrame) -> None:
+    atomic.write_text(path, to_csv(figures))
+
+
+def read(path: Path) -> pd.DataFrame:
+    """The frame that `write` wrote. Raises UserError where the file cannot be read."""
+    try:
+        return read_csv(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"'{path}' does not exist.") from None
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, ValueError) as error:
+        raise UserError(f"'{path}' holds no figures ({error}).") from None
+
+
+def read_csv(text: str) -> pd.DataFrame:
+    """The frame of `to_csv`'s text."""
+    found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    for name in found.columns:
+        if name in NUMBERS:
+            found[name] = [float(cell) if cell else None for cell in found[name]]
+        else:
+            found[name] = [
+                cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell for cell in found[name]
+            ]
+    return _tidy(found)

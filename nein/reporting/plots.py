@@ -1,0 +1,363 @@
+"""A plot is a specification over the frame of figures; all that knows matplotlib is here.
+
+`Bars`, `Stack`, `Curves` and `Scatter` say which figures stand where; `draw` makes PNG and SVG of them, the
+same bytes every time. Bars lie, so that names of any length have room and a plot of many models only gets
+taller.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+
+from nein.reporting import figures as frames
+from nein.reporting.figures import Figure
+from nein.reporting.format import UNITS
+
+INK, GREY, FAINT = "#111827", "#6b7280", "#e5e7eb"
+BLUE, RED, GREEN, VIOLET, OCHRE = "#1d4ed8", "#c2410c", "#166534", "#7c3aed", "#a16207"
+PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2", "#db2777", "#65a30d")
+MARKERS = "osD^vP*Xhp"
+_STYLE: Any = {
+    "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white",
+}  # fmt: skip
+
+
+class Plot(Protocol):
+    """key: end of a file's name. title: what a caption says. canvas: None where there is nothing to show."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    def canvas(self, figures: pd.DataFrame) -> Canvas | None: ...
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawn plot: `png` and `svg` are bytes without a date, so that equal figures are equal files."""
+
+    key: str
+    title: str
+    png: bytes
+    svg: bytes
+
+
+def draw(plot: Plot, figures: pd.DataFrame) -> Drawing | None:
+    """The plot of a frame; None where the frame has no figure for it."""
+    with matplotlib.rc_context(_STYLE):
+        canvas = plot.canvas(figures)
+        if canvas is None:
+            return None
+        return Drawing(plot.key, plot.title, _encoded(canvas, "png"), _encoded(canvas, "svg"))
+
+
+def drawings(plots: Sequence[Plot], figures: pd.DataFrame) -> list[Drawing]:
+    """Those of the plots for which there are figures."""
+    return [drawing for plot in plots if (drawing := draw(plot, figures)) is not None]
+
+
+def _encoded(canvas: Canvas, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    canvas.savefig(buffer, format=kind, dpi=160, bbox_inches="tight", metadata=metadata)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars with intervals: a panel per entry of `panel`, a group of bars per entry of `place`, one per
+    `series`.
+
+    where    The figures shown.     order  Of places, panels and series; others follow as they appear.
+    names    Entry -> what is written for it.
+    colors   Entry of `series` -> colour, else the palette in order.
+    axis     What the length of a bar is.     limits  Of that axis, in the unit shown.
+    rule     Where a dashed line stands (chance, say), for all panels or by panel.
+    mark     Figures shown as a dotted stroke across their group; entries as `where` has them.
+    dots     A dot in place of a bar, for figures that do not grow from zero.
+    """
+
+    key: str
+    title: str
+    place: str
+    series: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    panel: str | None = None
+    order: Sequence[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    colors: Mapping[str, str] = field(default_factory=dict)
+    axis: str = "per cent"
+    limits: tuple[float, float] | None = (0, 100)
+    rule: float | Mapping[str, float] | None = None
+    mark: Mapping[str, Any] | None = None
+    dots: bool = False
+
+    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+        found = frames.select(figures, **self.where)
+        found = found[found["value"].notna()]
+        if not len(found):
+            return None
+        panels = frames.values(found, self.panel, self.order) if self.panel else [""]
+        places = frames.values(found, self.place, self.order)
+        series = frames.values(found, self.series, self.order)
+        marks = frames.select(figures, **self.mark) if self.mark else found[:0]
+        height = 0.5 + max(0.2 * len(series), 0.3) * len(places)
+        canvas, axes = _grid(len(panels), height)
+        for axis, panel in zip(axes, panels, strict=True):
+            shown = frames.select(found, **{self.panel: panel}) if self.panel else found
+            for at, name in enumerate(series):
+                own = {f[self.place]: f for f in frames.records(frames.select(shown, **{self.series: name}))}
+                lines = [
+                    (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), own[place])
+                    for y, place in enumerate(places)
+                    if place in own
+                ]
+                color = self.colors.get(name, PALETTE[at % len(PALETTE)])
+                self._series(axis, lines, color, 0.72 / len(series))
+            self._marks(axis, marks, panel, places)
+            self._dress(axis, panel, places)
+        if len(series) > 1:
+            _legend(canvas, {self.names.get(s, s): self.colors.get(s, PALETTE[i % len(PALETTE)])
+                             for i, s in enumerate(series)})  # fmt: skip
+        return canvas
+
+    def _series(self, axis: Any, lines: Sequence[tuple[float, Figure]], color: str, height: float) -> None:
+        ys, values = [y for y, _ in lines], [_shown(figure, "value") for _, figure in lines]
+        reach = [
+            [abs(_shown(f, end) - _shown(f, "value")) for _, f in lines] for end in ("low", "high")
+        ]  # fmt: skip
+        if self.dots:
+            axis.errorbar(values, ys, xerr=reach, fmt="o", color=color, markersize=5, elinewidth=1.4)
+            return
+        axis.barh(ys, values, height=height, color=color, alpha=0.85)
+        axis.errorbar(values, ys, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+
+    def _marks(self, axis: Any, marks: pd.DataFrame, panel: str, places: Sequence[str]) -> None:
+        for figure in frames.records(marks):
+            if self.panel is None or figure.get(self.panel, "") in ("", panel):
+                if figure[self.place] in places and figure["value"] is not None:
+                    y, x = places.index(figure[self.place]), _shown(figure, "value")
+                    axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
+
+    def _dress(self, axis: Any, panel: str, places: Sequence[str]) -> None:
+        axis.set_yticks(range(len(places)), [self.names.get(place, place) for place in places])
+        axis.set_ylim(len(places) - 0.5, -0.5)
+        axis.set_xlabel(self.axis)
+        axis.grid(axis="x", color=FAINT)
+        axis.axvline(0, color=INK, linewidth=0.8)
+        if self.limits:
+            axis.set_xlim(*self.limits)
+        if panel:
+            axis.set_title(self.names.get(panel, panel), loc="left", fontsize=10)
+        rule = self.rule.get(panel) if isinstance(self.rule, Mapping) else self.rule
+        if rule is not None:
+            axis.axvline(rule, color=GREY, linewidth=0.9, linestyle="--")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One bar per entry of `place`, cut into the shares of `series`, which add up to the whole; fields as in
+    `Bars`. A place is named by several columns where `place` is a tuple."""
+
+    key: str
+    title: str
+    place: tuple[str, ...]
+    series: str
+    colors: Mapping[str, str]
+    where: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    axis: str = "per cent"
+
+    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+        found = frames.select(figures, **self.where, **{self.series: tuple(self.colors)})
+        bars: dict[str, list[Figure]] = {}
+        for figure in frames.records(found[found["value"].notna()]):
+            bars.setdefault(", ".join(filter(None, (figure[c] for c in self.place))), []).append(figure)
+        if not bars:
+            return None
+        canvas = Canvas(figsize=(8, 1.1 + 0.4 * len(bars)), layout="constrained")
+        axis = canvas.subplots()
+        for y, members in enumerate(bars.values()):
+            left = 0.0
+            by = {figure[self.series]: figure for figure in members}
+            for name, color in self.colors.items():
+                width = _shown(by[name], "value") if name in by else 0.0
+                axis.barh(y, width, left=left, height=0.65, color=color)
+                if width >= 6:
+                    ink = "white" if _is_dark(color) else INK
+                    axis.text(
+                        left + width / 2, y, f"{width:.0f}", ha="center", va="center", fontsize=8, color=ink
+                    )
+                left += width
+        titles = [f"{name}, n {max(f['n'] for f in members):g}" for name, members in bars.items()]
+        axis.set_yticks(range(len(bars)), titles)
+        axis.set_ylim(len(bars) - 0.5, -0.5)
+        axis.set_xlim(0, 100)
+        axis.set_xlabel(self.axis)
+        _legend(canvas, {self.names.get(name, name): color for name, color in self.colors.items()})
+        return canvas
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A line per entry of `line` through its figures in the order of the number in column `x`; a panel per
+    entry of `panel`.
+
+    hollow    Entries of the frame's columns whose figures are drawn dotted, with open markers.
+    diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
+    """
+
+    key: str
+    title: str
+    x: str
+    line: str
+    panel: str
+    axes: tuple[str, str]
+    where: Mapping[str, Any] = field(default_factory=dict)
+    order: Sequence[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    hollow: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[float, float] = (0, 100)
+    columns: int = 2
+    rule: float | None = None
+    diagonal: bool = False
+    log: bool = False
+
+    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+        found = frames.select(figures, **self.where)
+        found = found[found["value"].notna()]
+        if not len(found):
+            return None
+        panels, lines = frames.values(found, self.panel, self.order), frames.values(found, self.line)
+        canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1)
+        for axis, panel in zip(axes, panels, strict=True):
+            for at, name in enumerate(lines):
+                own = frames.records(frames.select(found, **{self.panel: panel, self.line: name}))
+                for hollow in (False, True):
+                    part = [f for f in own if hollow == (bool(self.hollow) and _is(f, self.hollow))]
+                    self._line(axis, part, at, hollow)
+            self._dress(axis, panel)
+        handles = {
+            self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
+        }  # fmt: skip
+        if len(lines) > 1:
+            markers = {title: MARKERS[at % len(MARKERS)] for at, title in enumerate(handles)}
+            _legend(canvas, handles, markers)
+        return canvas
+
+    def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool) -> None:
+        part = sorted(part, key=lambda figure: float(figure[self.x]))
+        if not part:
+            return
+        color = PALETTE[at % len(PALETTE)]
+        xs, ys = [float(f[self.x]) for f in part], [_shown(f, "value") for f in part]
+        reach = [[abs(_shown(f, end) - _shown(f, "value")) for f in part] for end in ("low", "high")]
+        axis.errorbar(
+            xs, ys, yerr=reach if any(map(any, reach)) else None, color=color, capsize=2, elinewidth=0.8,
+            marker=MARKERS[at % len(MARKERS)], markersize=5, linewidth=1.3, linestyle=":" if hollow else "-",
+            markerfacecolor="white" if hollow else color,
+        )  # fmt: skip
+
+    def _dress(self, axis: Any, panel: str) -> None:
+        axis.set_title(self.names.get(panel, panel), loc="left", fontsize=10)
+        axis.set_xlabel(self.axes[0])
+        axis.set_ylabel(self.axes[1])
+        axis.set_ylim(*self.limits)
+        axis.grid(color=FAINT)
+        if self.log:
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        if self.rule is not None:
+            axis.axhline(self.rule, color=GREY, linewidth=0.9, linestyle="--")
+        if self.diagonal:
+            axis.plot([0, 1], self.limits, color="#9ca3af", linewidth=1, linestyle="--")
+            axis.set_xlim(-0.02, 1.02)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Points of a plane: a panel per entry of `panel`, a colour per entry of `color`, a marker per `marker`.
+
+    Its frame is one of points: columns `x` and `y`, with what each point is.
+    """
+
+    key: str
+    title: str
+    panel: str
+    color: str
+    marker: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    colors: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+        found = frames.select(figures, **self.where)
+        if not len(found):
+            return None
+        panels, markers = found[self.panel].unique(), list(found[self.marker].unique())
+        canvas, axes = _grid(len(panels), 3.3, width=3.5)
+        for axis, panel in zip(axes, panels, strict=True):
+            for (color, marker), part in found[found[self.panel] == panel].groupby([self.color, self.marker]):
+                axis.scatter(part["x"], part["y"], s=22, marker="o^sD"[markers.index(marker)],
+                             color=self.colors[str(color)], alpha=0.75, linewidths=0)  # fmt: skip
+            axis.set_title(panel, loc="left", fontsize=10)
+            axis.set_xlabel("component 1", fontsize=8)
+            axis.set_ylabel("component 2", fontsize=8)
+            axis.set_xticks([])
+            axis.set_yticks([])
+        titles = {self.names.get(c, c): self.colors[c] for c in found[self.color].unique()}
+        shapes = dict.fromkeys(titles, "s")
+        for at, marker in enumerate(markers):
+            titles[str(marker)], shapes[str(marker)] = GREY, "o^sD"[at]
+        _legend(canvas, titles, shapes)
+        return canvas
+
+
+# --- shared --------------------------------------------------------------------------------
+
+
+def _grid(count: int, height: float, *, columns: int = 3, width: float = 4.6) -> tuple[Canvas, list[Any]]:
+    """A canvas with `count` panels of the given size in inches, as many as `columns` beside each other."""
+    across = min(columns, count)
+    rows = math.ceil(count / across)
+    canvas = Canvas(figsize=(0.8 + width * across, 0.6 + rows * (height + 0.6)), layout="constrained")
+    panels = list(canvas.subplots(rows, across, squeeze=False).flat)
+    for panel in panels[count:]:
+        panel.set_visible(False)
+    return canvas, panels[:count]
+
+
+def _legend(canvas: Canvas, colors: Mapping[str, str], markers: Mapping[str, str] | None = None) -> None:
+    handles = [
+        Line2D([], [], linestyle="", marker=(markers or {}).get(name, "s"), color=color, label=name)
+        for name, color in colors.items()
+    ]
+    canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=min(4, len(handles)),
+                  loc="outside lower center")  # fmt: skip
+
+
+def _shown(figure: Figure, end: str) -> float:
+    """A value or an end of its interval as it is shown; the value itself where there is no interval."""
+    raw = figure["value"] if figure[end] is None else figure[end]
+    return UNITS[figure["unit"]].scale * raw
+
+
+def _is(figure: Figure, where: Mapping[str, str]) -> bool:
+    return all(figure.get(name) == wanted for name, wanted in where.items())
+
+
+def _is_dark(color: str) -> bool:
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 128

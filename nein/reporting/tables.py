@@ -1,0 +1,231 @@
+"""A table is a specification over the frame of figures: which figures, by which columns, shown how.
+
+A `Table` is a value that a benchmark writes down once; `sheet` applies it to a frame and gives text, and
+`markdown` and `latex` (and the page's template) print sheets. Rows and columns that have no figure do not
+appear, so one specification serves runs with few metrics and with many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import tabulate
+
+from nein.reporting import figures as frames
+from nein.reporting import format
+from nein.reporting.figures import Figure
+
+#: What a cell shows of the figures that belong to it, at least one.
+Show = Callable[[Sequence[Figure]], str]
+Names = Mapping[str, str] | Callable[[str], str]
+
+
+def estimate(interval: format.Interval = "ends", digits: int | None = None) -> Show:
+    """Shows the first figure: "88.4 [87.1, 89.6]"."""
+    return lambda found: format.text(found[0], interval=interval, digits=digits)
+
+
+def value(digits: int | None = None, *, sign: bool = False) -> Show:
+    """Shows the first figure without its interval: "88.4"."""
+    return lambda found: format.number(found[0]["value"], found[0]["unit"], digits=digits, sign=sign)
+
+
+def count(column: str = "n") -> Show:
+    """Shows a column of counts: what the figures share, or the range."""
+    return lambda found: format.counts(found, column)
+
+
+def p_value(column: str = "p") -> Show:
+    return lambda found: format.p_value(found[0].get(column))
+
+
+def entry(column: str) -> Show:
+    """Shows a column of text, of the first figure."""
+    return lambda found: str(found[0].get(column, ""))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A column of the frame whose entries name the rows. `names`: how an entry is shown, if otherwise."""
+
+    column: str
+    title: str | None = None
+    names: Names = field(default_factory=dict)
+
+    def shown(self, entry: str) -> str:
+        return _name(self.names, entry)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: those of the row's figures that have the entries `where`, shown by `show`."""
+
+    title: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    show: Show = field(default_factory=estimate)
+
+    def expanded(self, found: pd.DataFrame) -> list[Column]:
+        return [self]
+
+
+@dataclass(frozen=True)
+class Across:
+    """One column for every entry of the frame's column `by`: those of `order` first, then as they appear."""
+
+    by: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    show: Show = field(default_factory=estimate)
+    names: Names = field(default_factory=dict)
+    order: Sequence[str] = ()
+
+    def expanded(self, found: pd.DataFrame) -> list[Column]:
+        entries = frames.values(frames.select(found, **self.where), self.by, self.order)
+        return [Column(_name(self.names, e), {**self.where, self.by: e}, self.show) for e in entries]
+
+
+def _name(names: Names, entry: str) -> str:
+    return names(entry) if callable(names) else names.get(entry, entry)
+
+
+COUNTS = (Column("n", show=count("n")), Column("unscored", show=count("unscored")))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A specification.
+
+    key      File and anchor name.
+    title, note  Plain text.
+    where    The figures that the table is about; entries as `figures.select` takes them.
+    rows     Which columns of the frame name a row, from left to right; in the order in which they appear.
+    columns  What stands beside them.
+    """
+
+    key: str
+    title: str
+    rows: Sequence[Row]
+    columns: Sequence[Column | Across]
+    where: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def sheet(self, figures: pd.DataFrame) -> Sheet:
+        """The table of a frame, as text. Columns that say nothing in any row are left out."""
+        found = frames.select(figures, **self.where)
+        columns = [column for part in self.columns for column in part.expanded(found)]
+        lines: dict[tuple[str, ...], list[Figure]] = {}
+        for figure in frames.records(found):
+            lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
+        cells = [
+            [row.shown(entry) for row, entry in zip(self.rows, key, strict=True)]
+            + [_cell(column, members) for column in columns]
+            for key, members in lines.items()
+        ]
+        heads = [row.column if row.title is None else row.title for row in self.rows]
+        heads += [column.title for column in columns]
+        said = [
+            place < len(self.rows) or any(line[place] not in ("", format.DASH) for line in cells)
+            for place in range(len(heads))
+        ]
+        return Sheet(
+            self.key, self.title, _kept(heads, said), [_kept(line, said) for line in cells], self.note
+        )
+
+
+def _cell(column: Column, members: Sequence[Figure]) -> str:
+    chosen = [figure for figure in members if _fits(figure, column.where)]
+    return column.show(chosen) if chosen else format.DASH
+
+
+def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
+    return all(
+        figure.get(name, "") in wanted if isinstance(wanted, tuple | list) else figure.get(name, "") == wanted
+        for name, wanted in where.items()
+    )
+
+
+def _kept(cells: Sequence[str], said: Sequence[bool]) -> list[str]:
+    return [cell for cell, keep in zip(cells, said, strict=True) if keep]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as text: heads, and rows of as many cells."""
+
+    key: str
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
+    """Those of the tables that have a row."""
+    return [sheet for table in tables if (sheet := table.sheet(figures)).rows]
+
+
+# --- printing ------------------------------------------------------------------------------
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+    "±": r"$\pm$", "–": "--", "×": r"$\times$", "<": r"$<$", ">": r"$>$", '"': r"''",
+}  # fmt: skip
+
+
+def plain(sheet: Sheet) -> str:
+    """For a terminal: the title above the table."""
+    return f"{sheet.title}\n{tabulate.tabulate(sheet.rows, sheet.columns, disable_numparse=True)}"
+
+
+def markdown(sheets: Iterable[Sheet], title: str, notes: Sequence[str] = ()) -> str:
+    """All sheets under headings; a bar in a cell cannot end the cell, a line break cannot end the row."""
+    parts = [f"# {title}"]
+    for sheet in sheets:
+        rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
+        heads = [markdown_cell(cell) for cell in sheet.columns]
+        text = tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
+        parts += [f"## {sheet.title}", text, *([sheet.note] if sheet.note else [])]
+    return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
+
+
+def latex(sheets: Iterable[Sheet], title: str) -> str:
+    """One `table` environment each, for \\usepackage{booktabs}; long tables go over pages with longtable."""
+    parts = [f"% {_one_line(title)}", r"% Needs \usepackage{booktabs,longtable} and UTF-8."]
+    for sheet in sheets:
+        columns = "l" * len(sheet.columns)
+        head = " & ".join(latex_text(cell) for cell in sheet.columns) + r" \\"
+        body = "\n".join(" & ".join(latex_text(cell) for cell in row) + r" \\" for row in sheet.rows)
+        caption = latex_text(f"{sheet.title}. {sheet.note}".strip())
+        label = f"tab:nein-{sheet.key.replace('_', '-')}"
+        if len(sheet.rows) <= 40:
+            parts.append(
+                f"\\begin{{table}}\n\\caption{{{caption}}}\n\\label{{{label}}}\n"
+                f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\n\\midrule\n{body}\n\\bottomrule\n"
+                f"\\end{{tabular}}\n\\end{{table}}"
+            )
+        else:
+            parts.append(
+                f"\\begin{{longtable}}{{{columns}}}\n\\caption{{{caption}}}\\label{{{label}}}\\\\\n\\toprule\n"
+                f"{head}\n\\midrule\n\\endhead\n{body}\n\\bottomrule\n\\end{{longtable}}"
+            )
+    return "\n\n".join(parts) + "\n"
+
+
+def latex_text(text: str) -> str:
+    """Plain text with everything that LaTeX would take for a command escaped."""
+    return "".join(_LATEX.get(char, char) for char in _one_line(text))
+
+
+def markdown_cell(text: str) -> str:
+    """Text that stays one cell and no markup."""
+    return (
+        _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() or c.isspace() else "�" for c in str(text)).split())

@@ -1,0 +1,67 @@
+"""COCO's files, whoever reads them: captions and objects by picture, and a sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.datasets import coco
+from nein.engine.errors import UserError
+
+IMAGES = [{"id": 7, "file_name": "seven.jpg"}, {"id": "8", "file_name": "deep/eight.jpg"}]
+KINDS = [{"id": 1, "name": "dog"}, {"id": 2, "name": "wine glass"}, {"id": 3, "name": "kite"}]
+
+
+def write(path: Path, annotations: Any, **more: Any) -> Path:
+    path.write_text(json.dumps({"images": IMAGES, "annotations": annotations, **more}))
+    return path
+
+
+def test_captions_and_objects_are_joined_by_picture(tmp_path: Path) -> None:
+    said = [
+        {"image_id": "8", "caption": "A dog."},
+        {"image_id": 7, "caption": " Two  dogs. "},
+        {"image_id": "8", "caption": None},
+        {"image_id": "8", "caption": "It runs."},
+    ]
+    shown = [
+        {"image_id": 7, "category_id": 2, "bbox": [1, 2, 3, 4.5], "segmentation": [[0, 0, 1, 0, 1, 1]]},
+        {"image_id": 7, "category_id": 1, "iscrowd": 1, "segmentation": {"counts": [3], "size": [2, 2]}},
+    ]
+    captions = write(tmp_path / "captions.json", said)
+    instances = write(tmp_path / "instances.json", shown, categories=KINDS)
+    both = coco.read(captions=captions, instances=instances, folder=tmp_path / "images")
+    seven, eight = both.pictures
+    assert (seven.captions, eight.captions) == ((" Two  dogs. ",), ("A dog.", "It runs."))
+    assert seven.objects == (
+        coco.Instance("wine glass", (1.0, 2.0, 3.0, 4.5), ([0, 0, 1, 0, 1, 1],)),
+        coco.Instance("dog", crowd=True),
+    )
+    assert (seven.categories, eight.categories) == ({"dog", "wine glass"}, set())
+    assert (eight.path, eight.stem) == (tmp_path / "images" / "deep" / "eight.jpg", "eight")
+    assert both.categories == ("dog", "wine glass", "kite")
+    alone = coco.read(captions=captions)
+    assert [p.captions for p in alone.pictures] == [p.captions for p in both.pictures]
+    assert alone.pictures[0].path == tmp_path / "seven.jpg"  # beside the list
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"images": 3}, "must hold a list of objects 'images'"),
+        ({"images": [{"id": 1}]}, "an image without 'id' or 'file_name'"),
+        ({"categories": [{"id": 1}]}, "a category without 'name'"),
+        ({"annotations": [{"category_id": 1}]}, "an entry without 'image_id'"),
+        ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
+        ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_entry(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps({"images": IMAGES, "annotations": [], "categories": KINDS} | change))
+    with pytest.raises(UserError, match=sentence) as caught:
+        coco.read(instances=path)
+    assert str(path) in str(caught.value)

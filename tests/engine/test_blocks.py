@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from nein.engine.blocks import Blocks
+from nein.engine.executors import share, shared_out
+
+
+def test_blocks_are_cut_over_the_whole_and_not_over_the_selection() -> None:
+    blocks = Blocks(10, 4, (1, 9))
+    assert blocks.numbers == [0, 2]
+    assert list(blocks.members(2)) == [8, 9]
+    assert list(blocks.all_members()) == [0, 1, 2, 3, 8, 9]
+
+
+@pytest.mark.parametrize("limit", [None, 1, 4, 5, 10, 99])
+def test_the_first_records_need_the_same_blocks_however_they_are_named(limit: int | None) -> None:
+    blocks = Blocks.first(10, 4, limit)
+    assert blocks.numbers == Blocks(10, 4, list(blocks.wanted)).numbers
+    assert len(blocks.wanted) == min(10, limit or 10)
+
+
+def test_nothing_wanted_needs_no_block() -> None:
+    assert Blocks.first(0, 4).numbers == []
+
+
+def test_ten_million_records_are_no_list() -> None:
+    blocks = Blocks.first(10_000_000, 32)
+    assert isinstance(blocks.wanted, range)
+    assert len(blocks.numbers) == 312_500
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_shares_are_disjoint_and_complete(size: int) -> None:
+    items = list(range(5))
+    shares = [share(items, rank, size) for rank in range(size)]
+    assert sorted(item for part in shares for item in part) == items
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_everybody_comes_to_everything_and_begins_elsewhere(size: int) -> None:
+    items = list(range(7))
+    orders = [shared_out(items, rank, size) for rank in range(size)]
+    assert all(sorted(order) == items for order in orders)
+    assert [order[0] for order in orders] == items[:size]

@@ -1,0 +1,180 @@
+"""The engine over a tiny piece of work: what is done, done again, shared, killed and refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.engine.blocks import Blocks
+from nein.engine.errors import UserError
+from nein.engine.executors import Loaded, Model, Threads, in_any_order, read_ahead
+from nein.engine.folder import Folder
+from nein.engine.world import World
+from tests.engine import squares
+from tests.engine.squares import COUNT, SIZE, Squarer, results
+
+BLOCKS = -(-COUNT // SIZE)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(tmp_path / "run")
+    made.open({"numbers": COUNT}, {}, overwrite=False)
+    return made
+
+
+def compute(folder: Folder, world: World | None = None, **changed: Any) -> int:
+    return Threads(world or World(), "cpu").compute(folder, squares.squares(folder, **changed))
+
+
+def test_every_block_is_a_file_of_rows_in_order(folder: Folder) -> None:
+    assert compute(folder) == BLOCKS
+    rows = list(folder.rows("squares", range(BLOCKS)))
+    assert [(row["id"], row["value"]) for row in rows] == [(n, n * n) for n in range(COUNT)]
+    assert folder.manifest()["models"] == {"model": {"fingerprint": "squarer-1", "class": "Squarer"}}
+    assert set(folder.costs("square")) == set(range(BLOCKS))
+
+
+def test_a_finished_stage_loads_nothing(folder: Folder) -> None:
+    compute(folder)
+    model = Model("squarer", lambda: pytest.fail("loaded"), lambda made: {})
+    assert compute(folder, model=model) == 0
+
+
+def test_a_limit_may_grow_and_an_output_be_added(folder: Folder) -> None:
+    assert compute(folder, blocks=Blocks.first(COUNT, SIZE, 5)) == 2
+    assert compute(folder) == BLOCKS - 2
+    before = results(folder.path)
+    assert compute(folder, outputs=("squares", "halves")) == BLOCKS
+    after = results(folder.path)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 2 * BLOCKS
+
+
+def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> None:
+    compute(folder)
+    whole = results(folder.path)
+    folder.write("squares", 1, [{"id": 4, "value": None}])
+    assert compute(folder, usable=lambda output, rows: all(row["value"] is not None for row in rows)) == 1
+    assert results(folder.path) == whole
+
+
+def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder: Folder) -> None:
+    made = []
+
+    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+        made.append(numbers[0] // SIZE)
+        for number in range(BLOCKS):  # the other one was quicker with everything
+            if number != made[0] and not folder.block_path("squares", number).exists():
+                folder.write("squares", number, [])
+        return {"squares": []}
+
+    stage = squares.squares(folder, work=work)
+    Threads(World(), "mps").compute(folder, stage)  # as on a GPU: one block after the other
+    assert len(made) <= 3  # the first, and what had been read ahead of it
+    assert folder.done("squares") == set(range(BLOCKS))
+
+
+def test_weights_that_were_replaced_are_noticed(folder: Folder) -> None:
+    compute(folder, blocks=Blocks.first(COUNT, SIZE, 5))
+
+    class Other(Squarer):
+        fingerprint = "squarer-2"
+
+    model = Model("squarer", Other, lambda made: {"model": (made.fingerprint, made.describe())})
+    with pytest.raises(UserError, match="behind 'model' have changed"):
+        compute(folder, model=model)
+
+
+def test_a_mistake_in_one_block_ends_the_work_and_keeps_the_others(folder: Folder) -> None:
+    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+        if numbers[0] == 8:
+            raise UserError("no more")
+        return {"squares": [{"id": n, "value": n * n} for n in numbers]}
+
+    with pytest.raises(UserError, match="no more"):
+        compute(folder, work=work)
+    assert folder.done("squares") < set(range(BLOCKS))
+    assert compute(folder) >= 1
+    assert folder.done("squares") == set(range(BLOCKS))
+
+
+def test_those_who_wait_are_told_to_stop_when_one_fails() -> None:
+    told, started = threading.Event(), threading.Barrier(2)
+
+    def work(number: int) -> None:
+        started.wait(10)
+        if number:
+            raise UserError("refused")
+        assert told.wait(10)
+
+    with pytest.raises(UserError, match="refused"):
+        list(in_any_order(work, range(2), 2, stop=told.set))
+
+
+def test_reading_ahead_keeps_order_and_raises_in_its_place() -> None:
+    assert list(read_ahead(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
+    numbers = read_ahead(lambda n: 1 // (3 - n), range(6))
+    assert [next(numbers)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(numbers)
+
+
+def test_on_a_gpu_one_model_is_kept_at_a_time() -> None:
+    made: list[str] = []
+
+    def model(name: str) -> Model:
+        return Model(name, lambda: made.append(name) or object(), lambda loaded: {})
+
+    for one_at_a_time, expected in ((True, ["a", "b", "a"]), (False, ["a", "b"])):
+        made.clear()
+        loaded = Loaded(one_at_a_time=one_at_a_time)
+        for name in ("a", "a", "b", "a"):
+            loaded.get(model(name))
+        assert made == expected
+
+
+# --- processes ---------------------------------------------------------------------------------
+
+
+def start(path: Path, rank: int = 0, size: int = 1, pause: float = 0.0) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.engine.squares", str(path), str(rank), str(size), str(pause)]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_a_run_that_is_killed_again_and_again_has_the_bytes_of_one_that_was_not(
+    folder: Folder, tmp_path: Path
+) -> None:
+    compute(folder)
+    killed = tmp_path / "killed"
+    for _ in range(6):
+        process = start(killed, pause=0.02)
+        before = len(list(killed.glob("squares/*.jsonl")))
+        deadline = time.monotonic() + 60
+        while len(list(killed.glob("squares/*.jsonl"))) <= before and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert start(killed).wait() == 0
+    assert results(killed) == results(folder.path)
+
+
+def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder: Folder, tmp_path: Path) -> None:
+    compute(folder)
+    path = tmp_path / "two"
+    Folder(path).open({"numbers": COUNT}, {}, overwrite=False)
+    doomed, other = start(path, 1, 2, pause=30.0), start(path, 0, 2)
+    assert other.wait() == 0
+    doomed.send_signal(signal.SIGKILL)
+    doomed.wait()
+    assert results(path) == results(folder.path)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder, first_difference, runs_below
+
+
+def opened(path: Path, overwrite: bool = False, **identity: object) -> Folder:
+    folder = Folder(path, "answers")
+    folder.open(identity, {"invocation": {"started": "2026-01-01T00:00:00"}}, overwrite=overwrite)
+    return folder
+
+
+def test_another_identity_is_refused_by_the_first_key_that_differs(tmp_path: Path) -> None:
+    opened(tmp_path / "a", seed=0, model={"name": "x"}).write("answers", 0, [{"id": 1}])
+    with pytest.raises(UserError, match=r"holds answers made with model: name x, not y"):
+        opened(tmp_path / "a", seed=1, model={"name": "y"})
+    assert opened(tmp_path / "a", seed=0, model={"name": "x"}).done("answers") == {0}
+    assert opened(tmp_path / "a", overwrite=True, seed=1, model={"name": "y"}).done("answers") == set()
+
+
+def test_one_output_may_be_made_anew_without_the_others(tmp_path: Path) -> None:
+    folder = opened(tmp_path / "a", seed=0)
+    for name in ("l1", "l2"):
+        folder.open_output(f"scores/{name}", {"align": "crop"}, overwrite=False)
+        folder.write(f"scores/{name}", 0, [{"value": 1.0}])
+    with pytest.raises(UserError, match="holds l1 made with align crop, not stretch"):
+        folder.open_output("scores/l1", {"align": "stretch"}, overwrite=False)
+    folder.open_output("scores/l1", {"align": "stretch"}, overwrite=True)
+    assert (folder.done("scores/l1"), folder.done("scores/l2")) == (set(), {0})
+    assert folder.outputs("scores") == {"l1": {"align": "stretch"}, "l2": {"align": "crop"}}
+
+
+def test_a_block_that_is_missing_is_said_with_the_next_step(tmp_path: Path) -> None:
+    folder = opened(tmp_path / "a")
+    folder.write("answers", 0, [{"id": 1}])
+    with pytest.raises(UserError, match="lacks block 1 of answers; give the same command again"):
+        list(folder.rows("answers", [0, 1]))
+
+
+def test_every_command_on_a_folder_is_remembered(tmp_path: Path) -> None:
+    folder = opened(tmp_path / "a")
+    folder.open({}, {"invocation": {"started": "2026-01-02T00:00:00"}}, overwrite=False)
+    assert [call["started"][:10] for call in folder.manifest()["invocations"]] == ["2026-01-01", "2026-01-02"]
+
+
+def test_a_folder_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    folder = opened(tmp_path / "a")
+    folder.update(format=1)
+    with pytest.raises(UserError, match=r"another version \(format 1\)"):
+        opened(tmp_path / "a", overwrite=True)
+
+
+def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path: Path) -> None:
+    one, two = opened(tmp_path / "b" / "c"), opened(tmp_path / "a")
+    assert runs_below(tmp_path) == [two.path, one.path]
+    assert runs_below(one.path) == [one.path]
+
+
+def test_the_first_difference_looks_inside(tmp_path: Path) -> None:
+    assert first_difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == "b: c 2, not 3"
+    assert first_difference({"a": 1}, {"a": 1}) is None

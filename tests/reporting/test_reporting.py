@@ -1,0 +1,187 @@
+"""The reporting room alone: figures of a counting benchmark, two models by two variants, and every file of
+it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nein import statistics
+from nein.engine.errors import UserError
+from nein.reporting import cards, figures, format, page, plots, report, tables
+from nein.statistics import Estimate
+
+MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
+TABLES = (
+    tables.Table(
+        "accuracy",
+        "Accuracy",
+        rows=(tables.Row("model"),),
+        columns=(tables.Across("variant", {"metric": "accuracy"}), *tables.COUNTS),
+        note="There are no two of them.",
+    ),
+)
+PLOTS = (plots.Bars("accuracy", "Accuracy by variant", place="model", series="variant", rule=50),)
+SECTIONS = (report.Section("accuracy", "Accuracy", TABLES, PLOTS),)
+
+
+def rows(right: float) -> list[dict[str, Any]]:
+    """Forty answers about twenty pictures; one could not be read."""
+    return [
+        {
+            "id": f"{number}-{variant}", "source": f"p{number}", "variant": variant, "question": MARKUP,
+            "answer": "two", "value": None if number == 19 and variant == "negated" else float(number <
+            right), "reason": "no number in the answer" if number == 19 and variant == "negated" else "",
+        }
+        for number in range(20)
+        for variant in ("original", "negated")
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def scored() -> dict[str, list[dict[str, Any]]]:
+    return {"sure": rows(20), "unsure|er": rows(12)}
+
+
+@pytest.fixture
+def frame(scored: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
+    return figures.concat(
+        figures.label(figures.of_scores(own, by=("variant",)), benchmark="counting", model=model)
+        for model, own in scored.items()
+    )
+
+
+def test_an_estimate_goes_into_a_dict_and_back() -> None:
+    found = statistics.mean([1.0, 2.0, 4.0], ["a", "a", "b"])
+    assert found is not None
+    assert Estimate.from_dict({**json.loads(json.dumps(found.as_dict())), "more": 1}) == found
+    assert Estimate.from_dict({"value": None}) is None
+
+
+def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame: pd.DataFrame, tmp_path: Path) -> None:
+    assert list(frame.columns[:4]) == ["benchmark", "model", "metric", "variant"]
+    assert len(frame) == 4
+    negated = figures.pick(frame, model="unsure|er", variant="negated")
+    assert negated is not None
+    expected = statistics.proportion([float(n < 12) for n in range(19)], list(range(19)))
+    assert expected is not None
+    assert {key: negated[key] for key in expected.as_dict()} == expected.as_dict()
+    assert (negated["n"], negated["unscored"]) == (19, 1)
+    assert figures.reasons(negated) == {"no number in the answer": 1}
+    figures.write(tmp_path / "figures.csv", frame)
+    pd.testing.assert_frame_equal(figures.read(tmp_path / "figures.csv"), frame)
+
+
+def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path: Path) -> None:
+    given = figures.frame([figures.number(-0.5, unit="", model="=1+1", metric="NA")])
+    text = figures.to_csv(given)
+    assert "'=1+1,NA" in text
+    assert "-0.5" in text
+    assert "'-0.5" not in text
+    pd.testing.assert_frame_equal(figures.read_csv(text), given)
+    (tmp_path / "broken.csv").write_text('value\n"no number')
+    with pytest.raises(UserError, match="holds no figures"):
+        figures.read(tmp_path / "broken.csv")
+
+
+def test_nothing_scored_is_a_figure_without_a_value() -> None:
+    found = figures.of_scores([{"id": "a", "value": None, "reason": "broken"}])
+    assert figures.to_csv(found).splitlines()[1].startswith("accuracy,0,1,,,")
+    assert format.text(figures.records(found)[0]) == "–"
+    assert len(figures.frame([])) == len(figures.concat([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "expected"),
+    [
+        ((0.884, 0.871, 0.896), {}, "88.4 [87.1, 89.6]"),
+        ((0.884, 0.871, 0.897), {"interval": "reach"}, "88.4 ± 1.3"),
+        ((0.02, 0.001, 0.09), {"interval": "reach"}, "2.0 [0.1, 9.0]"),
+        ((0.884, None, None), {"interval": "reach"}, "88.4"),
+        ((0.884, 0.871, 0.896), {"interval": "none"}, "88.4"),
+        ((0.8844, 0.5, 0.9), {"digits": 2}, "88.44 [50.00, 90.00]"),
+        ((None, None, None), {}, "–"),
+    ],
+)
+def test_a_figure_has_one_text(given: tuple[Any, ...], options: dict[str, Any], expected: str) -> None:
+    value, low, high = given
+    assert format.text({"value": value, "low": low, "high": high, "unit": "%"}, **options) == expected
+
+
+def test_units_decide_digits_and_counts_show_ranges() -> None:
+    assert format.number(0.4321, "") == "0.43"
+    assert format.number(0.4321, "points", sign=True) == "+43.2"
+    assert format.heading("FID", False) == "FID ↓"
+    assert format.p_value(0.0004) == "< 0.001"
+    assert format.counts([{"n": 1234567}], "n") == "1234567"
+    assert format.counts([{"n": 48}, {"n": 46}, {"n": 12.5}], "n") == "12.5-48"
+    assert format.counts([], "n") == ""
+
+
+def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame: pd.DataFrame) -> None:
+    [table] = TABLES
+    sheet = table.sheet(frame)
+    assert sheet.columns == ["model", "original", "negated", "n", "unscored"]
+    assert sheet.rows[1][0] == "unsure|er"
+    assert sheet.rows[1][1].startswith("60.0 [")
+    assert sheet.rows[1][3:] == ["19-20", "0-1"]
+    only = table.sheet(figures.select(frame, variant="negated"))
+    assert only.columns == ["model", "negated", "n", "unscored"]
+    assert tables.sheets([table], frame[:0]) == []
+    assert "unsure\\|er" in tables.markdown([sheet], "t")
+    assert "Accuracy\nmodel" in report.headline(frame, TABLES)
+
+
+def test_a_benchmark_gets_every_file_from_figures_and_specifications(
+    frame: pd.DataFrame, scored: dict[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    def write(out: Path) -> list[Path]:
+        browser = cards.browser(cards.of_scores(scored, limit=10))
+        setting = {"sure": page.setting({"data": "/home/me/x"})}
+        return report.write(
+            out,
+            frame,
+            title="Counting",
+            sections=SECTIONS,
+            notes=["drawn"],
+            browser=browser,
+            settings=setting,
+        )
+
+    names = [path.name for path in write(tmp_path / "a")]
+    assert names == ["table.md", "figures.csv", "table.tex", "accuracy.png", "accuracy.svg", "report.html"]
+    assert (tmp_path / "a" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "a" / "table.md").read_text()
+    assert text.startswith("# Counting\n\n## Accuracy\n\n| model")
+    assert text.endswith("Note: drawn\n")
+    html = (tmp_path / "a" / "report.html").read_text()
+    assert html.count("<script") == 1
+    assert MARKUP not in html
+    assert "home/me" not in html
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', html)
+    assert html.count('class="sample"') == 10
+    write(tmp_path / "b.html")
+    assert (tmp_path / "b-accuracy.svg").read_bytes() == (tmp_path / "a" / "accuracy.svg").read_bytes()
+    assert (tmp_path / "b.html").read_text() == html
+    assert (tmp_path / "b.csv").read_bytes() == (tmp_path / "a" / "figures.csv").read_bytes()
+    write(tmp_path / "a")
+    assert (tmp_path / "a" / "report.html").read_text() == html
+
+
+def test_chunks_stay_in_the_page_until_they_are_too_many(tmp_path: Path) -> None:
+    chunks = [{"x": "</script>" * 10}] * 3
+    inside = page.store(tmp_path / "r.html", chunks, budget=10_000)
+    assert (len(inside.inside), inside.files) == (3, 0)
+    assert "<" not in inside.inside[0]
+    outside = page.store(tmp_path / "r.html", iter(chunks), budget=300)
+    assert (outside.inside, outside.files) == ([], 3)
+    files = sorted((tmp_path / "r-data").iterdir())
+    assert [file.name for file in files] == ["00000.js", "00001.js", "00002.js"]
+    assert files[1].read_text().startswith(f"// {page.MARKER}\nneinChunk(1,{{")
+    page.store(tmp_path / "r.html", chunks, budget=10_000)
+    assert not (tmp_path / "r-data").exists()

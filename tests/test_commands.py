@@ -1,0 +1,145 @@
+"""The command `nein`: its table, what other packages add to it, and that every `--help` comes at once."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nein import cli
+from tests.test_startup import ROOT
+
+#: Nothing of these is needed to say what a command takes.
+NOT_FOR_HELP = ("torch", "transformers", "diffusers", "accelerate", "spacy", "lpips", "cleanfid")
+OURS = sorted(cli.COMMANDS)
+
+
+def advertise(folder: Path, **places: str) -> None:
+    """Makes `folder`, once it is on the path, an installed package with these entry points."""
+    info = folder / "elsewhere-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
+    lines = [f"{name.replace('_', ' ')} = {place}" for name, place in places.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{cli.GROUP}]", *lines, ""]))
+
+
+def section(title: str) -> dict[str, str]:
+    """The texts of one section of pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text().split(f"\n[{title}]\n")[1].split("\n[")[0]
+    return {name.strip('"'): value for name, value in re.findall(r'^(\S.*?) = "([^"]*)"', text, re.MULTILINE)}
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    done = capsys.readouterr()
+    return int(ended.value.code or 0), done.out, done.err
+
+
+def test_the_overview_lists_every_command_and_a_group_lists_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, text, _ = said(capsys, "--help")
+    assert code == 0
+    assert all(f"nein {name} " in text for name in OURS)
+    assert said(capsys)[0] == 2  # no command is a mistake, with the same answer
+    code, text, _ = said(capsys, "negbench", "--help")
+    assert code == 0
+    assert "nein negbench analyse " in text
+    assert "nein eval" not in text
+    assert said(capsys, "negbench")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["evall"], "Unknown command 'nein evall'; did you mean 'nein eval'?"),
+        (["-x"], "Unknown command 'nein -x'"),
+        (["negbench", "evall"], "Unknown command 'nein negbench evall'; did you mean 'nein negbench eval'?"),
+        (["negvqa", "reprot"], "Unknown command 'nein negvqa reprot'; did you mean 'nein negvqa report'?"),
+        (["nagbench", "eval"], "Unknown command 'nein nagbench'; did you mean 'nein negbench'?"),
+    ],
+)
+def test_an_unknown_command_is_one_sentence_with_a_near_match(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = said(capsys, *words)
+    assert code == 2
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_every_row_of_the_table_and_every_script_names_something_that_is_there() -> None:
+    scripts, added = section("project.scripts"), section(f'project.entry-points."{cli.GROUP}"')
+    assert set(scripts) == {"nein", "nein-eval"}
+    assert added == {"negbench nano": "train.contrast.study:COMMAND"}
+    rows = [place for command in cli.COMMANDS.values() for place in (command.work, command.parse) if place]
+    for place in [*rows, *scripts.values(), *added.values()]:
+        module, _, name = place.partition(":")
+        tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+        defined = [getattr(node, "name", None) for node in tree.body]
+        defined += [
+            t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
+        ]
+        assert name in defined, place
+
+
+def test_another_package_adds_a_command_by_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "elsewhere_commands.py").write_text(
+        "from nein.config.commands import Command\n"
+        "ANSWER = Command('say the answer', 'elsewhere_commands:answer')\n"
+        "def answer(words):\n    print(42, *words)\n    return 7\n"
+    )
+    place = "elsewhere_commands:ANSWER"
+    advertise(tmp_path, negvqa_answer=place, question=place, eval=place)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert said(capsys, "negvqa", "answer", "a") == (7, "42 a\n", "")
+    assert said(capsys, "question") == (7, "42\n", "")
+    assert "did you mean 'nein negvqa answer'?" in said(capsys, "negvqa", "answr")[2]
+    text = said(capsys, "--help")[1]
+    assert text.count("say the answer") == 2
+    assert cli.commands()["eval"] == cli.COMMANDS["eval"]  # a name of ours stays ours
+
+
+def test_a_broken_entry_point_is_a_sentence_and_does_not_hide_the_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advertise(tmp_path, question="nowhere_at_all:ANSWER")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, error = said(capsys, "question")
+    assert code == 2
+    assert "The command 'nein question' (nowhere_at_all:ANSWER) is broken: No module" in error
+    assert said(capsys, "eval", "--help")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["", *OURS])
+def test_help_comes_at_once(name: str) -> None:
+    code = (
+        "import sys; from nein import cli\n"
+        f"try: cli.main([*{name.split()}, '--help'])\n"
+        f"finally: print([m for m in {NOT_FOR_HELP} if m in sys.modules], file=sys.stderr)"
+    )
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        seconds.append(time.perf_counter() - start)
+        assert done.returncode == 0, done.stderr
+        if seconds[-1] < 0.5:
+            break
+    assert done.stderr == "[]\n"
+    assert f"usage: nein {name}" in done.stdout
+    assert min(seconds) < 5
