@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import metrics
-from nein import cli
 from nein.engine.images import write_png
+from tests.helpers.commands import Outcome, outcome
 from tests.metrics import tiny
-from tests.nein.conftest import Outcome, command
+from tests.nein.conftest import command
 
 __all__ = ["command"]  # a fixture of the neighbours
 
@@ -22,11 +22,6 @@ OBJECTS = (
     "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",
     "kite", "teddy bear", "oven", "person", "mouse", "bench",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -87,11 +82,4 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
 def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs `nein generate ARGS` inside this process."""
 
-    def run(*args: object) -> Outcome:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["generate", *map(str, args)])
-        printed = capsys.readouterr()
-        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
-
-    return run
+    return functools.partial(outcome, capsys, "generate")
