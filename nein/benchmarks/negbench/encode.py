@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MODEL_ERRORS, reason
+from metrics.base import isolated
 from metrics.dual.base import pool
 from nein.datasets.negbench.records import Media
 from nein.engine import features, images
@@ -26,7 +25,6 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
 
-log = logging.getLogger(__name__)
 UNUSABLE = "the picture is unusable: "
 
 
@@ -111,7 +109,7 @@ class Encoding:
         kept = features.read(self.cache, self._space(model.fingerprint), _scope(rows))
         todo = [(row, content) for row, content in inputs if row["key"]]
         if any(row["key"] not in kept for row, _ in todo):
-            made = _isolated(functools.partial(self.encode, model), [content for _, content in todo])
+            made = isolated(functools.partial(self.encode, model), [content for _, content in todo])
             entries = {}
             for (row, _), feature in zip(todo, made, strict=True):
                 if isinstance(feature, str):
@@ -201,19 +199,3 @@ def _scope(rows: Sequence[Row]) -> str:
     """The content of a block. A picture without a feature counts by why it has none, which decides how the
     others were encoded: together, or one by one."""
     return features.scope_of(row["key"] or row["reason"].partition(":")[0] for row in rows)
-
-
-def _isolated(encode: Callable[[Sequence[Any]], Sequence[np.ndarray]], items: Sequence[Any]) -> list[Any]:
-    """A result per item; where the batch raises, one item at a time, with the reason in a result's place.
-
-    Running out of memory is about the batch, not about an item: it ends the command, with advice.
-    """
-    try:
-        return list(encode(items))
-    except MODEL_ERRORS as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            raise
-        if len(items) == 1:
-            return [reason(error)]
-        log.warning("%d items together failed (%s); encoding them one by one", len(items), reason(error))
-        return [result for item in items for result in _isolated(encode, [item])]
