@@ -11,7 +11,7 @@ import pytest
 
 import metrics
 from metrics.dual.controls import ControlEncoder
-from nein.benchmarks.negbench import config, report, run
+from nein.benchmarks.negbench import config, run
 from nein.datasets.negbench import official, registry, sources
 from nein.engine.errors import UserError
 from nein.engine.images import decode
@@ -67,9 +67,9 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     (own / "deep" / "002.png").unlink()
     (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
     found = evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")["clip/coco"]
-    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    entry = found.figure(task="mcq", metric="accuracy", type="all")
     assert entry is not None
-    assert (entry["n"], entry["n_unscored"]) == (9, 3)
+    assert (entry["n"], entry["unscored"]) == (9, 3)
     text = (tmp_path / "out" / "table.md").read_text()
     assert "3 unscored" in text
     assert "there is no file of this name" in text
@@ -108,9 +108,9 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         if q.image == "002.png" or any(o.text.startswith("This image features car and") for o in q.options)
     ]
     assert set(asked) == {"too hot", "cold"}
-    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    entry = found.figure(task="mcq", metric="accuracy", type="all")
     assert entry is not None
-    assert (entry["n"], entry["n_unscored"]) == (12 - len(asked), len(asked))
+    assert (entry["n"], entry["unscored"]) == (12 - len(asked), len(asked))
     assert any("too hot" in reason for reason in entry["reasons"])
     monkeypatch.undo()
     evaluate(tmp_path, *arguments)

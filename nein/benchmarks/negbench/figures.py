@@ -42,8 +42,8 @@ def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
                     found.append(_share(own, name, {"metric": name, "kind": kind, "direction": direction}))
             if all(parts.values()):
                 gap, unscored = _gap(parts[ORIGINAL], parts[NEGATED], name)
-                what = {"metric": f"gap@{k}", "direction": direction}
-                found.append(figure(gap, unit="points", unscored=unscored, **what))
+                row = figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
+                found.append(row)
     return found
 
 
@@ -110,7 +110,8 @@ def _share(rows: Rows, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gap(original: Rows, negated: Rows, name: str) -> tuple[Estimate | None, int]:
-    """The negation gap with how many pairs are unscored: original minus negated over the items that have both, paired.
+    """The negation gap with how many pairs are unscored: original minus negated over the items that have
+    both, paired.
 
     Where an item has as many captions of the one kind as of the other, the k-th belong together and both have
     to be scored. Where it has not (a paraphrase was lost), all of its scored captions enter; then
@@ -149,4 +150,3 @@ def _proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estima
         return statistics.proportion(values, clusters)
     found = statistics.mean(values, clusters)
     return None if found is None else statistics.bounded(found, 0.0, 1.0)
-

@@ -41,8 +41,8 @@ def rows() -> tuple[Mapping[str, str], ...]:
 
 
 def beside(figures: pd.DataFrame, model: str, features: str) -> pd.DataFrame:
-    """The printed figures of a model of `models.MODELS` on the data sets, tasks and wordings of its own figures;
-    `source` is "printed", and the model's name says so. Empty where none is printed.
+    """The printed figures of a model of `models.MODELS` on the data sets, tasks and wordings of its own
+    figures; `source` is "printed", and the model's name says so. Empty where none is printed.
 
     features  Of the multiple-choice figures, those that were made with them: the paper's "unnormalised", the
               repository's "normalised".
@@ -76,7 +76,7 @@ def _printed(
         value = float(row["value"]) / 100
         if task == RETRIEVAL and metric in _KINDS:
             values[_KINDS[metric]] = value
-            what = {"metric": "recall@5", "kind": _KINDS[metric], "direction": TEXT_TO_IMAGE}
+            what: dict[str, Any] = {"metric": "recall@5", "kind": _KINDS[metric], "direction": TEXT_TO_IMAGE}
             found.append({**number(value, unit="%", **what), "file": source})
         elif task == MCQ and metric in _TYPES:
             figure = number(value, unit="%", metric="accuracy", type=_TYPES[metric])

@@ -40,6 +40,10 @@ class Evaluated:
     def name(self) -> str:
         return f"{self.about['model']}, {self.about['title']}"
 
+    def figure(self, **where: Any) -> dict[str, Any] | None:
+        """The first figure whose columns have the given entries, or None."""
+        return frames.pick(self.figures, **where)
+
 
 def report(out: Path, names: Mapping[str, str] | None = None) -> str:
     """Writes the report of every finished run below `out` into it; returns the tables as text.
@@ -149,5 +153,7 @@ def notes(found: Sequence[Evaluated]) -> list[str]:
                     reason, count = next(iter(reasons.items()))
                     named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
                     where = ", ".join(filter(None, named))
-                    said.append(f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}")
+                    said.append(
+                        f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}"
+                    )
     return said

@@ -25,6 +25,7 @@ from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
 from nein.engine.world import World
 from nein.models.remembered import Remembered
+from nein.reporting import figures as frames
 
 
 def evaluate(config: NegbenchConfig, world: World) -> str | None:
@@ -185,7 +186,7 @@ def _load(config: NegbenchConfig, choice: Choice, device: str) -> Any:
 
 
 def conclude(config: NegbenchConfig, run: Run, folder: Folder) -> dict[str, int]:
-    """samples/<task>.jsonl and summary.json; task -> number of rows."""
+    """samples/<task>.jsonl, summary.json and figures.csv; task -> number of rows."""
     assert isinstance(run, ModelRun)
     found, counts = [], {}
     rows_of = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
@@ -195,7 +196,8 @@ def conclude(config: NegbenchConfig, run: Run, folder: Folder) -> dict[str, int]
         found += _figures(task, rows)
         counts[name] = len(rows)
     about = {"model": run.choice.name, "dataset": run.data.name, "title": run.data.title}
-    atomic.write_json(files.summary(folder), {**about, **_shown(config, run.choice), "figures": found})
+    frames.write(files.figures(folder), frames.frame(found))
+    atomic.write_json(files.summary(folder), {**about, **_shown(config, run.choice)})
     return counts
 
 
