@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from tests.helpers import commands
+from tests.helpers import commands, packages
 
 PAGE = commands.ROOT / "docs" / "adding.md"
 
@@ -40,16 +40,7 @@ def install(section: Section, folder: Path) -> None:
     """Writes the files; the entry points of pyproject.toml become those of a package on the path."""
     for name, content in section.files.items():
         (folder / name).write_text(content)
-    groups = tomllib.loads(section.files["pyproject.toml"])["project"]["entry-points"]
-    info = folder / "adding-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: adding\nVersion: 1.0\n")
-    lines = [
-        line
-        for group, points in groups.items()
-        for line in (f"[{group}]", *(f"{name} = {place}" for name, place in points.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join([*lines, ""]))
+    packages.install(folder, tomllib.loads(section.files["pyproject.toml"])["project"]["entry-points"])
 
 
 def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -59,11 +50,22 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return commands.in_a_process(*words[1:], cwd=folder, path=(folder,))
 
 
+#: Heading -> what the commands below it print.
+PRINTED = {
+    "An editor": ("my_editors:Blur: all checks passed", "| blur"),
+    "A judge": ("my_judges:Bright: all checks passed", "| identity", "vqa: sensitivity"),
+    "A metric": ("Equal pixels", "Colour shift"),
+}
+
+
 @pytest.mark.parametrize("title", sections())
 def test_the_examples_of_the_page_work(title: str, tmp_path: Path) -> None:
     section = sections()[title]
     install(section, tmp_path)
-    assert section.lines
+    printed = ""
     for line in section.lines:
         done = run(line, tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        printed += done.stdout
+    for text in PRINTED[title]:
+        assert text in printed
