@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -10,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import metrics
 from metrics.judges.scripted import ScriptedJudge
-from nein import cli
 from nein.engine.images import write_png
+from tests.helpers.commands import Outcome, outcome
 from tests.metrics import tiny
-from tests.nein.conftest import Outcome, command
+from tests.nein.conftest import command
 
 __all__ = ["command"]  # a fixture of the neighbours
 
@@ -25,11 +25,6 @@ OBJECTS = (
     "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",
     "kite", "teddy bear", "oven", "person", "mouse", "bench",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def varied(picture: np.ndarray, prompt: str) -> str:
@@ -111,11 +106,4 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
 def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs `nein generate ARGS` inside this process."""
 
-    def run(*args: object) -> Outcome:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["generate", *map(str, args)])
-        printed = capsys.readouterr()
-        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
-
-    return run
+    return functools.partial(outcome, capsys, "generate")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein import cli
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine.images import decode
 from nein.generate.nein import config as configuration
 from tests.build.conftest import OBJECTS, arguments, write_set
-from tests.nein.conftest import Outcome
+from tests.helpers import commands
+from tests.helpers.commands import Outcome
 
 Build = Callable[..., Outcome]
 
@@ -31,16 +31,8 @@ def lines(path: Path) -> list[dict]:
 def built(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished build with every family of negation."""
     out = tmp_path_factory.mktemp("built") / "out"
-    with pytest.raises(SystemExit) as caught:
-        cli.main(
-            [
-                "generate",
-                *arguments(
-                    captioned, models, out, "--families", "all", "--kept", "4", "--evaluation-share", "0.5"
-                ),
-            ]
-        )
-    assert caught.value.code == 0
+    more = ("--families", "all", "--kept", "4", "--evaluation-share", "0.5")
+    assert commands.exit_code("generate", *arguments(captioned, models, out, *more)) == 0
     return out
 
 
@@ -89,18 +81,12 @@ def test_source_images_are_the_users_files_byte_for_byte(built: Path, captioned:
 def test_it_evaluates_without_conversion_and_results_split_by_family(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(
-            [
-                "eval",
-                *("--editor", "identity", "--data", str(built / "dataset"), "--out", str(tmp_path)),
-                *("--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa"),
-                *("--models.vqa", "scripted:Yes"),
-            ]
-        )
-    assert caught.value.code == 0
-    printed = capsys.readouterr().out
-    assert "### By family of negation" in printed
+    done = commands.outcome(
+        capsys, "eval", "--editor", "identity", "--data", built / "dataset", "--out", tmp_path,
+        "--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa", "--models.vqa", "scripted:Yes",
+    )  # fmt: skip
+    assert done.code == 0
+    assert "### By family of negation" in done.stdout
     summary = json.loads((tmp_path / "identity" / "negative" / "summary.json").read_text())
     accepted = json.loads((built / "dataset" / "val.json").read_text())
     families = Counter(row["family"] for row in accepted)

@@ -7,21 +7,23 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from metrics.judges.scripted import ScriptedJudge
 from metrics.judges.weakened import Weakened
-from nein import cli
 from nein.benchmarks.nein.reporting import collect, judge_tables
 from nein.benchmarks.nein.reporting.command import main_report
-from nein.engine import atomic, journal
+from nein.engine import atomic
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
 from nein.judges import calibrate, known_presence
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
+from tests.helpers import commands
 from tests.nein.conftest import Outcome
 
 SOURCES = 36
@@ -128,9 +130,8 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
                     "--out", out,
                     "--device", "cpu", "--models.vqa", "scripted:unused")  # fmt: skip
     assert done.code == 0, done.stderr
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["calibrate", str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
-    assert ended.value.code == 0
+    given = ("--judges", "vqa", "--sets", "instances", "--device", "cpu")
+    assert commands.exit_code("calibrate", out, *given) == 0
     [calibration] = judge_tables.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
@@ -189,32 +190,27 @@ def test_calibration_goes_on_where_it_was_killed(
 ) -> None:
     scored_run(world, tmp_path / "out", evaluate)
     line = [str(tmp_path / "out"), "--limit", "12", "--batch-size", "4", "--device", "cpu"]
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["calibrate", *line, "--out", str(tmp_path / "whole")])
-    assert ended.value.code == 0
-    append, seen = journal.Journal.append, 0
+    assert commands.exit_code("calibrate", *line, "--out", tmp_path / "whole") == 0
+    put_all, seen = AnswerCache.put_all, 0
 
-    def killed(self: journal.Journal, record: dict) -> None:
+    def killed(self: AnswerCache, values: Any) -> None:
         nonlocal seen
         seen += 1
         if seen == 4:
             raise KeyboardInterrupt
-        append(self, record)
+        put_all(self, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal.Journal, "append", killed)
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
-        assert ended.value.code == 130
-    with pytest.raises(SystemExit):
-        cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
+        patch.setattr(AnswerCache, "put_all", killed)
+        assert commands.exit_code("calibrate", *line, "--out", tmp_path / "cut") == 130
+    asked: list[str] = []
+    monkeypatch.setattr(AnswerCache, "put_all", lambda self, values: asked.extend(key for _, key in values))
+    commands.exit_code("calibrate", *line, "--out", tmp_path / "cut")
     whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*.json*")}
     assert len(whole) == 4
     assert {p.name: p.read_bytes() for p in (tmp_path / "cut").glob("*.json*")} == whole
-    lines = sum(len(p.read_text().splitlines()) for p in (tmp_path / "cut" / "journal").glob("*.jsonl"))
-    assert lines == sum(
-        len(p.read_text().splitlines()) for p in (tmp_path / "whole" / "journal").glob("*.jsonl")
-    )
+    questions = sum(len(p.read_text().splitlines()) for p in (tmp_path / "whole").glob("*.jsonl"))
+    assert 0 < len(asked) < questions  # the three batches before the kill are not asked about again
 
 
 def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(
@@ -222,8 +218,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
 ) -> None:
     out = tmp_path / "out"
     scored_run(world, out, evaluate)
-    with pytest.raises(SystemExit):
-        cli.main(["calibrate", str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
+    commands.exit_code("calibrate", out, "--limit", "12", "--device", "cpu", "--judges", "vqa")
     [run] = collect.load([out])[0]
     [found] = judge_tables.load([out / "calibration"], explicit=True)
     by_metric = {line["metric"]: line for line in judge_tables.corrected_table([run], [found]).data}
@@ -250,42 +245,17 @@ def test_mistakes_are_one_sentence(
     arguments: list[str], expected: str,
 ) -> None:  # fmt: skip
     scored_run(world, tmp_path / "out", evaluate)
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(
-            [
-                "calibrate",
-                *[
-                    str(tmp_path / "out"),
-                    "--device",
-                    "cpu",
-                    *(a.replace("FOLDER", str(world)) for a in arguments),
-                ],
-            ]
-        )
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert expected in error
-    assert "Traceback" not in error
+    given = [argument.replace("FOLDER", str(world)) for argument in arguments]
+    done = commands.outcome(capsys, "calibrate", tmp_path / "out", "--device", "cpu", *given)
+    assert done.code == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
     scored_run(world, tmp_path / "out", evaluate)
-    with pytest.raises(SystemExit):
-        cli.main(
-            [
-                "calibrate",
-                str(tmp_path / "out"),
-                "--limit",
-                "6",
-                "--device",
-                "cpu",
-                "--judges",
-                "ovd",
-                "--judge",
-                "ovd=scripted:0.05",
-            ]
-        )
+    given = ("--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=scripted:0.05")
+    commands.exit_code("calibrate", tmp_path / "out", *given)
     [file] = (tmp_path / "out" / "calibration").glob("ovd-*.json")
     about = atomic.read_json(file)
     assert about["threshold"] == 0.1

@@ -12,9 +12,9 @@ from editors import EditRequest, EditResult
 from editors.basic import Identity, Solid
 from metrics.judges.base import Answer
 from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
-from nein import cli
 from nein.judges.checks.editors import check_editor
 from nein.judges.checks.judges import check_judge
+from tests.helpers import commands
 
 
 class Noisy(Identity):
@@ -120,9 +120,7 @@ def test_judges_that_break_it_are_found_out() -> None:
 
 
 def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["check", *list(arguments)])
-    return int(ended.value.code or 0)
+    return commands.exit_code("check", *arguments)
 
 
 def test_the_command_says_pass_or_fail_and_ends_accordingly(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from metrics import INFO
-from nein import cli
 from nein.engine import journal
 from tests.editors.tiny import build_pipeline
+from tests.helpers import commands
 from tests.metrics import tiny
 from tests.nein.conftest import Outcome, write_data
 
@@ -85,8 +85,7 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
 
 
 def test_the_manifest_says_which_models_were_used(options: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["eval", *options, "--limit", "1", "--control", "none", "--out", str(tmp_path)])
+    commands.exit_code("eval", *options, "--limit", "1", "--control", "none", "--out", tmp_path)
     manifests = [json.loads(path.read_text()) for path in tmp_path.glob("*/negative/manifest.json")]
     for manifest in manifests:
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
