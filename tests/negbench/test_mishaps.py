@@ -16,6 +16,7 @@ from nein.datasets.negbench import official, registry, sources
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.engine.world import World
+from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of
 
 
@@ -111,7 +112,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
     entry = found.figure(task="mcq", metric="accuracy", type="all")
     assert entry is not None
     assert (entry["n"], entry["unscored"]) == (12 - len(asked), len(asked))
-    assert any("too hot" in reason for reason in entry["reasons"])
+    assert any("too hot" in reason for reason in frames.reasons(entry))
     monkeypatch.undo()
     evaluate(tmp_path, *arguments)
     evaluate(tmp_path / "b", *arguments)
@@ -166,7 +167,7 @@ def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pic
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
         evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper")
     found = evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper", "--overwrite")
-    assert found["random/coco"]["protocol"] == "paper"
+    assert found["random/coco"].about["protocol"] == "paper"
 
 
 def test_a_changed_release_is_said(

@@ -23,6 +23,8 @@ from typing import Any
 
 from nein.config.commands import Command
 from nein.engine import atomic
+from nein.reporting import format
+from nein.statistics import Estimate
 
 PROG = "nein negbench nano"
 #: An entry point of the group `nein.commands` (pyproject.toml) makes it `nein negbench nano`.
