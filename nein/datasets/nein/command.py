@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from nein.engine.errors import UserError
+from nein.engine.errors import Problems, UserError
 
 
 def main(argv: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _check(folder: str, split: str, full: bool) -> None:
     from nein.datasets.nein import loading
-    from nein.datasets.nein.samples import Problems, validate_images
+    from nein.datasets.nein.samples import validate_images
     from nein.engine import images
 
     dataset = loading.load(folder, split=split)
