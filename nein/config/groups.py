@@ -95,10 +95,7 @@ class Batches(Options):
 class Typed(Options):
     """In which numbers models compute."""
 
-    dtype: FORMATS = ("html", "md", "csv", "tex", "plots")
-
-
-Dtype = option("float32", "number type of the models", "Machine")
+    dtype: Dtype = option("float32", "number type of the models", "Machine")
 
 
 @dataclass(kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import re
 import typing
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,6 @@ Names = list[str]
 Paths = list[Path]
 
 
-@dataclasses.dataclass(kw_only=True)
 class Options:
     """The options of a command. Subclasses are dataclasses whose fields are made by `option` and `argument`.
 
@@ -56,7 +56,8 @@ Given = TypeVar("Given", bound=Options)
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     """A field of a command's dataclass: `--name VALUE`.
 
-    text   What `--help` says; `<presets>` stands for that attribute of the class, and so do others.
+    text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for these attributes of the
+           class.
     group  The heading of `--help` under which it stands.
     more   Further metadata. `short`: a second flag such as "-o". `among`: the words a list may hold, and
            `what` one of them is called in a complaint.
@@ -145,10 +146,10 @@ def preset_file(preset: str, start: str) -> Path:
 
 def fields(cls: type) -> Iterator[dataclasses.Field[Any]]:
     """The fields of a dataclass: those that it declares itself, then those of its groups."""
-    own = cls.__dict__.get("__annotations__", {})
-    every = dataclasses.fields(cls)
-    yield from (item for item in every if item.name in own and item.metadata)
-    yield from (item for item in every if item.name not in own or not item.metadata)
+    every = {item.name: item for item in dataclasses.fields(cls)}
+    own = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
+    yield from (every.pop(name) for name in own)
+    yield from every.values()
 
 
 def metadata(cls: type, item: dataclasses.Field[Any]) -> typing.Mapping[str, Any]:
@@ -205,7 +206,7 @@ def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse
 
 def _add(group: Any, cls: type, flag: str, item: dataclasses.Field[Any], hint: Any) -> None:
     about = metadata(cls, item)
-    text = re.sub(r"<(\w+)>", lambda m: str(getattr(cls, m.group(1), m.group())), about["help"])
+    text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m.group(1)), about["help"])
     if "metavar" in about:
         many = {"nargs": "+", "type": Path if hint == Paths else str} if hint in LISTS else {"type": hint}
         group.add_argument(item.name, metavar=about["metavar"], help=text, **many)

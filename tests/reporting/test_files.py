@@ -13,12 +13,11 @@ import pytest
 from nein import cli
 from nein.benchmarks.nein.reporting import page as pages
 from nein.benchmarks.nein.reporting import sample_browser, tables
-from nein.benchmarks.nein.reporting.command import main_report as report
 from nein.benchmarks.nein.reporting.costs import peak_of
 from nein.benchmarks.nein.reporting.sections import Table
 from nein.engine.errors import UserError
 from tests.reporting import made
-from tests.reporting.conftest import MARKUP
+from tests.reporting.conftest import MARKUP, report
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:

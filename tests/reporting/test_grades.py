@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein.reporting.command import main_report as report
 from nein.engine.errors import UserError
 from tests.negvqa.tiny import run, write_questions
 from tests.reporting import made
+from tests.reporting.conftest import report
 
 
 @pytest.fixture(scope="module")

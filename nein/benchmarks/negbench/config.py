@@ -15,7 +15,7 @@ from nein.engine.errors import UserError
 
 
 @dataclass(kw_only=True)
-class NegbenchConfig(Preset, Limit, Seed, Machine, Output):
+class EvalConfig(Preset, Limit, Seed, Machine, Output):
     """Field names are the keys of a configuration file."""
 
     presets = "negbench/eval-"

@@ -26,8 +26,8 @@ class ConvertConfig(Options):
 
     source: Path = argument("IN", ".pt, .pth, .bin, .ckpt (tensors only) or .safetensors")
     folder: Path = argument("OUT", "folder to write; must not exist")
-    architecture: str | None = option(
-        None, "open_clip's name for it, such as ViT-B-32, or a JSON file with its configuration; needed"
+    architecture: str = option(
+        "", "open_clip's name for it, such as ViT-B-32, or a JSON file with its configuration; needed"
     )
     quick_gelu: bool = option(
         False,
@@ -36,7 +36,7 @@ class ConvertConfig(Options):
     )
 
     def check(self) -> None:
-        if self.architecture is None:
+        if not self.architecture:
             raise UserError("nein negbench convert needs --architecture NAME, such as ViT-B-32.")
 
 

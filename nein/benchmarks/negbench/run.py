@@ -13,7 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nein.benchmarks.negbench import figures, models, report, results, vlm
-from nein.benchmarks.negbench.config import NegbenchConfig
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoder
 from nein.benchmarks.negbench.folder import EvalDir
 from nein.benchmarks.negbench.models import Choice
@@ -28,7 +28,7 @@ from nein.engine.world import World
 COMPLETE = "complete"
 
 
-def evaluate(config: NegbenchConfig, world: World) -> str | None:
+def evaluate(config: EvalConfig, world: World) -> str | None:
     """Encodes what is missing, writes rows and figures of every model and data set; the tables as text on the
     main process.
 
@@ -74,7 +74,7 @@ Work = Sequence[tuple[DataSet, EvalDir]]
 
 
 def _begin(
-    config: NegbenchConfig,
+    config: EvalConfig,
     choice: Choice,
     sets: Sequence[DataSet],
     selected: Mapping[str, Sequence[Task]],
@@ -99,7 +99,7 @@ def _begin(
 
 
 def _model(
-    config: NegbenchConfig,
+    config: EvalConfig,
     choice: Choice,
     work: Work,
     selected: Mapping[str, Sequence[Task]],
@@ -150,7 +150,7 @@ def _model(
 
 
 def _rows(
-    config: NegbenchConfig,
+    config: EvalConfig,
     choice: Choice,
     encoder: Encoder,
     data: DataSet,
@@ -207,7 +207,7 @@ def _sentences(task: Task) -> list[str]:
     return [option.text for question in task.questions for option in question.options]
 
 
-def _identity(config: NegbenchConfig, choice: Choice, data: DataSet, device: str) -> dict[str, Any]:
+def _identity(config: EvalConfig, choice: Choice, data: DataSet, device: str) -> dict[str, Any]:
     """What decides the rows, but for the selection."""
     facts: dict[str, Any] = {
         "model": choice.asked,
@@ -226,7 +226,7 @@ def _identity(config: NegbenchConfig, choice: Choice, data: DataSet, device: str
     return {**facts, "features": config.features, "pooling": config.pooling}
 
 
-def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
+def _shown(config: EvalConfig, choice: Choice) -> dict[str, Any]:
     """What a table says about a run."""
     return {
         "preset": config.preset,
@@ -238,7 +238,7 @@ def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _entries(config: NegbenchConfig, data: DataSet, world: World, device: str) -> dict[str, Any]:
+def _entries(config: EvalConfig, data: DataSet, world: World, device: str) -> dict[str, Any]:
     return {
         "config": dataclasses.asdict(config),
         "data": {

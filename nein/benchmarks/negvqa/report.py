@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.negvqa import folder as files
-from nein.benchmarks.negvqa.config import FORMATS
-from nein.config.options import names
+from nein.benchmarks.negvqa.config import ReportConfig
+from nein.config.groups import FORMATS
 from nein.datasets.negvqa.questions import Item
 from nein.engine import atomic
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
 
 
@@ -83,15 +83,9 @@ def _summaries(folders: Sequence[Folder]) -> dict[str, dict[str, Any]]:
     for folder in folders:
         manifest = folder.manifest()
         if manifest.get("status") != COMPLETE:
-<<<<<<< HEAD
-            raise UserError(f"'{folder.path}' is not complete; give its nein-negvqa command again.")
+            raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
         name = folder.path.name if folder.path.name not in found else str(folder.path)
         found[name] = atomic.read_json(files.summary(folder))
-=======
-            raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
-        name = folder.name if folder.name not in found else str(folder.path)
-        found[name] = atomic.read_json(folder.summary)
->>>>>>> main
         hashes[name] = manifest["data"]["sha256"]
     if len(set(hashes.values())) > 1:
         one = next(iter(hashes))

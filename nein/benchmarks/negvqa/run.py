@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """NegVQA: what is asked of which model, and what is written when all answers are there."""
-=======
-"""What `nein negvqa` does once its options are known: ask, write down, read, report."""
->>>>>>> main
 
 from __future__ import annotations
 

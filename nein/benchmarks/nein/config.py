@@ -122,8 +122,8 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
             raise UserError("No metric was named; --metrics takes a comma list, or all.")
         if self.preset == "paper" and self.data == "nano" and self.stages != ["report"]:
             raise UserError(
-                "The paper preset needs NeIn's data: --data FOLDER (with val.json, coco_for_val/ and nein_val/) "
-                "or --data hub:OWNER/NAME."
+                "The paper preset needs NeIn's data: --data FOLDER (with val.json, coco_for_val/ and "
+                "nein_val/) or --data hub:OWNER/NAME."
             )
 
 
@@ -147,7 +147,9 @@ class GridConfig(Runs, Elsewhere, Seed):
         None, "the metric of --select, averaged over the runs (default: removal_vqa)", "What"
     )
     number: PositiveInt = option(6, "how many samples", "What", short="-n")
-    tracks: Names = option([], "only these instruction tracks", "What", among=TRACKS, what="track")
+    tracks: Names = option(
+        [], "only these instruction tracks", "What", among=("negative", "remove", "add"), what="track"
+    )
     size: PositiveInt = option(192, "long side of a picture in pixels", "Output")
     out: Path | None = option(None, "PNG to write (default: grid.png in the first RUN)", "Output")
 

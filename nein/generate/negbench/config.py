@@ -144,8 +144,8 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
             )
         if self.source == "pairs" and self.edits and self.captions and not self.instances:
             raise UserError(
-                "--source pairs with --captions needs --instances as well (COCO's JSON): what a picture shows "
-                "has to be known before something is added."
+                "--source pairs with --captions needs --instances as well (COCO's JSON): what a picture "
+                "shows has to be known before something is added."
             )
         if self.affneg and not self.paraphrase:
             raise UserError("--affneg is about paraphrases; give --paraphrase as well.")

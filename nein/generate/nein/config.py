@@ -96,8 +96,8 @@ class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
             raise UserError(f"--kept is {self.kept}, more than the {self.queried} categories of --queried.")
         if not self.source:
             raise UserError(
-                "The paper preset needs captioned images: --source captions_train2014.json --images train2014, "
-                "or a folder with a .jsonl file; --source nano draws its own."
+                "The paper preset needs captioned images: --source captions_train2014.json --images "
+                "train2014, or a folder with a .jsonl file; --source nano draws its own."
             )
 
 

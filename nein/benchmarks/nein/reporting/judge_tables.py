@@ -63,13 +63,8 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
             about = atomic.read_json(file)
             lines = file.with_suffix(".jsonl")
             if not isinstance(about, dict) or "fingerprint" not in about or not lines.is_file():
-<<<<<<< HEAD
-                raise UserError(f"'{file}' is not a calibration written by nein-calibrate.")
-            found.append(Calibration(about["kind"], about, atomic.read_lines(lines)))
-=======
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
-            found.append(Calibration(about["kind"], about, journal.read_lines(lines)))
->>>>>>> main
+            found.append(Calibration(about["kind"], about, atomic.read_lines(lines)))
     return found
 
 
