@@ -197,7 +197,6 @@ def test_two_models_of_one_name_are_both_in_the_table(
         (["--model", ","], "No model was named"),
         (["--model", "clop"], "did you mean 'clip'"),
         (["--device", "gpu"], "--device is 'gpu'"),
-        (["--objects", "dog/cat,"], "pairs of two objects"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -> None:

@@ -244,7 +244,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     [
         (["--judges", "vqq"], "did you mean 'vqa'?"),
         (["--sets", "paste"], "did you mean 'pasted'?"),
-        (["--limit", "1"], "at least 2 and 1 are needed"),
+        (["--limit", "1"], "--limit is 1; at least 2 are needed"),
         (["--judge", "llava"], "must be vqa=REFERENCE or ovd=REFERENCE"),
         (["--instances", "FOLDER/val.json"], "is no COCO file"),
         (["--instances", "FOLDER/none.json"], "does not exist"),
@@ -260,12 +260,10 @@ def test_mistakes_are_one_sentence(
         cli.main(
             [
                 "calibrate",
-                *[
-                    str(tmp_path / "out"),
-                    "--device",
-                    "cpu",
-                    *(a.replace("FOLDER", str(world)) for a in arguments),
-                ],
+                str(tmp_path / "out"),
+                "--device",
+                "cpu",
+                *(a.replace("FOLDER", str(world)) for a in arguments),
             ]
         )
     assert ended.value.code == 2

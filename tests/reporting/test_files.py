@@ -157,7 +157,11 @@ def test_mistakes_are_one_sentence(out: Path, tmp_path: Path, capsys: pytest.Cap
         ("report", [out, "-o", tmp_path], "is a folder"),
         ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
         ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
-        ("report", [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "must be 0 or above"),
+        (
+            "report",
+            [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"],
+            "must be a whole number, 0 or above",
+        ),
         ("report", [out, "-o", tmp_path / "x.html", "--data", tmp_path / "no"], "There is no data folder"),
         ("compare", [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
         ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),
