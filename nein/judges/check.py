@@ -6,11 +6,9 @@ nein check --judge vqa REF    a reference as `--models.vqa` takes it, or module:
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-from nein.engine.errors import UserError
 from nein.judges.config import CheckConfig
 
 
@@ -37,8 +35,10 @@ def run(options: CheckConfig) -> int:
 
 def build_editor(name: str, device: str, dtype: str, options: Mapping[str, Any]) -> Any:
     """The editor: as `nein eval --editor` finds it, or what `module:attribute` makes."""
-    made = _attribute(name)
-    if made is not None:
+    from metrics.judges.plugin import attribute, is_attribute
+
+    if is_attribute(name):
+        made = attribute(name)
         return made(**options) if callable(made) else made
     from nein.models import editor_choice
 
@@ -47,30 +47,9 @@ def build_editor(name: str, device: str, dtype: str, options: Mapping[str, Any])
 
 
 def build_judge(kind: str, reference: str, device: str, dtype: str) -> Any:
-    """The judge: as `--models.<kind>` finds it, or what `module:attribute` makes."""
+    """The judge, as `--models.<kind>` finds it."""
     import metrics
-
-    made = None if metrics.special_reference(reference) else _attribute(reference)
-    if made is not None:
-        return made() if callable(made) else made
     from nein.models import references
 
     where, revision = references.resolve(reference)
     return metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype)
-
-
-def _attribute(name: str) -> Any:
-    """What a dotted `module:attribute` names, or None for another form."""
-    module, colon, attribute = name.partition(":")
-    if (
-        not colon
-        or not attribute.isidentifier()
-        or not all(part.isidentifier() for part in module.split("."))
-    ):
-        return None
-    if module == "nano":
-        return None
-    try:
-        return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"'{name}' cannot be imported: {error}.") from None

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from nein import cli
 from nein.engine import images
+from tests.helpers import commands
 from tests.metrics.tiny import picture, seeded, tokenizer
 
 
@@ -93,9 +91,7 @@ def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> P
 
 def run(*arguments: object) -> int:
     """Exit code of `nein negvqa ARGUMENTS`."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["negvqa", *map(str, arguments)])
-    return int(ended.value.code or 0)
+    return commands.exit_code("negvqa", *arguments)
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

@@ -109,11 +109,11 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
         import metrics
 
         if self.metrics == ["all"]:
-            self.metrics = list(metrics.INFO)
+            self.metrics = list(metrics.METRICS)
         for name in self.metrics:
-            if name not in metrics.INFO:
-                raise unknown("metric", name, metrics.INFO)
-        self.metrics = [name for name in metrics.INFO if name in self.metrics]  # in the order of the table
+            if name not in metrics.METRICS:
+                raise unknown("metric", name, metrics.METRICS)
+        self.metrics = [name for name in metrics.METRICS if name in self.metrics]  # in the order of the table
         if not self.editor:
             raise UserError("No editor was named; say --editor NAME, a comma list, or all.")
         if not self.stages:
@@ -158,8 +158,8 @@ class GridConfig(Runs, Elsewhere, Seed):
 
         if self.size < 16:
             raise UserError(f"--size is {self.size}; at least 16 pixels are needed.")
-        if self.metric is not None and self.metric not in metrics.INFO:
-            raise unknown("metric", self.metric, metrics.INFO)
+        if self.metric is not None and self.metric not in metrics.METRICS:
+            raise unknown("metric", self.metric, metrics.METRICS)
 
 
 @dataclass(kw_only=True)
@@ -209,5 +209,5 @@ class CompareConfig(Runs):
         import metrics
 
         for name in self.metrics:
-            if name not in metrics.INFO:
-                raise unknown("metric", name, metrics.INFO)
+            if name not in metrics.METRICS:
+                raise unknown("metric", name, metrics.METRICS)
