@@ -170,7 +170,7 @@ class ReportConfig(Runs, Elsewhere, Formats):
     calibration: Paths = option(
         [], "folders of the judges' calibration (default: RUN/calibration where it exists)", "What"
     )
-    judge_grade: Paths = option([], "what nein negvqa --model judge wrote: its folder or grade.json", "What")
+    judge_grade: Paths = option([], "folders that nein negvqa --model judge wrote", "What")
     labels: Path | None = option(
         None, "people's labels of some samples: CSV with editor,track,id,gone", "What"
     )
