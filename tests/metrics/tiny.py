@@ -185,7 +185,7 @@ def make_owlv2(folder: Path, seed: int = 0) -> Path:
 
 
 def save_owl(folder: Path, config_class: Any, model_class: Any, body: str, seed: int) -> Any:
-    """Writes a detector of OWL-ViT's family, whose encoders are its attribute `body`; returns its tokenizer."""
+    """Writes a detector of the family of OWL-ViT, its encoders in the attribute `body`; gives its tokenizer."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     with seeded(seed):
@@ -264,5 +264,9 @@ def make_medical(root: Path) -> Path:
     with seeded(8):
         own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
         torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
-    convert.main(["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")])
+    convert.run(
+        convert.ConvertConfig.parse(
+            ["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")]
+        )
+    )
     return root / "model"
