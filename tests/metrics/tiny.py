@@ -185,7 +185,7 @@ def make_owlv2(folder: Path, seed: int = 0) -> Path:
 
 
 def save_owl(folder: Path, config_class: Any, model_class: Any, body: str, seed: int) -> Any:
-    """Writes a detector of the family of OWL-ViT, its encoders in the attribute `body`; gives its tokenizer."""
+    """Writes a detector of OWL-ViT's family, its encoders in the attribute `body`; gives its tokenizer."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     with seeded(seed):
