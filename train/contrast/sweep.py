@@ -19,7 +19,7 @@ import pandas as pd
 from nein import statistics
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import report, run
-from nein.benchmarks.negbench.config import NegbenchConfig
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_columns
@@ -154,7 +154,7 @@ def evaluate(
     for alpha, folder in zip(config.alphas, folders, strict=True):
         names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)
     out = config.out_dir / "evaluation"
-    settings = NegbenchConfig(
+    settings = EvalConfig(
         preset=config.preset,
         model=list(names),
         data=config.evaluate or "nano",
