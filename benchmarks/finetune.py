@@ -38,7 +38,7 @@ from train import finetune_ip2p
 from train.instruct.model import noise_scheduler
 from train.instruct.options import parse
 from train.instruct.pairs import load, prepare
-from train.instruct.record import memory_gib
+from train.record import memory_gib
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SKIPPED = 0.25  # share of the first steps that is not timed: allocation and warm-up

@@ -68,8 +68,8 @@ PLUGINS = "nein.editors"
 
 def plugins() -> dict[str, metadata.EntryPoint]:
     """Name -> entry point of every editor that installed packages offer; ours keep their names."""
-    own = {*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)}
-    return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in own}
+    ours = {*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)}
+    return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in ours}
 
 
 def available() -> list[str]:

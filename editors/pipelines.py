@@ -201,8 +201,8 @@ class DiffusersPipeline:
             output_type="np",
             **arguments,
         )
-        found = getattr(output, recipe.result)
-        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in found]
+        results = getattr(output, recipe.result)
+        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results]
 
     def _edit_concept(self, request: EditRequest, picture: Image.Image) -> list[np.ndarray]:
         """The same of LEDITS++, which inverts the picture and guides away from the object's name."""
@@ -287,7 +287,7 @@ def _guidance(
     recipe: Recipe, name: str, guidance_scale: float | None, image_guidance_scale: float | None
 ) -> dict[str, float]:
     """The guidance as the class's arguments; EditorError for a scale the class has no argument for."""
-    found = {}
+    arguments = {}
     for what, argument, value in (
         ("guidance_scale", recipe.guidance, guidance_scale),
         ("image_guidance_scale", recipe.image_guidance, image_guidance_scale),
@@ -298,8 +298,8 @@ def _guidance(
             raise EditorError(f"{name} has no {what}; leave out {what}={value}")
         if not 0 <= value < float("inf"):
             raise EditorError(f"{what} is {value}; expected a number, 0 or above")
-        found[argument] = float(value)
-    return found
+        arguments[argument] = float(value)
+    return arguments
 
 
 def _place(pipeline: Any, recipe: Recipe, machine: Machine) -> None:

@@ -463,9 +463,9 @@ def preset_row(name: str, preset: str) -> EditorPreset:
 
 def _parent(name: str, preset: str) -> EditorPreset:
     """The row whose values a checkpoint gets."""
-    known = [row for row in _ROWS if row.pipeline and row.checkpoint == name.partition("@")[0]]
-    if known:
-        return known[0]
+    rows = [row for row in _ROWS if row.pipeline and row.checkpoint == name.partition("@")[0]]
+    if rows:
+        return rows[0]
     declared = declared_class(name)
     if declared in RECIPES:
         return next(row for row in _ROWS if row.pipeline == declared)
@@ -481,10 +481,10 @@ def declared_class(name: str) -> str | None:
     if folder.exists() or name.startswith(("nano:", ".", "~", "/")):
         file = folder / "model_index.json"
     else:
-        found = _index_on_hub(name)
-        if found is None:
+        cached = _index_on_hub(name)
+        if cached is None:
             return None
-        file = found
+        file = cached
     try:
         return json.loads(file.read_text(encoding="utf-8")).get("_class_name") if file.is_file() else None
     except (ValueError, AttributeError):

@@ -67,8 +67,8 @@ def guide(prediction: torch.Tensor, text_scale: float, image_scale: float) -> to
 def guide_two_conditions(prediction: torch.Tensor, text_scale: float, image_scale: float) -> torch.Tensor:
     """Combine three predictions into one without a fully unconditional branch.
 
-    prediction: (3B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
-    (B, ...):
+    prediction: (3B, ...) in the order [instruction + image, "" + image, instruction + zero image]. Returns
+    (B, ...), which is
         e = (e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text)
     The model never met both conditions withheld, so that branch does not exist. Source: edit_cli.py of
     github.com/cientgu/InstructDiffusion @ 435f0c3 (arXiv:2309.03895).

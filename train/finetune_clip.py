@@ -12,20 +12,21 @@ eval --model OUT/model` takes; a sweep makes OUT/alpha-A for every A and shows r
 
 from __future__ import annotations
 
-import contextlib
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.cli import Terminated, finish  # noqa: E402
+from nein.cli import finish  # noqa: E402
 from nein.engine.errors import UserError  # noqa: E402
 from train.contrast.options import ContrastConfig, dump, parse, spelled  # noqa: E402
+
+if TYPE_CHECKING:
+    from train.session import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,50 +43,43 @@ def run(config: ContrastConfig) -> list[Path]:
     """Trains at every value of alpha; the folders of the models, in that order."""
     import torch
 
-    from train.contrast import sweep
-    from train.instruct.record import Session
+    from train.session import Session
 
     single = len(config.alphas) == 1
-    found = []
+    models = []
     with Session(config) as session:
         for alpha in config.alphas:
             one = config if single else config.at(alpha, config.out_dir / f"alpha-{spelled(alpha)}")
             try:
-                found.append(train(one, session.accelerator, session.world))
+                models.append(train(one, session))
             except torch.OutOfMemoryError:
                 raise UserError(
                     "The device's memory ran out; lower --batch-size and --questions-per-step, or use "
                     "--precision bf16. Checkpoints are kept."
                 ) from None
-            for tracker in session.accelerator.trackers:
-                tracker.finish()
-            session.accelerator.trackers = []
-            session.accelerator.free_memory()
-        main_process = session.world.is_main
-    if config.evaluate and main_process:
-        print(sweep.trade_off(config, found), end="", flush=True)
-    return found
+            session.forget()
+        is_main = session.world.is_main
+    if config.evaluate and is_main:
+        from train.contrast import sweep
+
+        print(sweep.trade_off(config, models), end="", flush=True)
+    return models
 
 
-def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
+def train(config: ContrastConfig, session: Session) -> Path:
     """One run, at one alpha. Every process of a group calls it. Returns the folder of the model."""
     import torch
-    from tqdm import tqdm
 
-    from nein.engine import environment
-    from nein.engine.executors import read_ahead
+    from train import loop
+    from train.checkpoints import State
     from train.contrast import data, export, objective, towers
     from train.contrast.features import Features
-    from train.instruct import model, record
-    from train.instruct.checkpoints import Checkpoints
+    from train.instruct import model
     from train.instruct.order import reseed
+    from train.record import Record
 
-    # ---------------------------------------------------------------------------------- processes and device
-    environment.keep_freed_memory()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    device = accelerator.device
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    # -------------------------------------------------------------------------------- processes and batches
+    accelerator, world, device = session.accelerator, session.world, session.accelerator.device
     for flag in ("batch_size", "questions_per_step"):
         if getattr(config, flag) % world.size:
             raise UserError(
@@ -99,14 +93,14 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     corpus = data.load(config)
     reader = data.Reader(config, corpus)
     steps = reader.steps()
-    run = record.Record(config, world, corpus.about, tower.dual.source.digest, steps)
-    run.open()
+    record = Record(config, session, corpus.about, tower.dual.source.digest, steps)
+    record.open()
     folder = config.out_dir / "model"
-    if run.finished and folder.is_dir():
-        run.say(f"Finished before: {folder}")
+    if record.finished and folder.is_dir():
+        record.say(f"Finished before: {folder}")
         return folder
     if config.warmup >= steps:
-        run.say(
+        record.say(
             f"Warning: the warm-up of {config.warmup} steps outlasts the run's {steps}; the learning rate "
             "never reaches its peak. Lower --warmup."
         )
@@ -129,93 +123,57 @@ def train(config: ContrastConfig, accelerator: Any, world: Any) -> Path:
     )
     schedule = model.make_schedule(config, optimizer, steps)
     network, optimizer = accelerator.prepare(tower, optimizer)
-    state: dict[str, Any] = {
-        "names": names,
-        "parameters": parameters,
-        "average": None,
-        "optimizer": optimizer.optimizer,
-        "schedule": schedule,
-        "scaler": accelerator.scaler,
-    }
-
-    # ------------------------------------------------------------------------------------------------ resume
-    checkpoints = Checkpoints(config.out_dir, config.keep)
-    newest = checkpoints.latest()
-    done = checkpoints.restore(newest, **state) if newest is not None else 0
-    run.resume(done, newest)
-    world.barrier()
+    state = State(names, parameters, optimizer, schedule, scaler=accelerator.scaler)
 
     # -------------------------------------------------------------------------------------------------- loop
-    def read(step: int) -> Any:
+    def read(step: int) -> tuple[Any, ...]:
+        """This process's part of a step, as the towers take it, on the CPU."""
         members = reader.read(step, world.rank, world.size)
 
-        def pictures(found: list[Any]) -> Any:
-            if not found:
+        def inputs(pictures: list[Any]) -> Any:
+            if not pictures:
                 return None
-            return {"features": features.rows(found)} if features is not None else tower.pixels(found)
+            return {"features": features.rows(pictures)} if features is not None else tower.pixels(pictures)
 
         texts = {text: None for options in members.options for text in options}  # each is read once
         places = {text: place for place, text in enumerate(texts)}
         return (
-            pictures(members.pictures),
+            inputs(members.pictures),
             tower.tokens(members.captions) if members.captions else None,
-            pictures(members.question_pictures),
+            inputs(members.question_pictures),
             tower.tokens(list(texts)) if texts else None,
-            torch.tensor(members.correct),
+            torch.tensor(members.correct),  # (questions,)
             torch.tensor([[places[text] for text in options] for options in members.options]),
         )
 
-    bar = tqdm(
-        total=steps, initial=done, desc=f"alpha {spelled(alpha)}", unit="step", disable=not world.is_main
+    def learn(step: int, parts: tuple[Any, ...]) -> loop.Loss:
+        *inputs, correct, places = (export.place(part, device) for part in parts)
+        reseed(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
+        image, text, asked_about, options, scale = network(*inputs)  # (B, D), (B, D), (Q, D), (texts, D), ()
+        loss = torch.zeros((), device=device)
+        if image is not None:
+            loss = loss + alpha * objective.contrastive_loss(image, text, scale)
+        if options is not None:
+            options = options[places]  # texts, D => Q, options, D
+            loss = loss + (1 - alpha) * objective.choice_loss(asked_about, options, correct, scale)
+        accelerator.backward(loss)
+        return loss.detach(), {}
+
+    loop.run(
+        record,
+        state,
+        read=read,
+        step=learn,
+        after=lambda step: tower.clamp(),
+        skipped=reader.skipped,
+        title=f"alpha {spelled(alpha)}",
     )
-    pending: list[tuple[int, Any]] = []  # tallies still on the device: reading one at once would stall it
-    with record.terminable() as asked, contextlib.closing(bar):
-        for step, parts in read_ahead(read, range(done, steps), config.workers):
-            *inputs, correct, places = (export.place(part, device) for part in parts)
-            reseed(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
-            image, text, asked_about, options, scale = network(*inputs)
-            loss = torch.zeros((), device=device)
-            if image is not None:
-                loss = loss + alpha * objective.contrastive_loss(image, text, scale)
-            if options is not None:
-                options = options[places]  # (distinct sentences, D) -> (questions, options, D)
-                loss = loss + (1 - alpha) * objective.choice_loss(asked_about, options, correct, scale)
-            accelerator.backward(loss)
-            norm = accelerator.clip_grad_norm_(parameters, config.clip or math.inf)
-            rate = schedule.get_last_lr()[0]
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            if not accelerator.optimizer_step_was_skipped:
-                schedule.step()
-                tower.clamp()
-            # ------------------------------------------------------------------------------------------------
-            tally = torch.stack(
-                [loss.detach(), torch.as_tensor(norm, device=device), loss.new_tensor(float(asked()))]
-            )
-            pending.append((step, accelerator.reduce(tally, "mean")))
-            ends, saves = step + 1 == steps, (step + 1) % config.save_every == 0
-            logs = (step + 1) % config.log_every == 0 or ends
-            stops = False
-            while len(pending) > (0 if logs or saves else 1):
-                stops |= run.tally(*pending.pop(0), checkpoints.latest())
-            if logs:
-                run.log(step + 1, rate, bar, accelerator, reader.skipped)
-            bar.update()
-            if stops:
-                while pending:
-                    run.tally(*pending.pop(0), checkpoints.latest())
-            if saves or ends or stops:
-                if world.is_main:
-                    checkpoints.save(step + 1, **state)
-                world.barrier()
-            if stops and not ends:
-                raise Terminated
 
     # ------------------------------------------------------------------------------------------------ export
     if world.is_main:
-        export.export(config, tower, run.facts())
-        run.complete()
-        run.say(f"Result: {folder}")
+        export.export(config, tower, record.facts())
+        record.complete()
+        record.say(f"Result: {folder}")
     world.barrier()
     return folder
 

@@ -197,7 +197,7 @@ class Zone(InstructPix2Pix):
         for name in ("editor", "checkpoint", "revision", "published"):
             del facts[name]
         facts["weights"] = facts["weights"]["sha256"]
-        facts["models"] = {role: known["sha256"] for role, known in facts["models"].items()}
+        facts["models"] = {role: model["sha256"] for role, model in facts["models"].items()}
         return digest(facts)
 
     def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
@@ -232,7 +232,7 @@ class Zone(InstructPix2Pix):
                 results.append(EditResult(request.id, None, self._not_finite(), notes[index]))
                 continue
             seen = [maps[index] for maps in attention]
-            results.append(self._finish(request, framed, edit, readings[index], seen, notes[index]))
+            results.append(self._compose(request, framed, edit, readings[index], seen, notes[index]))
         return results
 
     def _new_sampler(self) -> Any:
@@ -262,7 +262,7 @@ class Zone(InstructPix2Pix):
         tokens = int(encoded["attention_mask"].sum())
         return Reading(decide(self._classifier(states[0].float()).cpu(), tokens, self.protocol), tokens)
 
-    def _finish(
+    def _compose(
         self,
         request: EditRequest,
         framed: np.ndarray,
@@ -272,34 +272,34 @@ class Zone(InstructPix2Pix):
         note: str,
     ) -> EditResult:
         """Steps 5 to 12 for one sample. attention: (h, w, T) of InstructPix2Pix and of MagicBrush."""
-        known = self._settings
+        settings = self._settings
         (first, other), magicbrush = [
             (maps[..., 0], masks.rival(maps, reading.tokens, self.against)) for maps in attention
         ]
-        found = masks.difference(first, other, self.floor)
+        difference = masks.difference(first, other, self.floor)
         size = (framed.shape[1], framed.shape[0])
-        rough = masks.localise(found, size, int(known["mask_threshold"]))
-        rough = masks.drop_small(rough, int(known["least_area"]), self.protocol)
-        if known["brightness"] != 1:
-            edit = np.array(ImageEnhance.Brightness(Image.fromarray(edit)).enhance(known["brightness"]))
+        rough = masks.localise(difference, size, int(settings["mask_threshold"]))
+        rough = masks.drop_small(rough, int(settings["least_area"]), self.protocol)
+        if settings["brightness"] != 1:
+            edit = np.array(ImageEnhance.Brightness(Image.fromarray(edit)).enhance(settings["brightness"]))
         segments = self._segmenter(framed if reading.action == "REMOVE" else edit)
         number, overlap = masks.best_segment(rough, segments)
         fine = np.zeros_like(rough) if number is None else segments[number]
-        fine = masks.drop_small(fine, int(known["least_area"]), self.protocol)
-        dilated = masks.dilate(fine, int(known["dilation"]))
+        fine = masks.drop_small(fine, int(settings["least_area"]), self.protocol)
+        dilated = masks.dilate(fine, int(settings["dilation"]))
         where = blend.layer(fine, dilated, reading.action)
         layered = blend.composite(framed, edit, where)
         smooth = blend.smoother(
             framed,
             edit,
             dilated,
-            radius=known["smooth_radius"],
-            threshold=int(known["smooth_threshold"]),
-            closing=int(known["smooth_closing"]),
+            radius=settings["smooth_radius"],
+            threshold=int(settings["smooth_threshold"]),
+            closing=int(settings["smooth_closing"]),
             protocol=self.protocol,
         )
         result = blend.final(
-            framed, edit, fine, where, smooth, alpha=known["edge_alpha"], protocol=self.protocol
+            framed, edit, fine, where, smooth, alpha=settings["edge_alpha"], protocol=self.protocol
         )
         status, nothing = _status(rough, segments, number, overlap, fine)
         if nothing and self.protocol == "fixed" and self.fallback == "edit":
@@ -310,7 +310,7 @@ class Zone(InstructPix2Pix):
                 "source": framed,
                 "first token": masks.stretch(first, self.floor),
                 "last token" if self.against == "last" else "words": masks.stretch(other, self.floor),
-                "difference": found,
+                "difference": difference,
                 "MagicBrush": masks.difference(*magicbrush, self.floor),
                 "rough mask": pictures.grey(rough),
                 "edit": edit,

@@ -31,8 +31,8 @@ def fuse(
     share   (B,) weight b of the second model: after each step z <- (z + b y) / (1 + b), where y is the
             second model's own latent, which nothing flows back to.
     first, second   A sampler with its steps set, of its own since it has a memory, and the model's guided
-                    prediction of
-            (latents as the sampler scales them, timestep). The first sampler's timesteps are used for both.
+                    prediction of (latents as the sampler scales them, timestep). The first sampler's
+                    timesteps are used for both.
     """
     (sampler, predict), (other_sampler, other_predict) = first, second
     share = share.to(start).view(-1, 1, 1, 1)

@@ -41,13 +41,14 @@ def rival(attention: np.ndarray, tokens: int, against: str) -> np.ndarray:
     return attention[..., 1 : tokens - 1].sum(-1)
 
 
-def localise(found: np.ndarray, size: tuple[int, int], threshold: int) -> np.ndarray:
+def localise(difference: np.ndarray, size: tuple[int, int], threshold: int) -> np.ndarray:
     """Rough mask (H, W) of the region to edit: where the first token does not prevail.
 
-    found: (h, w) uint8 from `difference`; size: (W, H) in pixels. Enlarged with PIL's bicubic on integers,
-    doubled with saturation, and masked where that is at most `threshold` (the released code has 108).
+    difference: (h, w) uint8, as the function of that name gives it; size: (W, H) in pixels. Enlarged with
+    PIL's bicubic on integers, doubled with saturation, and masked where that is at most `threshold` (the
+    released code has 108).
     """
-    enlarged = np.asarray(Image.fromarray(found).resize(size, Image.Resampling.BICUBIC)).astype(np.int16)
+    enlarged = np.asarray(Image.fromarray(difference).resize(size, Image.Resampling.BICUBIC)).astype(np.int16)
     return np.minimum(enlarged * CONTRAST, 255) <= threshold
 
 
@@ -59,13 +60,13 @@ def drop_small(mask: np.ndarray, least: int, protocol: str) -> np.ndarray:
     and the whole bounding box is cleared, with whatever else reaches into it.
     """
     labels = ndimage.label(mask)[0]
-    kept = mask.copy()
+    cleaned = mask.copy()
     for number, region in enumerate(ndimage.find_objects(labels), 1):
         component = labels[region] == number
         area = int(component.sum()) * (number if protocol == "paper" else 1)
         if area < least:
-            kept[region] = False if protocol == "paper" else kept[region] & ~component
-    return kept
+            cleaned[region] = False if protocol == "paper" else cleaned[region] & ~component
+    return cleaned
 
 
 def best_segment(rough: np.ndarray, segments: Sequence[np.ndarray]) -> tuple[int | None, float]:

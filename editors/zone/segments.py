@@ -45,10 +45,10 @@ class Segmenter:
     def __call__(self, image: np.ndarray) -> list[np.ndarray]:
         """Segments (H, W) bool of an (H, W, 3) uint8 picture, the surest first; often none of a plain one."""
         # Not `self._generate(image)`: that goes through a data loader, which draws from the global generator.
-        found = self._generate.run_single(
+        result = self._generate.run_single(
             Image.fromarray(image),
             {"points_per_crop": self._points, "points_per_batch": 64},
             {"pred_iou_thresh": self._quality, "stability_score_thresh": self._stability},
             {"crops_nms_thresh": 0.7},
         )
-        return [np.asarray(mask, dtype=bool) for mask in found["masks"]]
+        return [np.asarray(mask, dtype=bool) for mask in result["masks"]]

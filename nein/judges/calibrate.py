@@ -2,14 +2,13 @@
 
 OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
 OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
-OUT/calibration/journal/                     finished batches; the same command goes on where it was killed
+OUT/calibration/answers.sqlite               finished batches; the same command goes on where it was killed
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import logging
 import sys
@@ -24,20 +23,20 @@ from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
-from nein.engine import atomic, environment, journal
+from nein.engine import atomic, environment
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError, unknown
 from nein.engine.world import World
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
-    from nein.judges.known_presence import Case
+    from nein.judges.known_presence import Case, Word
 
 log = logging.getLogger(__name__)
 KINDS = ("vqa", "ovd")
 SETS = ("sources", "instances", "pasted")
 #: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another
-# for
-#: Retention.
+#: for Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
@@ -73,7 +72,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, Eval
     below = runs.find(path)
     if not below:
         raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
-    known = {item.name for item in dataclasses.fields(EvalConfig)}
+    fields = {item.name for item in dataclasses.fields(EvalConfig)}
     given = dict((below[0].manifest() or {}).get("config", {}))
     named = {item.name for item in dataclasses.fields(ModelsConfig)}
     judges = {key: value for key, value in given.pop("models", {}).items() if key in named}
@@ -82,7 +81,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, Eval
         if kind not in KINDS or not equals or not reference:
             raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
         judges[kind] = reference
-    config = EvalConfig(**{k: v for k, v in given.items() if k in known}, models=ModelsConfig(**judges))
+    config = EvalConfig(**{k: v for k, v in given.items() if k in fields}, models=ModelsConfig(**judges))
     return below[0], config
 
 
@@ -95,8 +94,7 @@ def gather(
     limit: int | None,
     seed: int,
 ) -> list[Case]:
-    """The cases of the sets asked for (None: all there are). An instance file is looked for beside the
-    data."""
+    """The cases of the sets asked for, or of all there are. An instance file may lie beside the data."""
     from nein.judges import known_presence
 
     origin = (run.manifest() or {}).get("data", {})
@@ -131,53 +129,59 @@ def calibrate(
 ) -> Path:
     """Asks a judge about the cases and writes what came of it; returns the .json file.
 
-    Finished batches are in the journal under the judge's fingerprint and the question's wording; running
-    again
-    asks only what is missing.
+    Finished batches are kept under the judge's fingerprint and the question's wording; running again asks
+    only what is missing.
     """
     from nein.judges import known_presence
 
     asked = {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
-    tag = hashlib.sha256(json.dumps([judge.fingerprint, asked], sort_keys=True).encode()).hexdigest()[:12]
-    known: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for record in journal.read(out / "journal", tag):
-        known |= {(row["set"], row["id"], row["word"]): row for row in record["rows"]}
-    missing = [case for case in cases if any((case.set, case.id, w.word) not in known for w in case.words)]
-    with (
-        journal.Journal(out / "journal", tag, 0) as lines,
-        tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar,
-    ):
-        for start in range(0, len(missing), batch_size):
-            batch = missing[start : start + batch_size]
-            rows = list(_ask(kind, judge, batch, config))
-            lines.append({"rows": rows})
-            known |= {(row["set"], row["id"], row["word"]): row for row in rows}
-            bar.update(len(batch))
-    kept = [known[case.set, case.id, word.word] for case in cases for word in case.words]
+    space = json.dumps(["calibration", judge.fingerprint, asked], sort_keys=True)
+    by_question: dict[tuple[str, str], dict[str, Any]] = {}
+    with AnswerCache(out / "answers.sqlite") as cache:
+        for place in ((space, _key(case, word)) for case in cases for word in case.words):
+            if (row := cache.get(*place)) is not None:
+                by_question[place] = row
+        missing = [c for c in cases if any((space, _key(c, word)) not in by_question for word in c.words)]
+        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
+            for start in range(0, len(missing), batch_size):
+                batch = missing[start : start + batch_size]
+                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, config)}
+                cache.put_all(fresh)
+                by_question |= fresh
+                bar.update(len(batch))
+    rows = [by_question[space, _key(case, word)] for case in cases for word in case.words]
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
-    atomic.write_lines(target.with_suffix(".jsonl"), iter(kept))
+    atomic.write_lines(target.with_suffix(".jsonl"), rows)
     rates = {
         protocol: calibration.rates(
-            [r["present"] for r in kept], [r[f"verdict_{protocol}"] for r in kept],
-            [r["cluster"] for r in kept], [r["score"] for r in kept],
+            [row["present"] for row in rows], [row[f"verdict_{protocol}"] for row in rows],
+            [row["cluster"] for row in rows], [row["score"] for row in rows],
         )
         for protocol in ("fixed", "paper")
     }  # fmt: skip
-    about = {
+    result = {
         "kind": kind,
         "fingerprint": judge.fingerprint,
         "judge": judge.describe(),
         **asked,
         "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
-        "rates": {name: dataclasses.asdict(found) for name, found in rates.items()},
+        "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
     }
-    atomic.write_json(target, about)
+    atomic.write_json(target, result)
     return target
 
 
-def _ask(kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig) -> Iterator[dict[str, Any]]:
-    """One row per question of the batch. A judge that fails is asked picture by picture, so that only the
-    culprit's questions go without an answer."""
+def _key(case: Case, word: Word) -> str:
+    return json.dumps([case.set, case.id, word.word])
+
+
+def _ask(
+    kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(key, row) of every question of the batch.
+
+    A judge that fails is asked picture by picture, so that only the culprit's questions go without an answer.
+    """
     from metrics.base import MODEL_ERRORS, reason
     from nein.engine.images import ImageError
 
@@ -201,7 +205,7 @@ def _ask(kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig) -> It
                 replies.append([{"error": reason(inner)} for _ in asked])
     for case, row in zip(batch, replies, strict=True):
         for word, reply in zip(case.words, row, strict=True):
-            yield {
+            yield _key(case, word), {
                 "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
                 "present": word.present, **_verdicts(kind, reply, config), "reply": reply,
             }  # fmt: skip
@@ -214,10 +218,10 @@ def _replies(
         from metrics.judges.templates import template
 
         ask = template(judge.template).ask_presence
-        found = judge.ask(pictures, [[ask(word, config.article) for word in row] for row in words])
-        return [[{"answer": a.text, "p_yes": a.p_yes, "p_no": a.p_no} for a in row] for row in found]
-    found = judge.detect(pictures, words, config.threshold)
-    return [[{"score": row[word].score} for word in own] for row, own in zip(found, words, strict=True)]
+        answers = judge.ask(pictures, [[ask(word, config.article) for word in row] for row in words])
+        return [[{"answer": a.text, "p_yes": a.p_yes, "p_no": a.p_no} for a in row] for row in answers]
+    seen = judge.detect(pictures, words, config.threshold)
+    return [[{"score": boxes[word].score} for word in row] for boxes, row in zip(seen, words, strict=True)]
 
 
 def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[str, Any]:
@@ -238,18 +242,18 @@ def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[s
 
 
 def _summary(file: Path) -> str:
-    about = atomic.read_json(file)
-    found = about["rates"]["fixed"]
+    result = atomic.read_json(file)
+    rates = result["rates"]["fixed"]
 
     def text(name: str) -> str:
-        rate = found[name]
+        rate = rates[name]
         if rate is None:
             return f"{name} –"
         ends = "" if rate["low"] is None else f" [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
         return f"{name} {100 * rate['value']:.1f} %{ends} of {rate['n']}"
 
-    parts = [text("sensitivity"), text("specificity"), f"unscored {found['n_unscored']}"]
-    return f"{about['kind']}: {', '.join(parts)}; {file}"
+    parts = [text("sensitivity"), text("specificity"), f"unscored {rates['n_unscored']}"]
+    return f"{result['kind']}: {', '.join(parts)}; {file}"
 
 
 def _names(text: str, allowed: Sequence[str], what: str) -> list[str]:

@@ -28,8 +28,10 @@ DONORS_TRIED = 40  # objects looked at for a picture before it goes without
 
 @dataclass(frozen=True)
 class Word:
-    """One question with its truth. role: "object", a name an instruction would use; "caption", a caption's
-    noun."""
+    """One question with its truth.
+
+    role  "object": a name that an instruction would use; "caption": a noun of a caption.
+    """
 
     word: str
     present: bool
@@ -206,9 +208,9 @@ def thinned(cases: Sequence[Case], limit: int | None) -> list[Case]:
 
 def counts(cases: Sequence[Case]) -> Mapping[str, tuple[int, int]]:
     """Set -> (present, absent) questions."""
-    found: dict[str, list[int]] = {}
+    pairs: dict[str, list[int]] = {}
     for case in cases:
-        pair = found.setdefault(case.set, [0, 0])
+        pair = pairs.setdefault(case.set, [0, 0])
         for word in case.words:
             pair[0 if word.present else 1] += 1
-    return {name: (a, b) for name, (a, b) in found.items()}
+    return {name: (a, b) for name, (a, b) in pairs.items()}

@@ -17,8 +17,7 @@ from nein.wording.templates import indefinite
 
 _ENGINE: Any = inflect.engine()
 
-#: Other words captions use for a category, the last word of its name ("hydrant") among them where people say
-#: it.
+#: Other words captions use for a category, also the last word of its name ("hydrant") where people say so.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "airplane": ("plane",),
     "bicycle": ("bike",),
@@ -148,12 +147,12 @@ def caption(scene: Scene, rng: random.Random) -> str:
 
 def captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
     """`count` captions, distinct where the scene allows it."""
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for _ in range(count * 8):
-        found.setdefault(caption(scene, rng))
-        if len(found) == count:
+        sentences.setdefault(caption(scene, rng))
+        if len(sentences) == count:
             break
-    result = list(found)
+    result = list(sentences)
     return (result * count)[:count]
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -189,8 +188,3 @@ def _instance(instance_id: int, image_id: int, category_id: int, item: Item) -> 
         "area": (x1 - x0) * (y1 - y0),
         "iscrowd": 0,
     }
-
-
-def random_scene(rng: random.Random, max_objects: int = 4) -> Scene:
-    """A training scene: one to `max_objects` objects."""
-    return sample_scene(rng, rng.randint(1, max_objects))

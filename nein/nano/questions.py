@@ -88,14 +88,14 @@ def ask(rng: random.Random, scene: Scene, kind: str) -> Question | None:
         count = len(scene.items)
         right, wrong = str(count), str(rng.choice([n for n in (2, 3, 4) if n != count]))
     else:
-        found = _side(rng, single) if rng.random() < 0.5 else None
-        if found is not None:
+        parts = _side(rng, single) if rng.random() < 0.5 else None
+        if parts is not None:
             wording = "side"
         else:
-            found = _relation(rng, single, absent)
-        if found is None:
+            parts = _relation(rng, single, absent)
+        if parts is None:
             return None
-        thing, side, right, wrong = found
+        thing, side, right, wrong = parts
     question, negated = rng.choice(WORDINGS[wording])
     return Question(
         kind,
@@ -109,17 +109,17 @@ def ask(rng: random.Random, scene: Scene, kind: str) -> Question | None:
 
 def _relation(rng: random.Random, single: list[Item], absent: list[str]) -> tuple[str, str, str, str] | None:
     """(reference, direction, what is there, what is on the other side or not in the picture at all)."""
-    found = []
+    relations = []
     for reference in single:
         for side, (axis, sign) in SIDES.items():
             ahead = [i for i in single if (i.centre[axis] - reference.centre[axis]) * sign >= _CLEAR]
             behind = [i for i in single if (i.centre[axis] - reference.centre[axis]) * sign <= -_CLEAR]
             if ahead:
-                found.append((reference, side, ahead, behind))
-    if not found:
+                relations.append((reference, side, ahead, behind))
+    if not relations:
         return None
-    hard = [entry for entry in found if entry[3]]
-    reference, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else found)
+    hard = [entry for entry in relations if entry[3]]
+    reference, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else relations)
     wrong = rng.choice(behind).category if behind else rng.choice(absent)
     return reference.category, side, rng.choice(ahead).category, wrong
 
@@ -144,9 +144,9 @@ def iter_questions(split: str, count: int) -> Iterator[tuple[int, Scene, Questio
     while made < count:
         scene = question_scene(split, index)
         rng = rng_for(split, index, "questions")
-        own = [ask(rng, scene, kind) for kind in KINDS]
-        if all(own):
-            for question in own:
+        questions = [ask(rng, scene, kind) for kind in KINDS]
+        if all(questions):
+            for question in questions:
                 if question is not None and made < count:
                     made += 1
                     yield index, scene, question

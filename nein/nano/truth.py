@@ -46,7 +46,7 @@ INTACT = 0.7
 
 
 @dataclass(frozen=True)
-class Found:
+class Match:
     """The drawing of a category that explains a picture best.
 
     score  1: the drawing is there exactly; 0: nothing was added; below 0: the picture contradicts it.
@@ -78,16 +78,15 @@ class _Drawings:
     area: np.ndarray  # (K,) sum of coverage
 
 
-def find(picture: np.ndarray, scene: Scene, category: str) -> Found:
+def find(picture: np.ndarray, scene: Scene, category: str) -> Match:
     """Looks for `category` in `picture`, (64, 64, 3) uint8, an edited rendering of `scene`.
 
-    An object of the category that `scene` itself holds is found as well: the reference is the scene without
-    it.
+    The reference is the scene without the category: an object that `scene` itself holds is found as well.
     """
     scores = _scores(_unit(picture), _unit(render(scene.without(category))))
     drawings = _drawings()
-    own = [k for k, item in enumerate(drawings.items) if item.category == category]
-    best = max(own, key=lambda k: float(scores[k].max()))
+    candidates = [k for k, item in enumerate(drawings.items) if item.category == category]
+    best = max(candidates, key=lambda k: float(scores[k].max()))
     y, x = np.unravel_index(int(scores[best].argmax()), scores[best].shape)
     width, height = drawings.extents[best]
     centre = (x + width / 2, y + height / 2)
@@ -100,7 +99,7 @@ def find(picture: np.ndarray, scene: Scene, category: str) -> Found:
         if window.size and window.max() > rival[1]:
             rival = (item.category, float(window.max()))
     item = replace(drawings.items[best], x=float(x), y=float(y))
-    return Found(category, float(scores[best, y, x]), item, rival)
+    return Match(category, float(scores[best, y, x]), item, rival)
 
 
 def is_present(picture: np.ndarray, scene: Scene, category: str) -> bool:
@@ -112,14 +111,14 @@ def intactness(picture: np.ndarray, scene: Scene) -> list[float]:
     """For every object of `scene`: 1 where its pixels in `picture` are the scene's, 0 where they are those of
     the scene without it; also below 0."""
     given, whole = _unit(picture), _unit(render(scene))
-    found = []
+    values = []
     for index, item in enumerate(scene.items):
         without = Scene(scene.background, scene.background_seed, _except(scene.items, index))
         where = mask(item)
         gap = ((_unit(render(without)) - whole) ** 2).sum(-1)[where].sum()
         error = ((given - whole) ** 2).sum(-1)[where].sum()
-        found.append(float(1 - error / (gap + FLOOR * where.sum())))
-    return found
+        values.append(float(1 - error / (gap + FLOOR * where.sum())))
+    return values
 
 
 def all_intact(picture: np.ndarray, scene: Scene) -> bool:
@@ -173,17 +172,17 @@ def trials(
             yield Trial(kind, rebuild(picture) if rebuild else picture, scene, category, present, intact)
 
 
-def error_rates(found: Sequence[Trial]) -> dict[str, dict[str, float | int]]:
+def error_rates(trials_made: Sequence[Trial]) -> dict[str, dict[str, float | int]]:
     """Per kind of trial: how many, and the share in which presence and intactness were measured wrongly."""
     rows: dict[str, dict[str, float | int]] = {}
-    for kind in dict.fromkeys(t.kind for t in found):
-        own = [t for t in found if t.kind == kind]
-        presence = [is_present(t.picture, t.scene, t.category) != t.present for t in own]
-        intact = [all_intact(t.picture, t.scene) != t.intact for t in own]
+    for kind in dict.fromkeys(t.kind for t in trials_made):
+        of_kind = [t for t in trials_made if t.kind == kind]
+        presence = [is_present(t.picture, t.scene, t.category) != t.present for t in of_kind]
+        intact = [all_intact(t.picture, t.scene) != t.intact for t in of_kind]
         rows[kind] = {
-            "pictures": len(own),
-            "presence_wrong": sum(presence) / len(own),
-            "intactness_wrong": sum(intact) / len(own),
+            "pictures": len(of_kind),
+            "presence_wrong": sum(presence) / len(of_kind),
+            "intactness_wrong": sum(intact) / len(of_kind),
         }
     return rows
 
@@ -191,8 +190,7 @@ def error_rates(found: Sequence[Trial]) -> dict[str, dict[str, float | int]]:
 def _make(
     rng: random.Random, kind: str, scene: Scene, asked: str, other: str
 ) -> tuple[Scene, str, bool, bool] | None:
-    """(scene after the edit, category asked for, is it there, are all objects intact) or None without
-    room."""
+    """(scene after the edit, category asked for, is it there, are all objects intact); None without room."""
     if kind in ("unchanged", "damaged"):
         return scene, asked, False, kind == "unchanged"
     if kind == "removed":

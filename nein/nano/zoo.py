@@ -34,12 +34,12 @@ ALIASES = {"fid": "dino"}
 
 def available() -> tuple[str, ...]:
     """Names of the models that are there."""
-    found = (
+    names = (
         {folder.name for folder in ZOO.iterdir() if (folder / "README.md").exists()}
         if ZOO.exists()
         else set()
     )
-    return tuple(sorted(found | {a for a, name in ALIASES.items() if name in found}))
+    return tuple(sorted(names | {a for a, name in ALIASES.items() if name in names}))
 
 
 def path(name: str) -> Path:
@@ -55,8 +55,8 @@ def path(name: str) -> Path:
 def continued(name: str, base: Path, root: Path | None = None) -> Path:
     """The complete folder of a model of `BASES` in the zoo `root`, put together with its base's folder."""
     pieces = {p.relative_to(base): p for p in _files(base) if p.name not in ABOUT}
-    own = (root or ZOO) / name
-    return _assemble(name, {**pieces, **{p.relative_to(own): p for p in _files(own)}})
+    folder = (root or ZOO) / name
+    return _assemble(name, {**pieces, **{p.relative_to(folder): p for p in _files(folder)}})
 
 
 def _files(folder: Path) -> list[Path]:
@@ -66,11 +66,11 @@ def _files(folder: Path) -> list[Path]:
 def _variant(name: str) -> dict[Path, Path]:
     """The base's shared parts with the variant's own files laid over them."""
     pieces = {p.relative_to(ZOO / BASE): p for part in SHARED for p in _under(ZOO / BASE / part)}
-    own = {p.relative_to(ZOO / name): p for p in _files(ZOO / name)}
-    if CHANGES in own:
-        base = ZOO / changes_base(own[CHANGES])
+    files = {p.relative_to(ZOO / name): p for p in _files(ZOO / name)}
+    if CHANGES in files:
+        base = ZOO / changes_base(files[CHANGES])
         pieces.update({p.relative_to(base): p for p in _files(base / "unet")})
-    return {**pieces, **own}
+    return {**pieces, **files}
 
 
 def _assemble(name: str, pieces: dict[Path, Path]) -> Path:

@@ -104,8 +104,10 @@ _SINGULAR_ONLY = "Not a single"
 
 
 def choices(label: str, noun: str, protocol: str) -> list[int]:
-    """Indices of the family's templates that can be said of `noun`: "Not a single skis" cannot, except by the
-    paper."""
+    """Indices of the family's templates that can be said of `noun`.
+
+    "Not a single skis" cannot; by the protocol "paper" every template can.
+    """
     templates = FAMILIES[label].templates
     if protocol == "paper" or not nouns.is_plural(noun):
         return list(range(len(templates)))
@@ -113,16 +115,15 @@ def choices(label: str, noun: str, protocol: str) -> list[int]:
 
 
 def sentence(
-    label: str, index: int, noun: str, *, second: str = "", kept: str = "", protocol: str = "fixed"
+    label: str, index: int, noun: str, *, second: str = "", present: str = "", protocol: str = "fixed"
 ) -> str:
     """The sentence of template `index` of a family.
 
-    second    T, another absent object; kept: A, an object that is there. Needed by families that name them.
+    second    T, another absent object; present: A, one that is there. Needed by families that name them.
     protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
-              first
-              letter; "fixed": agreement, and the article by sound.
+              first letter; "fixed": agreement, and the article by sound.
     """
-    named = {"S": noun, "T": second, "A": kept}
+    named = {"S": noun, "T": second, "A": present}
 
     def fill(slot: re.Match[str]) -> str:
         word, which, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)

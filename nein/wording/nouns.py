@@ -1,5 +1,4 @@
-"""Names of things in sentences: number, article, plural. By the library `inflect`, and a few words it
-misses."""
+"""Names of things in sentences: number, article, plural, by `inflect` and a few words that it misses."""
 
 from __future__ import annotations
 
@@ -53,8 +52,10 @@ def singular(noun: str) -> str:
 
 @lru_cache(maxsize=4096)
 def with_article(noun: str, *, some: bool = False) -> str:
-    """The name as one of its kind: "a cat", "an hour", "a unicorn"; plurals and uncountables stand alone, or
-    after "some"."""
+    """The name as one of its kind: "a cat", "an hour", "a unicorn".
+
+    some  Plurals and uncountables, which have no article, stand after "some".
+    """
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
     return f"{_engine().a(noun.split()[0]).split()[0]} {noun}"

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from nein.nano.captions import PLACES, caption, captions, is_true_of, names, plural
-from nein.nano.data import random_scene
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
 from nein.nano.scenes import Item, Scene, box, rng_for
+from tests.nano.random_scenes import random_scene
 from tests.nano.words import negated
 
 NUMBERS = {"two": 2, "three": 3, "four": 4}

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from nein.nano import draw
-from nein.nano.data import random_scene, source_scene
+from nein.nano.data import source_scene
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE
 from nein.nano.scenes import (
     MAX_OBJECTS,
@@ -31,6 +31,7 @@ from nein.nano.scenes import (
     rng_for,
     sample_scene,
 )
+from tests.nano.random_scenes import random_scene
 
 ROOT = Path(__file__).resolve().parents[2]
 

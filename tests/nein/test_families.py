@@ -16,7 +16,7 @@ NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
 
 def all_sentences(label: str, noun: str, protocol: str = "fixed") -> list[str]:
     return [
-        sentence(label, index, noun, second="apple", kept="teddy bear", protocol=protocol)
+        sentence(label, index, noun, second="apple", present="teddy bear", protocol=protocol)
         for index in choices(label, noun, protocol)
     ]
 
@@ -120,7 +120,7 @@ def test_the_loader_finds_object_and_template_of_every_sentence(protocol: str) -
         assert added.split()[2:] == (noun + ".").split()  # how the official scripts read the object
         for label in FAMILIES:
             for index in choices(label, noun, protocol):
-                text = sentence(label, index, noun, second="dog", kept="cat", protocol=protocol)
+                text = sentence(label, index, noun, second="dog", present="cat", protocol=protocol)
                 assert templates.object_of(added, text) == noun
                 if label == "plain":
                     assert templates.template_of(text, noun) == index

@@ -3,125 +3,105 @@
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
 Imports nothing heavy, so that `--help` is immediate.
 """
-# ruff: noqa: RUF009 - `_option` is dataclasses.field with metadata
+# ruff: noqa: RUF009 - `option` is dataclasses.field with metadata
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.options import Names, about
+from nein.config.options import Names
 from nein.engine.errors import UserError
+from train.options import RunOptions, option
 
 COMMAND = "train/finetune_clip.py"
 
 
-def _option(default: Any, text: str, group: str, *, decides: bool = True) -> Any:
-    """A field. `decides`: its value changes the weights that come out, so a run cannot change it half-way."""
-    metadata = {**about(text, group), "decides": decides}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
 @dataclass
-class ContrastConfig:
+class ContrastConfig(RunOptions):
     """Everything that decides a run. Field names are the keys of a configuration file."""
 
-    preset: Literal["nano", "paper"] = _option(
+    preset: Literal["nano", "paper"] = option(
         "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "What", decides=False
     )
-    base: str = _option(
+    base: str = option(
         "nano:clip",
         "model to start from: nano:clip, OWNER/NAME[@REVISION], a folder, or open_clip:NAME/TAG",
         "What",
     )
-    alpha: Names = _option(
+    alpha: Names = option(
         ["0.99"], "weight of the contrastive loss; several values make a sweep: --alpha 0 0.5 0.99 1", "What"
     )
-    trainable: Literal["all", "text"] = _option(
+    trainable: Literal["all", "text"] = option(
         "all", "which weights learn; text: the vision tower is frozen and its features are kept", "What"
     )
 
-    captions: str = _option("nano", "nano, or a CSV file with filepath and captions (NegCap)", "Data")
-    questions: str = _option("nano", "nano, or a CSV file of multiple-choice questions (NegMCQ)", "Data")
-    image_root: str | None = _option(
+    captions: str = option("nano", "nano, or a CSV file with filepath and captions (NegCap)", "Data")
+    questions: str = option("nano", "nano, or a CSV file of multiple-choice questions (NegMCQ)", "Data")
+    image_root: str | None = option(
         None, "folder of the pictures, if not beside the CSV files", "Data", decides=False
     )
-    nano_scenes: PositiveInt = _option(8000, "scenes drawn for nano data", "Data")
-    limit: PositiveInt | None = _option(None, "only the first N pictures of either file", "Data")
-    augment: Literal["none", "crop"] = _option(
+    nano_scenes: PositiveInt = option(8000, "scenes drawn for nano data", "Data")
+    limit: PositiveInt | None = option(None, "only the first N pictures of either file", "Data")
+    augment: Literal["none", "crop"] = option(
         "none", "crop: a random crop of 90 to 100 %% of the area, as open_clip trains", "Data"
     )
-    unreadable: Literal["stop", "skip"] = _option(
+    unreadable: Literal["stop", "skip"] = option(
         "stop", "a picture that cannot be decoded: stop, or take the next one in its place", "Data"
     )
 
-    steps: PositiveInt | None = _option(None, "optimiser steps, in place of --epochs", "Optimisation")
-    epochs: PositiveFloat | None = _option(None, "passes over the shorter of the two files", "Optimisation")
-    epoch_share: PositiveFloat = _option(
+    steps: PositiveInt | None = option(None, "optimiser steps, in place of --epochs", "Optimisation")
+    epochs: PositiveFloat | None = option(None, "passes over the shorter of the two files", "Optimisation")
+    epoch_share: PositiveFloat = option(
         1.0, "share of a pass after which the next begins; 0.35 is hard-coded in the release", "Optimisation"
     )
-    batch_size: PositiveInt = _option(64, "captions per step, over all processes", "Optimisation")
-    questions_per_step: PositiveInt = _option(64, "questions per step, over all processes", "Optimisation")
-    learning_rate: PositiveFloat = _option(1e-8, "peak learning rate", "Optimisation")
-    schedule: Literal["constant", "linear", "cosine"] = _option(
+    batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
+    questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimisation")
+    learning_rate: PositiveFloat = option(1e-8, "peak learning rate", "Optimisation")
+    schedule: Literal["constant", "linear", "cosine"] = option(
         "cosine", "learning rate after the warm-up", "Optimisation"
     )
-    warmup: NonNegativeInt = _option(0, "steps of linear warm-up", "Optimisation")
-    beta1: NonNegativeFloat = _option(0.9, "AdamW", "Optimisation")
-    beta2: NonNegativeFloat = _option(0.98, "AdamW", "Optimisation")
-    epsilon: PositiveFloat = _option(1e-6, "AdamW", "Optimisation")
-    weight_decay: NonNegativeFloat = _option(0.2, "AdamW; gains and biases excepted", "Optimisation")
-    clip: NonNegativeFloat = _option(0.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
-    seed: NonNegativeInt = _option(0, "of the order of the data and of augmentation", "Optimisation")
+    warmup: NonNegativeInt = option(0, "steps of linear warm-up", "Optimisation")
+    beta1: NonNegativeFloat = option(0.9, "AdamW", "Optimisation")
+    beta2: NonNegativeFloat = option(0.98, "AdamW", "Optimisation")
+    epsilon: PositiveFloat = option(1e-6, "AdamW", "Optimisation")
+    weight_decay: NonNegativeFloat = option(0.2, "AdamW; gains and biases excepted", "Optimisation")
+    clip: NonNegativeFloat = option(0.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
+    seed: NonNegativeInt = option(0, "of the order of the data and of augmentation", "Optimisation")
 
-    precision: Literal["fp32", "bf16", "fp16"] = _option(
+    precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32", "autocast; the weights that learn stay in float32", "Machine"
     )
-    device: Literal["auto", "cpu"] = _option("auto", "auto: a GPU if there is one", "Machine", decides=False)
-    workers: PositiveInt = _option(4, "threads that read pictures ahead", "Machine", decides=False)
-    threads: PositiveInt | None = _option(
-        None, "CPU threads of PyTorch per process", "Machine", decides=False
-    )
-    features: str | None = _option(
+    device: Literal["auto", "cpu"] = option("auto", "auto: a GPU if there is one", "Machine", decides=False)
+    workers: PositiveInt = option(4, "threads that read pictures ahead", "Machine", decides=False)
+    threads: PositiveInt | None = option(None, "CPU threads of PyTorch per process", "Machine", decides=False)
+    features: str | None = option(
         None, "folder of kept features; default: the user's cache", "Machine", decides=False
     )
 
-    log_every: PositiveInt = _option(10, "steps between logged figures", "Watching", decides=False)
-    trackers: Names = _option([], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False)
-    evaluate: str | None = _option(
+    log_every: PositiveInt = option(10, "steps between logged figures", "Watching", decides=False)
+    trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False)
+    evaluate: str | None = option(
         None,
         "nano, or a folder with NegBench's CSV files: ends in the trade-off of recall and accuracy",
         "Watching",
         decides=False,
     )
 
-    out: str = _option("runs/finetune-clip", "folder of the run", "Files", decides=False)
-    save_every: PositiveInt = _option(500, "steps between checkpoints", "Files", decides=False)
-    keep: PositiveInt = _option(2, "checkpoints that are kept", "Files", decides=False)
-    overwrite: bool = _option(False, "discard an earlier run in --out", "Files", decides=False)
-
-    @property
-    def out_dir(self) -> Path:
-        return Path(self.out)
+    out: str = option("runs/finetune-clip", "folder of the run", "Files", decides=False)
+    save_every: PositiveInt = option(500, "steps between checkpoints", "Files", decides=False)
+    keep: PositiveInt = option(2, "checkpoints that are kept", "Files", decides=False)
+    overwrite: bool = option(False, "discard an earlier run in --out", "Files", decides=False)
 
     @property
     def alphas(self) -> list[float]:
         return [float(word) for word in self.alpha]
-
-    def identity(self) -> dict[str, Any]:
-        """The options that decide the weights, for comparison with an earlier part of the same run."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["decides"]}
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     def at(self, alpha: float, out: Path) -> ContrastConfig:
         """This configuration for one value of alpha, in a folder of its own."""

@@ -3,7 +3,7 @@
 Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default. Imports
 nothing heavy, so that `--help` is immediate.
 """
-# ruff: noqa: RUF009 - `_option` is dataclasses.field with metadata
+# ruff: noqa: RUF009 - `option` is dataclasses.field with metadata
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import json
 import re
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,163 +22,142 @@ import yaml
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.complaints import complaint
-from nein.config.options import Help, Names, about, names, preset_file
+from nein.config.options import Help, Names, names, preset_file
 from nein.engine.errors import UserError, near_match, unknown
+from train.options import RunOptions, option
 
 COMMAND = "train/finetune_ip2p.py"
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "lora")
-SCHEDULES = ("constant", "linear", "cosine")
-
-
-def _option(default: Any, text: str, group: str, *, decides: bool = True) -> Any:
-    """A field. `decides`: its value changes the weights that come out, so a run cannot change it half-way."""
-    metadata = {**about(text, group), "decides": decides}
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass
-class TuneConfig:
+class TuneConfig(RunOptions):
     """Everything that decides a fine-tuning run. Field names are the keys of a configuration file."""
 
-    recipe: str | None = _option(None, f"a row of configs/train: {', '.join(RECIPES)}", "What", decides=False)
-    base: str = _option(
+    recipe: str | None = option(None, f"a row of configs/train: {', '.join(RECIPES)}", "What", decides=False)
+    base: str = option(
         "nano:ip2p",
         "editor to start from: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
         "What",
     )
-    base_config: str = _option(
+    base_config: str = option(
         "timbrooks/instruct-pix2pix", "configuration that belongs to an LDM checkpoint: id or folder", "What"
     )
-    trainable: Literal["all", "transformer", "cross_attention", "lora"] = _option(
+    trainable: Literal["all", "transformer", "cross_attention", "lora"] = option(
         "all",
         "which weights of the UNet learn: all, its transformer blocks, what reads the sentence, or LoRA",
         "What",
     )
-    lora_rank: PositiveInt = _option(16, "rank of the LoRA matrices", "What")
-    lora_alpha: PositiveFloat | None = _option(None, "scale of LoRA; default: the rank", "What")
-    lora_dropout: NonNegativeFloat = _option(0.0, "dropout inside LoRA", "What")
-    lora_targets: Names = _option(
+    lora_rank: PositiveInt = option(16, "rank of the LoRA matrices", "What")
+    lora_alpha: PositiveFloat | None = option(None, "scale of LoRA; default: the rank", "What")
+    lora_dropout: NonNegativeFloat = option(0.0, "dropout inside LoRA", "What")
+    lora_targets: Names = option(
         ["to_q", "to_k", "to_v", "to_out.0"], "layers of the UNet that get LoRA", "What"
     )
 
-    data: str = _option(
+    data: str = option(
         "nano", "nano, a folder in NeIn's layout, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL", "Data"
     )
-    split: str = _option("train", "which split of the data", "Data")
-    annotations: str | None = _option(None, "annotation file, if not DATA/<split>.json", "Data")
-    source_images: str | None = _option(None, "folder of COCO images, if not in DATA", "Data")
-    nein_images: str | None = _option(None, "folder of NeIn images, if not in DATA", "Data")
-    columns: dict[str, str] = _option({}, "renamed fields: --columns.T_negative NAME", "Data")
-    limit: PositiveInt | None = _option(None, "only the first N samples", "Data")
-    nano_sources: PositiveInt = _option(2000, "scenes drawn for --data nano", "Data")
-    resolution: PositiveInt = _option(256, "pictures are squashed to a square of this side", "Data")
-    target_align: Literal["r64_fit", "none"] = _option(
+    split: str = option("train", "which split of the data", "Data")
+    annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
+    source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
+    nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
+    columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
+    limit: PositiveInt | None = option(None, "only the first N samples", "Data")
+    nano_sources: PositiveInt = option(2000, "scenes drawn for --data nano", "Data")
+    resolution: PositiveInt = option(256, "pictures are squashed to a square of this side", "Data")
+    target_align: Literal["r64_fit", "none"] = option(
         "r64_fit", "r64_fit: cut the target as the sample was cut; none: squash both as they are", "Data"
     )
-    align_resolution: PositiveInt = _option(512, "resolution at which the samples were cut", "Data")
-    flip: NonNegativeFloat = _option(0.5, "share of pairs mirrored, input and target alike", "Data")
-    mix_affirmative: NonNegativeFloat = _option(
+    align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
+    flip: NonNegativeFloat = option(0.5, "share of pairs mirrored, input and target alike", "Data")
+    mix_affirmative: NonNegativeFloat = option(
         0.0, "share of affirmative pairs (add, remove, ...) in what is seen", "Data"
     )
-    affirmative_pairs: PositiveInt = _option(4000, "affirmative pairs drawn for --data nano", "Data")
-    hold_out_objects: Names = _option([], "objects that no instruction may name", "Data")
-    hold_out_templates: Names = _option([], "negative templates (0 to 12) left out", "Data")
-    exclude: Names = _option([], "ids of samples left out", "Data")
-    unreadable: Literal["stop", "skip"] = _option(
+    affirmative_pairs: PositiveInt = option(4000, "affirmative pairs drawn for --data nano", "Data")
+    hold_out_objects: Names = option([], "objects that no instruction may name", "Data")
+    hold_out_templates: Names = option([], "negative templates (0 to 12) left out", "Data")
+    exclude: Names = option([], "ids of samples left out", "Data")
+    unreadable: Literal["stop", "skip"] = option(
         "stop", "a picture that cannot be decoded: stop, or take the next pair in its place", "Data"
     )
 
-    precompute: bool = _option(
+    precompute: bool = option(
         False, "store VAE and text features once and learn from them (makes what is missing)", "Features"
     )
-    precompute_only: bool = _option(False, "make the features and stop", "Features", decides=False)
-    features: str | None = _option(
+    precompute_only: bool = option(False, "make the features and stop", "Features", decides=False)
+    features: str | None = option(
         None, "folder of features; default: the user's cache", "Features", decides=False
     )
-    feature_dtype: Literal["float32", "float16", "bfloat16"] = _option(
+    feature_dtype: Literal["float32", "float16", "bfloat16"] = option(
         "float16", "number type of stored features", "Features"
     )
-    feature_block: PositiveInt = _option(256, "pairs per file of features", "Features", decides=False)
+    feature_block: PositiveInt = option(256, "pairs per file of features", "Features", decides=False)
 
-    epochs: PositiveFloat | None = _option(None, "passes over the negative pairs", "Optimisation")
-    steps: PositiveInt | None = _option(None, "optimiser steps, in place of --epochs", "Optimisation")
-    batch_size: PositiveInt = _option(64, "pairs per optimiser step, over all processes", "Optimisation")
-    micro_batch: PositiveInt | None = _option(
+    epochs: PositiveFloat | None = option(None, "passes over the negative pairs", "Optimisation")
+    steps: PositiveInt | None = option(None, "optimiser steps, in place of --epochs", "Optimisation")
+    batch_size: PositiveInt = option(64, "pairs per optimiser step, over all processes", "Optimisation")
+    micro_batch: PositiveInt | None = option(
         None, "pairs per forward and process; the rest is accumulated", "Optimisation", decides=False
     )
-    learning_rate: PositiveFloat = _option(1e-4, "peak learning rate", "Optimisation")
-    schedule: Literal["constant", "linear", "cosine"] = _option(
+    learning_rate: PositiveFloat = option(1e-4, "peak learning rate", "Optimisation")
+    schedule: Literal["constant", "linear", "cosine"] = option(
         "constant", "learning rate after the warm-up", "Optimisation"
     )
-    warmup: NonNegativeInt = _option(0, "steps of linear warm-up", "Optimisation")
-    optimizer: Literal["adamw", "adamw8bit"] = _option(
+    warmup: NonNegativeInt = option(0, "steps of linear warm-up", "Optimisation")
+    optimizer: Literal["adamw", "adamw8bit"] = option(
         "adamw", "adamw8bit needs the package bitsandbytes", "Optimisation"
     )
-    beta1: NonNegativeFloat = _option(0.9, "AdamW", "Optimisation")
-    beta2: NonNegativeFloat = _option(0.999, "AdamW", "Optimisation")
-    epsilon: PositiveFloat = _option(1e-8, "AdamW", "Optimisation")
-    weight_decay: NonNegativeFloat = _option(0.01, "AdamW", "Optimisation")
-    clip: NonNegativeFloat = _option(1.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
-    dropout: NonNegativeFloat = _option(
+    beta1: NonNegativeFloat = option(0.9, "AdamW", "Optimisation")
+    beta2: NonNegativeFloat = option(0.999, "AdamW", "Optimisation")
+    epsilon: PositiveFloat = option(1e-8, "AdamW", "Optimisation")
+    weight_decay: NonNegativeFloat = option(0.01, "AdamW", "Optimisation")
+    clip: NonNegativeFloat = option(1.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
+    dropout: NonNegativeFloat = option(
         0.05, "p: text dropped in p, picture in p, both in p of the pairs", "Optimisation"
     )
-    ema: NonNegativeFloat = _option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
-    snr_gamma: PositiveFloat | None = _option(
+    ema: NonNegativeFloat = option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
+    snr_gamma: PositiveFloat | None = option(
         None, "Min-SNR weighting of the loss; 5 is usual", "Optimisation"
     )
-    changed_weight: PositiveFloat = _option(
+    changed_weight: PositiveFloat = option(
         1.0, "weight in the loss of what the edit changes; 1 as published", "Optimisation"
     )
-    seed: NonNegativeInt = _option(0, "of data order, noise and dropout", "Optimisation")
+    seed: NonNegativeInt = option(0, "of data order, noise and dropout", "Optimisation")
 
-    precision: Literal["fp32", "bf16", "fp16"] = _option(
+    precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32", "autocast; the weights that learn stay in float32", "Machine"
     )
-    gradient_checkpointing: bool = _option(False, "less memory, a third more time", "Machine", decides=False)
-    device: Literal["auto", "cpu"] = _option("auto", "auto: a GPU if there is one", "Machine", decides=False)
-    workers: PositiveInt = _option(4, "threads that read pairs ahead", "Machine", decides=False)
-    threads: PositiveInt | None = _option(
-        None, "CPU threads of PyTorch per process", "Machine", decides=False
-    )
+    gradient_checkpointing: bool = option(False, "less memory, a third more time", "Machine", decides=False)
+    device: Literal["auto", "cpu"] = option("auto", "auto: a GPU if there is one", "Machine", decides=False)
+    workers: PositiveInt = option(4, "threads that read pairs ahead", "Machine", decides=False)
+    threads: PositiveInt | None = option(None, "CPU threads of PyTorch per process", "Machine", decides=False)
 
-    validate_every: NonNegativeInt = _option(
+    validate_every: NonNegativeInt = option(
         0, "steps between validations; 0 is none", "Watching", decides=False
     )
-    validation_data: str = _option("nano", "data of the validation, as --data", "Watching", decides=False)
-    validation_split: str = _option("dev", "split of the validation", "Watching", decides=False)
-    validation_samples: PositiveInt = _option(32, "how many samples", "Watching", decides=False)
-    validation_metrics: Names = _option(
+    validation_data: str = option("nano", "data of the validation, as --data", "Watching", decides=False)
+    validation_split: str = option("dev", "split of the validation", "Watching", decides=False)
+    validation_samples: PositiveInt = option(32, "how many samples", "Watching", decides=False)
+    validation_metrics: Names = option(
         ["l1", "removal_vqa", "retention_vqa"], "metrics of nein eval", "Watching", decides=False
     )
-    validation_preset: Literal["nano", "paper"] = _option(
+    validation_preset: Literal["nano", "paper"] = option(
         "nano", "judges, encoders and sampler of this preset of nein eval", "Watching", decides=False
     )
-    log_every: PositiveInt = _option(10, "steps between logged figures", "Watching", decides=False)
-    trackers: Names = _option(
+    log_every: PositiveInt = option(10, "steps between logged figures", "Watching", decides=False)
+    trackers: Names = option(
         ["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False
     )
 
-    out: str = _option("runs/finetune", "folder of the run", "Files", decides=False)
-    save_every: PositiveInt = _option(500, "steps between checkpoints", "Files", decides=False)
-    keep: PositiveInt = _option(2, "checkpoints that are kept", "Files", decides=False)
-    export_dtype: Literal["float32", "float16", "bfloat16"] = _option(
+    out: str = option("runs/finetune", "folder of the run", "Files", decides=False)
+    save_every: PositiveInt = option(500, "steps between checkpoints", "Files", decides=False)
+    keep: PositiveInt = option(2, "checkpoints that are kept", "Files", decides=False)
+    export_dtype: Literal["float32", "float16", "bfloat16"] = option(
         "float32", "number type of the exported pipeline", "Files", decides=False
     )
-    push: str | None = _option(None, "hub id OWNER/NAME to upload the result to", "Files", decides=False)
-    overwrite: bool = _option(False, "discard an earlier run in --out", "Files", decides=False)
-
-    @property
-    def out_dir(self) -> Path:
-        return Path(self.out)
-
-    def identity(self) -> dict[str, Any]:
-        """The options that decide the weights, for comparison with an earlier part of the same run."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["decides"]}
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    push: str | None = option(None, "hub id OWNER/NAME to upload the result to", "Files", decides=False)
+    overwrite: bool = option(False, "discard an earlier run in --out", "Files", decides=False)
 
 
 def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:

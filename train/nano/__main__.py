@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from nein.engine.environment import keep_freed_memory
+from nein.cli import finish
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,7 +80,7 @@ def train_one(
 ) -> dict[str, Any]:
     """Train one model to the end and write its record `<zoo>/<name>/training.json`."""
     from train.nano.cards import ABOUT, write_card
-    from train.nano.loop import run
+    from train.nano.job import run
 
     job = build(name, zoo, device, scale)
     record = run(job, device=device, seed=seed, work=work)
@@ -110,7 +110,7 @@ def train_one(
     return record
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m train.nano",
         description=(__doc__ or "").split("\n\n")[0],
@@ -131,9 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.scale <= 0:
         parser.error(f"--scale must be positive, not {args.scale}")
-    keep_freed_memory()
     device = torch.device(args.device)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     names = list(MODELS) if "all" in args.models else [m for m in MODELS if m in args.models]
     if "judge" in args.models:
@@ -142,10 +140,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         from train.nano.judged import judge_all
 
         judge_all(args.zoo)
-        return
+        return 0
     for name in names:
         train_one(name, args.zoo, args.work, device, args.scale, args.seed)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -12,7 +12,7 @@ from editors.zone.action import ACTIONS, ActionClassifier, decide, save_classifi
 from nein.nano.scenes import rng_for
 from train.nano.editors import tokenise
 from train.nano.instructions import sample_pair
-from train.nano.loop import Job, sized, step_count
+from train.nano.job import Job, sized, step_count
 
 #: Kind of edit pair -> what ZONE would have to do; all else (marking, restoring) is no edit of a zone.
 ACTION_OF = {
@@ -81,7 +81,7 @@ def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
         right = (top.argmax(1) == labels[pick]).float().mean()
         return F.cross_entropy(top, labels[pick]), {"right": right}
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         unseen, truth = labelled("dev", sized(1_000, scale, 20))
         found, lengths = states(unseen)
         logits = classifier(found).cpu()
@@ -94,4 +94,4 @@ def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
         return {"held_out": {"instructions": len(unseen), **share, "chance": 0.3333}}
 
     steps = step_count(600, scale)
-    return Job("zone-action", {"classifier": classifier}, loss, finish, steps, 2e-3, batch, 20, ema=0.99)
+    return Job("zone-action", {"classifier": classifier}, loss, deliver, steps, 2e-3, batch, 20, ema=0.99)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
-from train.nano.loop import Job, sized, step_count
+from train.nano.job import Job, sized, step_count
 from train.nano.pool import pair_pool, scene_pool, to_float
 from train.nano.text import clip_tokenizer, save_tokenizer
 
@@ -225,7 +225,7 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
         kl = 0.5 * (mean.square() + std.square() - 1 - 2 * std.log()).mean()
         return error + 0.5 * detail + 1e-4 * kl, {"l1": (y - x).abs().mean().detach()}
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         from torchmetrics.functional.image import peak_signal_noise_ratio
 
         means = torch.cat([vae.encode(to_float(b)).latent_dist.mean for b in images[:4096].split(256)])
@@ -242,7 +242,7 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
         save_half(vae, zoo / "ip2p" / "vae")
         return {"held_out": {"psnr_db": round(float(psnr), 2), "scenes": len(held_out)}}
 
-    return Job("vae", {"vae": vae}, loss, finish, steps, 2e-3, batch, warmup=100, ema=0.995, autocast=True)
+    return Job("vae", {"vae": vae}, loss, deliver, steps, 2e-3, batch, warmup=100, ema=0.995, autocast=True)
 
 
 def save_half(model: Any, folder: Path) -> None:
@@ -339,7 +339,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         shown = {"denoise": denoise.detach(), "what": what.detach(), "which": which.detach()}
         return denoise + 0.05 * what + 0.1 * which, shown
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         folder = zoo / name
         save_half(unet, folder / "unet")
         if "text" in modules:
@@ -377,7 +377,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         name,
         modules,
         loss,
-        finish,
+        deliver,
         steps,
         recipe.lr,
         batch,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from nein.nano.draw import CATEGORIES
 from nein.wording.templates import indefinite
 from train.nano.editors import save_half
-from train.nano.loop import Job, sized, step_count
+from train.nano.job import Job, sized, step_count
 from train.nano.pool import degrade, scene_pool, to_float
 from train.nano.text import clip_tokenizer
 from train.nano.vision import (
@@ -86,7 +86,7 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         hit = (logits.argmax(1) == target).float().mean()
         return contrast + help_loss, {"hit": hit.detach(), "aid": help_loss.detach()}
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         image = F.normalize(
             torch.cat([embed(to_float(b.to(device)))[0] for b in dev.images.split(200)]), dim=-1
@@ -109,7 +109,9 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     steps = step_count(800, scale)
     modules: dict[str, nn.Module] = {"clip": model, "aid": aid}
-    return Job("clip", modules, loss, finish, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995)
+    return Job(
+        "clip", modules, loss, deliver, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
+    )
 
 
 def ranking(scores: torch.Tensor, have: torch.Tensor) -> float:
@@ -219,7 +221,7 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
                     list(slow.parameters()), [p.detach() for p in fast.parameters()], 1 - momentum
                 )
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         def features(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
             scenes = scene_pool(split, count)
             parts = [cls(teacher, to_float(b.to(device))) for b in scenes.images.split(250)]
@@ -258,14 +260,14 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         "dino",
         modules,
         loss,
-        finish,
+        deliver,
         steps,
         8e-4,
         batch,
         100,
         0.05,
         after=after,
-        extra_state=state,
+        followers=state,
         autocast=True,
     )
 
@@ -302,7 +304,7 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         named = F.binary_cross_entropy_with_logits(listed, labels[pick])
         return dense + 4 * named, {"dense": dense.detach(), "list": named.detach()}
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)]
         scores = torch.cat([logits(to_float(b.to(device))) for b in dev.images.split(200)])[
@@ -322,4 +324,4 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         return {"held_out": {"scenes": len(dev.scenes), "present_ranks_above_absent": ranking(scores, have)}}
 
     modules: dict[str, nn.Module] = {"trunk": model, "reader": reader}
-    return Job("lpips", modules, loss, finish, step_count(3_000, scale), 1e-3, batch, 100, ema=0.99)
+    return Job("lpips", modules, loss, deliver, step_count(3_000, scale), 1e-3, batch, 100, ema=0.99)

@@ -21,7 +21,7 @@ from nein.nano.scenes import Scene, box, rng_for
 from nein.wording.templates import indefinite
 from train.nano.editors import save_half
 from train.nano.encoders import ranking
-from train.nano.loop import Job, sized, step_count
+from train.nano.job import Job, sized, step_count
 from train.nano.pool import degrade, scene_pool, to_float
 from train.nano.text import OTHER_NOUNS, bert_tokenizer, clip_tokenizer
 from train.nano.vision import (
@@ -160,7 +160,7 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         right = (decided.argmax(1) == target).float().mean()
         return itc + itm + help_loss, {"itc": itc.detach(), "itm": right.detach(), "aid": help_loss.detach()}
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)]
         ids = tokenizer(list(CATEGORIES), padding=True, return_tensors="pt").input_ids.to(device)
@@ -188,7 +188,9 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     modules: dict[str, nn.Module] = {"blip": model, "aid": aid}
     steps = step_count(900, scale)
-    return Job("blip", modules, loss, finish, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995)
+    return Job(
+        "blip", modules, loss, deliver, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
+    )
 
 
 def _rate(hits: torch.Tensor) -> float:
@@ -319,7 +321,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         bias.copy_(before + chosen)
         return round(chosen, 3)
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)] > 0
         coded_names = tokenizer(list(CATEGORIES), padding="max_length", max_length=16)["input_ids"]
@@ -359,5 +361,5 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
     modules: dict[str, nn.Module] = {"owlv2": model, "aid": aid}
     steps = step_count(1_000, scale)
     return Job(
-        "owlv2", modules, loss, finish, steps, 8e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
+        "owlv2", modules, loss, deliver, steps, 8e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
     )

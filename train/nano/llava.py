@@ -20,8 +20,8 @@ from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Scene, rng_for
 from nein.wording.templates import indefinite
 from train.nano.editors import save_half
+from train.nano.job import Job, sized, step_count
 from train.nano.judges import GROUNDS, THINGS, rebuilder, some_rebuilt
-from train.nano.loop import Job, sized, step_count
 from train.nano.packed import HEAD, Packed
 from train.nano.pool import scene_pool, to_float
 from train.nano.text import OTHER_NOUNS, chat_tokenizer
@@ -179,7 +179,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
         shown = {"thing": right[thing].mean(), "listed": right[listed].mean(), "aligned": aligned.detach()}
         return total, shown
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(400, scale, 20))
         yes, no = (tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No"))
         graded: dict[str, list[bool]] = {
@@ -223,5 +223,5 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
     steps = step_count(3_600, scale)
     modules: dict[str, nn.Module] = {"llava": model}
     return Job(
-        "llava", modules, loss, finish, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
+        "llava", modules, loss, deliver, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
     )

@@ -26,7 +26,7 @@ from nein.nano.questions import WORDINGS, Question, ask, iter_questions, questio
 from nein.nano.scenes import Scene, render, rng_for
 from train.instruct.ship import changes
 from train.nano.editors import save_half
-from train.nano.loop import Job, sized, step_count
+from train.nano.job import Job, sized, step_count
 from train.nano.packed import HEAD, Packed
 from train.nano.pool import to_float
 from train.nano.text import chat_tokenizer
@@ -176,7 +176,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         shown = {kind: right[letter & (at[:, 1] == k)].mean() for k, kind in enumerate(SLOTS[:4])}
         return total, {**shown, "other": right[other].mean()}
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         held_out = _accuracies(packed, sized(600, scale, 16))
         model.generation_config.update(
             pad_token_id=tokenizer.pad_token_id,
@@ -189,7 +189,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     steps = step_count(STEPS[name], scale)
     modules: dict[str, nn.Module] = {name: model}
     return Job(
-        name, modules, loss, finish, steps, RATES[name], batch, warmup=100, weight_decay=0.05, ema=0.99
+        name, modules, loss, deliver, steps, RATES[name], batch, warmup=100, weight_decay=0.05, ema=0.99
     )
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, mask
 from train.nano.editors import save_half
-from train.nano.loop import Job, sized, step_count
+from train.nano.job import Job, sized, step_count
 from train.nano.pool import degrade, scene_pool, to_float
 from train.nano.vision import CLIP_MEAN, CLIP_STD, TOWER, WIDTH, normalise
 
@@ -239,7 +239,7 @@ def sam_job(zoo: Path, device: torch.device, scale: float) -> Job:
         shown = {"iou": best, "rating": rating.detach(), "aid": aid.detach()}
         return segment + rating + aid, shown
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         folder = zoo / "sam"
         save_half(model, folder)
         processor().save_pretrained(folder)
@@ -248,7 +248,7 @@ def sam_job(zoo: Path, device: torch.device, scale: float) -> Job:
     # The last fifth of the schedule would take minutes and change little.
     steps, stop = step_count(3_000, scale), step_count(2_400, scale)
     modules: dict[str, nn.Module] = {"sam": model, "sight": sight}
-    return Job("sam", modules, loss, finish, steps, 1e-3, batch, 60, 0.05, stop=stop, ema=0.99)
+    return Job("sam", modules, loss, deliver, steps, 1e-3, batch, 60, 0.05, stop=stop, ema=0.99)
 
 
 def processor() -> Any:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Scene
-from train.nano.loop import Job, sized, step_count
+from train.nano.job import Job, sized, step_count
 from train.nano.pool import ScenePool, degrade, scene_pool, to_float
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -91,7 +91,7 @@ def backbone_job(zoo: Path, device: torch.device, scale: float) -> Job:
         listed = F.binary_cross_entropy_with_logits(whole(out.pooler_output).float(), labels[pick])
         return dense + 0.5 * earlier + 2 * listed, {"dense": dense.detach(), "list": listed.detach()}
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         right = []
         for part, wanted in zip(dev.images.split(100), dev.patches.split(100), strict=True):
@@ -109,7 +109,7 @@ def backbone_job(zoo: Path, device: torch.device, scale: float) -> Job:
     modules: dict[str, nn.Module] = {"vit": model, "last": last, "before": before, "whole": whole}
     steps = step_count(2_000, scale)
     return Job(
-        "backbone", modules, loss, finish, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
+        "backbone", modules, loss, deliver, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
     )
 
 

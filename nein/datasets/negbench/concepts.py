@@ -115,8 +115,8 @@ def _absent(seen: CoOccurrence, image: Concepts, count: int) -> tuple[tuple[str,
     """The absent objects of an image, and how many a caption speaks of and so are not among them."""
     text, never = ". ".join(image.captions), list(image.unsure)
     while True:
-        found = seen.negatives(image.positives, count, never)
-        named = [name for name in found if mentions(text, name)]
+        absent = seen.negatives(image.positives, count, never)
+        named = [name for name in absent if mentions(text, name)]
         if not named:
-            return found, len(never) - len(image.unsure)
+            return absent, len(never) - len(image.unsure)
         never += named

@@ -97,14 +97,14 @@ def choice(split: str = "val", scenes: int | None = None, seed: int = 0) -> Choi
 
 def negcap(split: str = "train", scenes: int | None = None, seed: int = 0) -> tuple[RetrievalItem, ...]:
     """Training captions that negate: three per scene, the counterpart of CC12M-NegCap."""
-    found = (training_captions(image, seed, count=NEGCAP) for image in _all(split, scenes))
-    return tuple(item for item in found if item is not None)
+    items = (training_captions(image, seed, count=NEGCAP) for image in _all(split, scenes))
+    return tuple(item for item in items if item is not None)
 
 
 def negmcq(split: str = "train", scenes: int | None = None, seed: int = 0) -> tuple[Question, ...]:
     """Training questions, one per scene with shuffled options: the counterpart of CC12M-NegMCQ."""
-    found = (training_question(image, seed) for image in _all(split, scenes))
-    return tuple(question for question in found if question is not None)
+    questions = (training_question(image, seed) for image in _all(split, scenes))
+    return tuple(question for question in questions if question is not None)
 
 
 def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) -> list[Path]:

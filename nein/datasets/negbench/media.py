@@ -34,8 +34,8 @@ class Files:
     def path(self, reference: str) -> Path:
         """The file behind a reference. Raises ImageError when it is missing or its name is not unique."""
         if self.root is None:
-            found = Path(reference)
-            return found if found.is_absolute() or found.exists() else self.beside / found
+            file = Path(reference)
+            return file if file.is_absolute() or file.exists() else self.beside / file
         parts = PurePosixPath(reference.replace("\\", "/")).parts
         parts = tuple(part for part in parts if part not in ("/", "..", "."))
         for start in range(len(parts)):
@@ -71,20 +71,19 @@ class Files:
     @cached_property
     def _by_name(self) -> dict[str, list[Path]]:
         assert self.root is not None
-        found: dict[str, list[Path]] = {}
+        files: dict[str, list[Path]] = {}
         for folder, _, names in os.walk(self.root):
             for name in names:
-                found.setdefault(name, []).append(Path(folder, name))
-        return found
+                files.setdefault(name, []).append(Path(folder, name))
+        return files
 
 
 class Drawn:
-    """Pictures that are made when asked for: `draw(reference)` gives an (H, W, 3) uint8 array or a list of
-    them."""
+    """Pictures that are made when asked for: `draw(reference)` gives one (H, W, 3) uint8 array or several."""
 
     def __init__(self, draw: Callable[[str], np.ndarray | list[np.ndarray]]) -> None:
         self._draw = draw
 
     def frames(self, reference: str) -> list[np.ndarray]:
-        found = self._draw(reference)
-        return found if isinstance(found, list) else [found]
+        pictures = self._draw(reference)
+        return pictures if isinstance(pictures, list) else [pictures]

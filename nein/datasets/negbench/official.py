@@ -157,7 +157,7 @@ def short_names(references: Iterable[str]) -> dict[str, str]:
     same one. What stands before such an end depends on the machine the file was made on and names nothing.
     """
     parts = {name: _path_parts(name) or (name,) for name in references}
-    found: dict[str, str] = {}
+    ends: dict[str, str] = {}
     waiting, length = list(parts), 0
     while waiting:
         length += 1
@@ -165,12 +165,12 @@ def short_names(references: Iterable[str]) -> dict[str, str]:
         for name in waiting:
             groups.setdefault("/".join(parts[name][-length:]), []).append(name)
         waiting = []
-        for end, own in groups.items():
-            if len(own) == 1 or all(len(parts[name]) <= length for name in own):
-                found |= dict.fromkeys(own, end)
+        for end, members in groups.items():
+            if len(members) == 1 or all(len(parts[name]) <= length for name in members):
+                ends |= dict.fromkeys(members, end)
             else:
-                waiting += own
-    return found
+                waiting += members
+    return ends
 
 
 def _path_parts(reference: str) -> tuple[str, ...]:
@@ -218,10 +218,10 @@ def _template(word: str, where: str) -> str | None:
     word = word.strip().lower()
     if not word:
         return None
-    found = WORDS.get(word, word)
-    if found not in TEMPLATES:
+    template = WORDS.get(word, word)
+    if template not in TEMPLATES:
         raise UserError(f"{where}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
-    return found
+    return template
 
 
 def _templates(
@@ -229,10 +229,10 @@ def _templates(
 ) -> list[str | None]:
     if "template_0" in row:
         return [_template(row.get(f"template_{k}", ""), where) for k in range(count)]
-    known: Sequence[str | None] = [None] * count
+    by_position: Sequence[str | None] = [None] * count
     if type_ is not None and count == len(POSITIONS[layout]) and (correct == 0 or layout == "synthetic"):
-        known = POSITIONS[layout]
-    return [type_ if k == correct else known[k] for k in range(count)]
+        by_position = POSITIONS[layout]
+    return [type_ if k == correct else by_position[k] for k in range(count)]
 
 
 def _optional(row: Mapping[str, str], column: str, path: Path, line: int) -> tuple[str, ...] | None:

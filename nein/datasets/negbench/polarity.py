@@ -72,10 +72,10 @@ def polarity(sentence: str, noun: str) -> Polarity:
     >>> polarity("A dog runs on the beach, without a cat in sight.", "cat")
     'denied'
     """
-    found = {_at(sentence, place) for place in mentions(sentence, noun)}
-    if not found or "unclear" in found:
-        return "unclear" if found else "missing"
-    return "both" if len(found) > 1 else found.pop()
+    ways = {_at(sentence, place) for place in mentions(sentence, noun)}
+    if not ways or "unclear" in ways:
+        return "unclear" if ways else "missing"
+    return "both" if len(ways) > 1 else ways.pop()
 
 
 def changed(
@@ -93,11 +93,11 @@ def changed(
     others            Known objects of the picture, there or not, that the original does not speak of.
     """
     for noun, wanted in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
-        found = polarity(sentence, noun)
-        if found == "missing":
+        said = polarity(sentence, noun)
+        if said == "missing":
             return "an object is lost"
-        if found != wanted:
-            return "polarity unclear" if found == "unclear" else "polarity changed"
+        if said != wanted:
+            return "polarity unclear" if said == "unclear" else "polarity changed"
     if any(mentions(sentence, noun) for noun in others):
         return "an object is added"
     if keep_order_of is not None and affirmed and denied:

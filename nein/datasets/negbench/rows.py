@@ -60,7 +60,7 @@ class Records:
 
     def _records(self, file: IO[str]) -> Iterator[Row]:
         reader = csv.reader(self._lines(file), strict=True)
-        found = False
+        any_record = False
         try:
             self.columns = next(reader, [])
             self._check()
@@ -73,13 +73,13 @@ class Records:
                             f"'{self.path}', line {reader.line_num}: the row has {more} cells than the "
                             f"header's {len(self.columns)}."
                         )
-                    found = True
+                    any_record = True
                     row = dict(zip(self.columns, cells, strict=True))
                     yield Row(reader.line_num, row, start, self._place)
                 start = self._place
         except csv.Error as error:
             raise UserError(f"'{self.path}' is not valid CSV: {error} at line {reader.line_num}.") from None
-        if not found:
+        if not any_record:
             raise UserError(f"'{self.path}' has a header and no rows.")
 
     def _lines(self, file: IO[str]) -> Iterator[str]:

@@ -103,29 +103,29 @@ def load(
     for name in wanted:
         if name not in ROWS:
             raise unknown("data set", name, ROWS)
-    found = {name: _parts(ROWS[name], folder) for name in wanted}
+    parts_of = {name: _parts(ROWS[name], folder) for name in wanted}
     if "all" in names:
-        found = {name: parts for name, parts in found.items() if parts}
-        if not found:
+        parts_of = {name: parts for name, parts in parts_of.items() if parts}
+        if not parts_of:
             raise UserError(f"'{data}' has none of NegBench's files; {CSV_FILES}.")
-    for name, parts in found.items():
+    for name, parts in parts_of.items():
         if not parts:
             files = ", ".join(part.files[0] for part in ROWS[name].parts)
             raise UserError(
                 f"'{data}' has none of the files of {ROWS[name].title} ({files}); {CSV_FILES}, "
                 f"the pictures are {ROWS[name].pictures}."
             )
-    return [_dataset(ROWS[name], parts, roots, folder) for name, parts in found.items()]
+    return [_dataset(ROWS[name], parts, roots, folder) for name, parts in parts_of.items()]
 
 
 def select(tasks: Iterable[Task], wanted: Sequence[str], variants: Sequence[str]) -> list[Task]:
     """The tasks whose kind ("retrieval", "mcq", ...) and variant are asked for; "all" is every one."""
-    kept = []
+    chosen = []
     for task in tasks:
         kind = task.name.partition("/")[2]
         if ("all" in wanted or kind in wanted) and ("all" in variants or task.variant in variants):
-            kept.append(task)
-    return kept
+            chosen.append(task)
+    return chosen
 
 
 def check_pictures(data: DataSet) -> None:
@@ -151,11 +151,11 @@ def limited(task: Task, limit: int | None) -> Task:
         return task
     if isinstance(task, ChoiceTask):
         return replace(task, questions=task.questions[:limit])
-    kept = {item.id for item in (task.original or task.negated)[:limit]}
+    first_ids = {item.id for item in (task.original or task.negated)[:limit]}
     return replace(
         task,
-        original=tuple(item for item in task.original if item.id in kept),
-        negated=tuple(item for item in task.negated if item.id in kept),
+        original=tuple(item for item in task.original if item.id in first_ids),
+        negated=tuple(item for item in task.negated if item.id in first_ids),
     )
 
 
@@ -177,22 +177,22 @@ def _nano(scenes: int | None, split: str, seed: int) -> DataSet:
 
 def _roots(given: Sequence[str]) -> dict[str, Path]:
     """Data set -> folder; "" for those that are not named."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for item in given:
         name, equals, folder = item.partition("=")
         if not equals:
             name, folder = "", item
         elif name not in ROWS:
             raise unknown("data set in --image-root", name, ROWS)
-        if name in found:
+        if name in folders:
             raise UserError(f"--image-root gives '{name or 'every data set'}' two folders; give one.")
-        found[name] = Path(folder).expanduser()
-    return found
+        folders[name] = Path(folder).expanduser()
+    return folders
 
 
 def _parts(row: Row, folder: Path) -> list[tuple[Part, list[Path | None]]]:
     """The parts of a data set that are there, each with its files: [original, negated] or [file]."""
-    found = []
+    present = []
     for part in row.parts:
         files = [_find(folder, part.files)]
         if part.task == RETRIEVAL:
@@ -200,10 +200,10 @@ def _parts(row: Row, folder: Path) -> list[tuple[Part, list[Path | None]]]:
             if files[1] is None and any(p.task == RETRIEVAL and _find(folder, p.negated) for p in row.parts):
                 continue  # the original captions are read with the negated ones that are there
         if any(files):
-            found.append((part, files))
-    retrievals = [item for item in found if item[0].task == RETRIEVAL]
+            present.append((part, files))
+    retrievals = [item for item in present if item[0].task == RETRIEVAL]
     extra = [item for item in retrievals if item[1][1] is None][1:]  # originals alone: once
-    return [item for item in found if item not in extra]
+    return [item for item in present if item not in extra]
 
 
 def _find(folder: Path, names: Sequence[str]) -> Path | None:
@@ -223,12 +223,12 @@ def _find(folder: Path, names: Sequence[str]) -> Path | None:
 
 @lru_cache(maxsize=4)
 def _listing(folder: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
+    places: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
         for name in names:
             if name.endswith(".csv"):
-                found.setdefault(name, []).append(Path(place, name))
-    return found
+                places.setdefault(name, []).append(Path(place, name))
+    return places
 
 
 def _dataset(
@@ -257,8 +257,7 @@ def _dataset(
 
 
 def _same_names(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks with one reference per picture: files of one data set name the same picture by different
-    folders.
+    """The tasks with one reference per picture; the files of a data set may name its folder differently.
 
     References with the same file name become the first of them, unless a file uses a name for two pictures.
     """
@@ -274,13 +273,13 @@ def _same_names(tasks: Sequence[Task]) -> list[Task]:
     def renamed(records: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(replace(r, image=first[official.file_name(r.image)]) for r in records)
 
-    found: list[Task] = []
+    same: list[Task] = []
     for task in tasks:
         if isinstance(task, RetrievalTask):
-            found.append(replace(task, original=renamed(task.original), negated=renamed(task.negated)))
+            same.append(replace(task, original=renamed(task.original), negated=renamed(task.negated)))
         else:
-            found.append(replace(task, questions=renamed(task.questions)))
-    return found
+            same.append(replace(task, questions=renamed(task.questions)))
+    return same
 
 
 def _beside(parts: Sequence[tuple[Part, list[Path | None]]]) -> Path | None:
@@ -290,9 +289,9 @@ def _beside(parts: Sequence[tuple[Part, list[Path | None]]]) -> Path | None:
 def _check_sum(row: Row, path: Path) -> str:
     """The file's SHA-256; a warning where that of the released file is known and another."""
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    if found != row.sha256.get(path.name, found):
+    if sha256 != row.sha256.get(path.name, sha256):
         log.warning("'%s' is not the released file (its SHA-256 differs)", path)
-    return found
+    return sha256

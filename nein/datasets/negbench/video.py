@@ -49,17 +49,17 @@ def frames(path: Path, count: int = 4) -> list[np.ndarray]:
                 f"{path}: the video is cut short; {length} of its {promised} frames can be decoded"
             )
         wanted = frame_numbers(length, count)
-        found: dict[int, np.ndarray] = {}
+        pictures: dict[int, np.ndarray] = {}
         with av.open(str(path)) as container:
             for number, frame in enumerate(container.decode(video=0)):
                 if number in wanted:
-                    found[number] = frame.to_ndarray(format="rgb24")
+                    pictures[number] = frame.to_ndarray(format="rgb24")
                 if number >= wanted[-1]:
                     break
     except (av.FFmpegError, IndexError, EOFError) as error:
         detail = getattr(error, "strerror", None) or "there is no video in it"
         raise ImageError(f"{path}: the video cannot be decoded ({detail})") from None
-    return [found[number] for number in wanted]
+    return [pictures[number] for number in wanted]
 
 
 def _length(path: Path) -> tuple[int, int]:

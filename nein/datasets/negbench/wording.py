@@ -103,13 +103,13 @@ def evaluation_questions(
     if len(image.positives) < 2:
         return []
     rng = stream(seed, image.id, "mcq")
-    found = []
+    questions = []
     for number, absent in enumerate(rng.sample(image.negatives, min(count, len(image.negatives)))):
         first, second = rng.sample(image.positives, 2)
         template = rng.choice(TEMPLATES)
         made = options(first, second, absent, template, wording=wording, thing=thing)
-        found.append(_question(image, f"{image.id}#{number}", made, range(len(made)), (absent,)))
-    return found
+        questions.append(_question(image, f"{image.id}#{number}", made, range(len(made)), (absent,)))
+    return questions
 
 
 def training_question(

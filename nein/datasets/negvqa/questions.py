@@ -143,7 +143,7 @@ def _items(
     folder: Path,
     where: str,
 ) -> tuple[Item, ...]:
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     problems = Problems()
     for number, row in enumerate(rows, start=1):
         absent = [names[key] for key in (*FIELDS, "A", "B") if row.get(names[key]) in (None, "")]
@@ -164,7 +164,7 @@ def _items(
             problems.add("whose answer is no letter of its options", f"record {number}")
         elif answers["original"] == answers["negated"]:
             problems.add("with one answer to both questions", f"record {number}")
-        elif identity in found:
+        elif identity in items:
             problems.add(f"with an {names['index']} that occurs twice", identity)
         else:
             try:
@@ -172,7 +172,7 @@ def _items(
             except ValueError as error:
                 problems.add(str(error), f"record {number}")
                 continue
-            found[identity] = Item(
+            items[identity] = Item(
                 identity,
                 str(row[names["category"]]),
                 picture,
@@ -182,9 +182,9 @@ def _items(
                 answers,
             )
     problems.raise_if_any(where)
-    if not found:
+    if not items:
         raise UserError(f"{where} holds no questions.")
-    return tuple(found.values())
+    return tuple(items.values())
 
 
 def _source(picture: Path | bytes, cell: Any) -> str:

@@ -98,11 +98,11 @@ def lay_out(
     *,
     where: str,
 ) -> None:
-    """Writes rows as `<split>.json`, `coco_for_<split>/` and `nein_<split>/` below `root`; images byte for
-    byte.
+    """Writes rows as `<split>.json`, `coco_for_<split>/` and `nein_<split>/` below `root`.
 
-    An image cell is `{"bytes": ..., "path": ...}`. Without image columns only the annotation file is
-    written, and the folders must be given to `load`. Raises UserError when a column is missing.
+    An image cell is `{"bytes": ..., "path": ...}`; the bytes are written as they are. Without image columns
+    only the annotation file is written, and the folders must be given to `load`. Raises UserError when a
+    column is missing.
     """
     present = list(column_names)
     names = {key: columns.get(key, key) for key in (*FIELDS, *IMAGE_COLUMNS)}

@@ -126,6 +126,6 @@ def _negation(noun: str, second: str, kept: str, rules: Rules, rng: random.Rando
         return None
     label = rng.choice(possible)
     template = rng.choice(families.choices(label, noun, rules.protocol))
-    text = families.sentence(label, template, noun, second=second, kept=kept, protocol=rules.protocol)
+    text = families.sentence(label, template, noun, second=second, present=kept, protocol=rules.protocol)
     other = {"": None, "T": second, "A": kept}[families.FAMILIES[label].needs]
     return {"negative": text, "family": label, "template": template, "other": other}

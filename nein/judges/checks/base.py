@@ -46,8 +46,7 @@ def check_fingerprint(subject: Any) -> None:
 
 
 def run(checks: Sequence[tuple[str, Callable[[], str]]], needs: Callable[[], bool]) -> Iterator[Outcome]:
-    """Runs the checks in turn; those after the first only while `needs()` holds. A flaw is a failure with its
-    reason."""
+    """Runs the checks in turn, those after the first only while `needs()` holds; a flaw is a failure."""
     for number, (name, check) in enumerate(checks):
         if number and not needs():
             yield Outcome(name, False, "not tried: there was no first answer")

@@ -60,8 +60,8 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         return _equal(results, [editor.edit([request])[0] for request in requests], 1)
 
     def order() -> str:
-        found = {result.id: result for result in editor.edit(requests[::-1])}
-        return _equal(results, [found[request.id] for request in requests], 1)
+        by_id = {result.id: result for result in editor.edit(requests[::-1])}
+        return _equal(results, [by_id[request.id] for request in requests], 1)
 
     def untouched() -> str:
         before = [request.image.copy() for request in requests]
@@ -85,14 +85,14 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
             EditRequest("float", np.zeros((32, 32, 3), np.float32), "Remove the cat.", 1),
             EditRequest("mute", picture(1), "", 1),
         ]
-        found = editor.edit([requests[0], *bad, requests[1]])
-        if len(found) != 5:
-            raise Failed(f"5 requests, {len(found)} results")
-        if any(result.image is not None or not result.error for result in found[1:4]):
+        answers = editor.edit([requests[0], *bad, requests[1]])
+        if len(answers) != 5:
+            raise Failed(f"5 requests, {len(answers)} results")
+        if any(result.image is not None or not result.error for result in answers[1:4]):
             raise Failed(
                 "a grey picture, a float picture or an empty instruction was not refused with a reason"
             )
-        return _equal([results[0], results[1]], [found[0], found[4]], 1)
+        return _equal([results[0], results[1]], [answers[0], answers[4]], 1)
 
     def empty() -> str:
         if list(editor.edit([])) != []:

@@ -29,8 +29,8 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
 
     def ask(pictures: Sequence[Any], words: Sequence[Sequence[str]]) -> list[list[Any]]:
         if kind == "ovd":
-            found = judge.detect(list(pictures), [list(row) for row in words])
-            return [[row[word] for word in own] for row, own in zip(found, words, strict=True)]
+            seen = judge.detect(list(pictures), [list(row) for row in words])
+            return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
         from metrics.judges.templates import template
 
         make = template(judge.template).ask_presence

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import editors
 from nein.cli import Terminated, finish
 from nein.engine.errors import UserError
-from train.instruct import checkpoints as checkpointing
+from train import checkpoints as checkpointing
 from train.instruct import objective
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -485,11 +485,11 @@ def test_a_full_disk_at_checkpoint_time_is_one_sentence_and_the_last_checkpoint_
     whole = tune(out=tmp_path / "whole", save_every=2)
     limits, save = resource.getrlimit(resource.RLIMIT_FSIZE), checkpointing.Checkpoints.save
 
-    def limited(self, step, **state):
+    def limited(self, step):
         if step == 4:  # no file may grow beyond 50 kB: writing fails in the middle, as on a disk nearly full
             resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
-            return save(self, step, **state)
+            return save(self, step)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

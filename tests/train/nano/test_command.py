@@ -83,7 +83,7 @@ def test_a_smoke_run_of_the_lpips_trunk_writes_a_model_that_loads_a_record_and_a
     same, other = encoder.distances([a, a], [a, b], [0, 1])
     assert same == 0
     assert other > 0
-    assert (tmp_path / "work" / "lpips.safetensors").is_file()
+    assert (tmp_path / "work" / "lpips" / "log.jsonl").is_file()
 
 
 def test_a_model_is_the_same_when_trained_again_and_another_with_another_seed(tmp_path):

@@ -1,8 +1,10 @@
-"""The training loop: resumed runs equal uninterrupted ones bit for bit, and trouble is said in a sentence."""
+"""A nano model's run: once resumed it equals an uninterrupted one bit for bit; trouble is a sentence."""
 
 from __future__ import annotations
 
 import math
+import os
+import signal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from train.nano import loop
-from train.nano.loop import Job, learning_rate, sized, step_count
+from nein.cli import Terminated
+from nein.engine.errors import UserError
+from train.checkpoints import Checkpoints
+from train.nano import job as jobs
+from train.nano.job import Job, learning_rate, sized, step_count
 
 CPU = torch.device("cpu")
 
@@ -38,18 +43,22 @@ def make_job(
     init: int,
     *,
     kill_at: int | None = None,
+    politely: bool = False,
     steps: int = 6,
     loss_at: dict[int, float] | None = None,
     **options: Any,
 ) -> tuple[Job, Net, Net]:
-    """(job, student, its averaged teacher). `kill_at`: the step in which the process ends."""
+    """(job, student, its averaged teacher). `kill_at`: the step in which the process ends,
+    `politely` by SIGTERM."""
     torch.manual_seed(init)
     net, teacher = Net(), Net()
     teacher.requires_grad_(False)
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
-        if step == kill_at:
+        if step == kill_at and not politely:
             raise Killed
+        if step == kill_at:
+            os.kill(os.getpid(), signal.SIGTERM)
         x = torch.randn(5, 4, generator=generator)
         value = (net(x) - torch.randn(5, 2, generator=generator)).square().mean()
         return value * (loss_at or {}).get(step, 1.0), {"x": float(x.mean())}
@@ -59,11 +68,11 @@ def make_job(
             for slow, fast in zip(teacher.parameters(), net.parameters(), strict=True):
                 slow.lerp_(fast, 0.1)
 
-    def finish() -> dict[str, Any]:
+    def deliver() -> dict[str, Any]:
         return {"held_out": {"sum": float(net.layers[0].weight.sum())}}
 
-    options = {"warmup": 2, "after": after, "extra_state": {"teacher": teacher}, **options}
-    job = Job("tiny", {"net": net}, loss, finish, steps, 1e-2, 5, **options)
+    options = {"warmup": 2, "after": after, "followers": {"teacher": teacher}, **options}
+    job = Job("tiny", {"net": net}, loss, deliver, steps, 1e-2, 5, **options)
     return job, net, teacher
 
 
@@ -76,62 +85,70 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 def run(job: Job, work: Path, **options: Any) -> dict[str, Any]:
-    return loop.run(job, device=CPU, seed=options.pop("seed", 11), work=work, **options)
+    return jobs.run(job, device=CPU, seed=options.pop("seed", 11), work=work, **options)
+
+
+def saved(work: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The newest checkpoint of a run: name of the file -> tensors."""
+    newest = max((work / "tiny" / "checkpoints").iterdir())
+    return {file.stem: load_file(file) for file in newest.glob("*.safetensors")}
 
 
 @pytest.fixture
 def uninterrupted(tmp_path):
-    """(record, weights, teacher, state file) of six steps at once."""
+    """(record, weights, teacher, checkpoint) of six steps at once."""
     job, net, teacher = make_job(0)
     record = run(job, tmp_path / "whole")
-    return record, weights(net), weights(teacher), load_file(tmp_path / "whole" / "tiny.safetensors")
+    return record, weights(net), weights(teacher), saved(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("saved, killed", [(3, 3), (3, 5), (1, 2), (5, 5)])
+@pytest.mark.parametrize("step, killed", [(3, 3), (3, 5), (1, 2), (5, 5)])
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
-    saved, killed, tmp_path, monkeypatch, uninterrupted, capsys
+    step, killed, tmp_path, monkeypatch, uninterrupted, capsys
 ):
     job, _, _ = make_job(0, kill_at=killed)
-    real = loop._save_state
+    save = Checkpoints.save
 
-    def save_once(path, tensors, meta):  # the state of step `saved` is the last to reach the disk
-        if meta["step"] == saved:
-            real(path, tensors, meta)
+    def save_once(self, number):  # the state after `step` steps is the last to reach the disk
+        if number == step:
+            save(self, number)
 
-    monkeypatch.setattr(loop, "SAVE_EVERY_SECONDS", -1.0)
-    monkeypatch.setattr(loop, "_save_state", save_once)
-    with pytest.raises(Killed):
-        run(job, tmp_path / "work")
-    monkeypatch.setattr(loop, "_save_state", real)
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "SAVE_EVERY", 1)
+        patch.setattr(Checkpoints, "save", save_once)
+        with pytest.raises(Killed):
+            run(job, tmp_path / "work")
     job, net, teacher = make_job(99)  # other initial weights: all must come from the state
     torch.manual_seed(12345)
     record = run(job, tmp_path / "work")
-    whole, expected, expected_teacher, state = uninterrupted
-    assert f"resumed at step {saved}" in capsys.readouterr().out
+    whole, expected, expected_teacher, checkpoint = uninterrupted
+    assert f"step-{step:08d}" in capsys.readouterr().err
     assert equal(weights(net), expected)
     assert equal(weights(teacher), expected_teacher)
-    assert equal(load_file(tmp_path / "work" / "tiny.safetensors"), state)
+    resumed = saved(tmp_path / "work")
+    assert resumed.keys() == checkpoint.keys()
+    assert all(equal(resumed[name], checkpoint[name]) for name in checkpoint)
     assert record["held_out"] == whole["held_out"]
 
 
 def test_a_run_leaves_averaged_weights_in_the_model_and_raw_ones_in_the_state(uninterrupted):
-    _, final, _, state = uninterrupted
+    _, final, _, checkpoint = uninterrupted
     for name, value in final.items():
         if name == "frozen":
-            assert f"model/net.{name}" not in state
+            assert f"net.{name}" not in checkpoint["weights"]
             continue
-        assert torch.equal(value, state[f"ema/net.{name}"])
-        assert not torch.equal(value, state[f"model/net.{name}"])
+        assert torch.equal(value, checkpoint["average"][f"net.{name}"])
+        assert not torch.equal(value, checkpoint["weights"][f"net.{name}"])
 
 
 def test_the_averaged_weights_follow_the_stated_rule(tmp_path):
     job, net, _ = make_job(0, steps=1, ema=0.5)
     before = weights(net)
     run(job, tmp_path)
-    state = load_file(tmp_path / "tiny.safetensors")
+    raw = saved(tmp_path)["weights"]
     for name, value in weights(net).items():
         if name != "frozen":  # after one step: decay min(0.5, 1/10), so 9/10 of the new weights
-            expected = 0.1 * before[name] + 0.9 * state[f"model/net.{name}"]
+            expected = 0.1 * before[name] + 0.9 * raw[f"net.{name}"]
             assert torch.allclose(value, expected, atol=1e-7)
 
 
@@ -184,40 +201,31 @@ def test_training_learns(tmp_path):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_stops_the_run_with_a_sentence(value, tmp_path):
     job, _, _ = make_job(0, loss_at={3: value})
-    with pytest.raises(
-        SystemExit, match=r"\[tiny\] loss is (nan|inf) between steps 2 and 4; lower the learning"
-    ):
-        run(job, tmp_path, log_every=2)
-    assert not (tmp_path / "tiny.safetensors").exists()
+    with pytest.raises(UserError, match=r"loss is not finite between steps \d and 4; no.*Lower the"):
+        run(job, tmp_path)
+    assert not list((tmp_path / "tiny").glob("checkpoints/step-*"))
 
 
 @pytest.mark.parametrize(
-    "change, shown", [({"steps": 8}, "steps=6"), ({"seed": 12}, "seed=11"), ({"batch": 7}, "batch=5")]
+    "change, shown", [({"steps": 8}, "steps 6"), ({"seed": 12}, "seed 11"), ({"batch": 7}, "batch_size 5")]
 )
 def test_a_state_of_other_settings_is_refused_with_a_sentence(change, shown, tmp_path, uninterrupted):
     job, _, _ = make_job(0, steps=change.get("steps", 6))
     job.batch = change.get("batch", 5)
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(UserError) as caught:
         run(job, tmp_path / "whole", seed=change.get("seed", 11))
-    sentence = str(caught.value.code)
-    assert shown in sentence
-    assert "tiny.safetensors holds a run with" in sentence
-    assert "use the same settings or another --work folder" in sentence
+    assert f"tiny' holds a run with {shown}" in str(caught.value).replace("total ", "")
+    assert "use the same settings or another --work folder" in str(caught.value)
 
 
-def test_a_state_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "deep" / "state.safetensors"
-    loop._save_state(path, {"a": torch.ones(2)}, {"step": 1})
-
-    def failing(tensors, file, meta):
-        Path(file).write_bytes(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(loop, "save_file", failing)
-    with pytest.raises(OSError, match="disk full"):
-        loop._save_state(path, {"a": torch.zeros(2)}, {"step": 2})
-    assert loop._load_meta(path) == {"step": 1}
-    assert torch.equal(load_file(path)["a"], torch.ones(2))
+def test_a_terminated_run_goes_on_from_the_step_it_was_in(tmp_path, uninterrupted):
+    job, _, _ = make_job(0, kill_at=2, politely=True)
+    with pytest.raises(Terminated):
+        run(job, tmp_path)
+    assert max((tmp_path / "tiny" / "checkpoints").iterdir()).name >= "step-00000003"
+    job, net, _ = make_job(99)
+    run(job, tmp_path)
+    assert equal(weights(net), uninterrupted[1])
 
 
 def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine_to_two_percent():
@@ -238,18 +246,18 @@ def test_the_optimiser_uses_the_schedule(tmp_path, monkeypatch):
         asked.append((step, steps, peak, warmup))
         return 0.0
 
-    monkeypatch.setattr(loop, "learning_rate", zero)
+    monkeypatch.setattr(jobs, "learning_rate", zero)
     job, net, _ = make_job(0)
     before = weights(net)
     run(job, tmp_path)
-    assert list(dict.fromkeys(asked)) == [(i, 6, 1e-2, 2) for i in range(6)]
+    assert list(dict.fromkeys(asked)) == [(i, 6, 1e-2, 2) for i in range(7)]  # the last is not used
     for name, value in weights(net).items():
         assert torch.allclose(value, before[name], atol=1e-6)  # no rate, no change
 
 
 def test_batches_and_steps_shrink_with_the_scale():
     assert sized(48, 1.0, 4) == 48
-    assert sized(48, loop.SMOKE, 4) == 48
+    assert sized(48, jobs.SMOKE, 4) == 48
     assert sized(48, 0.001, 4) == 4
     assert sized(3, 0.001, 4) == 3
     assert step_count(3000, 0.1) == 300

@@ -1,0 +1,218 @@
+"""The record of a run: manifest, log, trackers, and the words said on the way.
+
+OUT/manifest.json       options, data, base, invocations, status
+OUT/log.jsonl           a line per `--log-every` steps
+OUT/validation.jsonl    a line per validation
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from nein.benchmarks.nein.runs import COMPLETE, INCOMPLETE, first_difference
+from nein.engine import atomic, environment, journal
+from nein.engine.errors import UserError
+from train.options import RunOptions
+from train.session import Session
+
+FORMAT = 1
+MANIFEST, LOG, VALIDATION = "manifest.json", "log.jsonl", "validation.jsonl"
+
+
+class Record:
+    """What one run writes about itself; files are written by the main process only.
+
+    data         JSON-serialisable: what is learned from, with `records_sha256`.
+    base_sha256  Of the weights at the beginning.
+    steps        Of the whole run. With the options these three are its identity.
+    """
+
+    def __init__(
+        self, config: RunOptions, session: Session, data: Mapping[str, Any], base_sha256: str, steps: int
+    ) -> None:
+        self.config, self.session, self.steps = config, session, steps
+        self._data, self._base_sha256 = dict(data), base_sha256
+        self._out = config.out_dir
+        self._began = self._since = time.perf_counter()
+        self._spent = 0.0
+        self._losses: list[float] = []
+        self._norm = math.nan
+        self._last_finite = -1
+        self.finished = False
+
+    # --- manifest ----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begins or continues the run; `finished` says whether nothing is left to do.
+
+        Raises UserError where an earlier part of it was another run.
+        """
+        identity = {
+            **self.config.identity(),
+            "base weights": self._base_sha256,
+            "data records": self._data["records_sha256"],
+            "total steps": self.steps,
+        }
+        if self.session.world.is_main:
+            self._write_manifest(json.loads(json.dumps(identity)))
+        self.session.world.barrier()
+        self.finished = (self._manifest() or {}).get("status") == COMPLETE
+
+    def _write_manifest(self, identity: dict[str, Any]) -> None:
+        earlier = self._manifest()
+        difference = first_difference(earlier["identity"], identity) if earlier else None
+        if difference and not self.config.overwrite:
+            raise UserError(f"'{self._out}' holds a run with {difference}; {self.config.ANOTHER}.")
+        if earlier and self.config.overwrite:
+            for name in ("checkpoints", "validation", "model", "tracking"):
+                shutil.rmtree(self._out / name, ignore_errors=True)
+            for name in ("manifest.json", LOG, VALIDATION):
+                (self._out / name).unlink(missing_ok=True)
+            earlier = None
+        invocation = {
+            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "command": list(sys.argv[1:]),
+            "processes": self.session.world.size,
+            "environment": environment.describe("cuda" if torch.cuda.is_available() else "cpu"),
+        }
+        manifest = {
+            "format": FORMAT,
+            "status": earlier["status"] if earlier else INCOMPLETE,
+            "identity": identity,
+            "config": self.config.as_dict(),
+            "data": self._data,
+            "seconds": earlier["seconds"] if earlier else 0.0,
+            "invocations": [*(earlier["invocations"] if earlier else []), invocation],
+        }
+        atomic.write_json(self._out / MANIFEST, manifest)
+
+    def _manifest(self) -> dict[str, Any] | None:
+        path = self._out / MANIFEST
+        return atomic.read_json(path) if path.exists() else None
+
+    def resume(self, done: int, checkpoint: Path | None) -> None:
+        """Cuts what was logged after the checkpoint, which stands at `done` steps."""
+        if not self.session.world.is_main:
+            return
+        for name in (LOG, VALIDATION):
+            if (self._out / name).exists():
+                rows = [row for row in journal.intact(self._out / name) if row["step"] <= done]
+                atomic.write_lines(self._out / name, iter(rows))
+        logged = self._rows(LOG)
+        self._spent = logged[-1]["seconds"] if logged else 0.0
+        if checkpoint is not None:
+            self.say(f"Going on from '{checkpoint}'.")
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        path = self._out / name
+        return atomic.read_lines(path) if path.exists() else []
+
+    def complete(self) -> None:
+        """Marks the run as finished."""
+        manifest = self._manifest() or {}
+        atomic.write_json(
+            self._out / MANIFEST, {**manifest, "status": COMPLETE, "seconds": round(self.seconds(), 1)}
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What a model card says about how the model came about."""
+        return {
+            "base": self.config.base,
+            "base_weights_sha256": self._base_sha256,
+            "steps": self.steps,
+            "pairs_seen": self.steps * self.config.batch_size,
+            "seconds": round(self.seconds()),
+            "processes": self.session.world.size,
+            "data": self._data,
+            "options": self.config.identity(),
+            "validation": self._rows(VALIDATION),
+            "torch": torch.__version__,
+        }
+
+    def seconds(self) -> float:
+        """Spent on the run, earlier parts included."""
+        return self._spent + time.perf_counter() - self._began
+
+    # --- steps -------------------------------------------------------------------------------
+
+    def tally(self, step: int, tally: torch.Tensor, checkpoint: Path | None) -> bool:
+        """Takes a step's (loss, gradient norm, stop asked), averaged over processes; whether to stop.
+
+        Raises UserError when the loss is not finite.
+        """
+        loss, norm, asked = tally.tolist()
+        # Under fp16 a gradient may overflow now and then: that step is skipped and the loss scale lowered.
+        if not math.isfinite(loss) or (not math.isfinite(norm) and self.config.precision != "fp16"):
+            what = "loss" if not math.isfinite(loss) else "gradient"
+            good = (
+                f"the last good checkpoint is '{checkpoint}'" if checkpoint else "no checkpoint was written"
+            )
+            raise UserError(
+                f"The {what} is not finite between steps {self._last_finite + 1} and {step + 1}; {good}. "
+                f"{self.config.CALMER}"
+            )
+        self._last_finite, self._norm = step, norm
+        self._losses.append(loss)
+        return asked > 0
+
+    def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
+        """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""
+        now = time.perf_counter()
+        row = {
+            "step": step,
+            "loss": sum(self._losses) / len(self._losses),
+            **{name: float(value) for name, value in figures.items()},
+            "gradient_norm": self._norm,
+            "learning_rate": rate,
+            "pairs_per_second": len(self._losses) * self.config.batch_size / max(now - self._since, 1e-9),
+            "memory_gib": memory_gib(),
+            "skipped": skipped,
+            "seconds": round(self.seconds(), 2),
+        }
+        self._losses, self._since = [], now
+        shown = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
+        bar.set_postfix(shown, refresh=False)
+        self._append(LOG, "train", row)
+
+    def validated(self, step: int, figures: Mapping[str, float]) -> None:
+        """Figures of a validation after `step` steps."""
+        self.say(f"step {step}: {', '.join(f'{key} {value:.3f}' for key, value in figures.items())}")
+        self._append(VALIDATION, "validation", {"step": step, **figures})
+        self._since = time.perf_counter()
+
+    def _append(self, name: str, prefix: str, row: Mapping[str, Any]) -> None:
+        """Writes a row into a file and to the trackers, which are started by the first."""
+        accelerator = self.session.accelerator
+        if self.session.world.is_main:
+            if self.config.trackers and not accelerator.trackers:
+                plain = {k: v for k, v in self.config.as_dict().items() if isinstance(v, int | float | str)}
+                accelerator.init_trackers("tracking", config=plain)
+            with (self._out / name).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        figures = {f"{prefix}/{key}": value for key, value in row.items() if key != "step"}
+        accelerator.log(figures, step=row["step"])
+
+    def say(self, sentence: str) -> None:
+        """Prints a sentence above the bar."""
+        if self.session.world.is_main:
+            tqdm.write(sentence, file=sys.stderr)
+
+
+def memory_gib() -> float:
+    """Most memory in use so far: the GPU's where there is one, else this process's."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)
