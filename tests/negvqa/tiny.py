@@ -10,6 +10,7 @@ import pytest
 
 from nein import cli
 from nein.engine import images
+from nein.reporting import figures as frames
 from tests.metrics.tiny import picture, seeded, tokenizer
 
 
@@ -96,6 +97,13 @@ def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
         cli.main(["negvqa", *map(str, arguments)])
     return int(ended.value.code or 0)
+
+
+def figure(folder: Path, **where: Any) -> dict[str, Any]:
+    """The one such figure of a run's folder."""
+    found = frames.pick(frames.read(folder / "figures.csv"), **where)
+    assert found is not None, where
+    return found
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

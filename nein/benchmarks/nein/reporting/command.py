@@ -167,7 +167,7 @@ def _report_parser() -> argparse.ArgumentParser:
     add("--calibration", type=Path, action="append", metavar="FOLDER", help="calibration of the judges "
         "(default: RUN/calibration where it exists)")  # fmt: skip
     add("--judge-grade", type=Path, action="append", metavar="PATH", help="what nein negvqa --model judge "
-        "wrote: its folder or grade.json")  # fmt: skip
+        "wrote: its folder")  # fmt: skip
     add(
         "--labels",
         type=Path,
