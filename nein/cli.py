@@ -72,7 +72,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa": Command(
         "ask vision-language models questions and their negations",
-        "nein.benchmarks.negvqa.run:evaluate",
+        "nein.benchmarks.negvqa.run:NEGVQA",
         "nein.benchmarks.negvqa.config:parse",
     ),
     "negvqa report": Command("write a report of finished runs", "nein.benchmarks.negvqa.report:main"),
