@@ -118,15 +118,19 @@ class Table:
         lines: dict[tuple[str, ...], list[Figure]] = {}
         for figure in frames.records(found):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
-        cells = [
-            [row.shown(entry) for row, entry in zip(self.rows, key, strict=True)]
-            + [_cell(column, members) for column in columns]
+        cells: list[list[str | None]] = [
+            [
+                *(row.shown(entry) for row, entry in zip(self.rows, key, strict=True)),
+                *(_cell(column, members) for column in columns),
+            ]
             for key, members in lines.items()
         ]
         heads = [row.column if row.title is None else row.title for row in self.rows]
         heads += [column.title for column in columns]
         there = [place for place in range(len(heads)) if any(line[place] is not None for line in cells)]
-        rows = [[format.DASH if (cell := line[place]) is None else cell for place in there] for line in cells]
+        rows = [
+            [format.DASH if line[place] is None else str(line[place]) for place in there] for line in cells
+        ]
         return Sheet(self.key, self.title, [heads[place] for place in there], rows, self.note)
 
 
