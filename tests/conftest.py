@@ -11,7 +11,7 @@ from tests.loopback import Server
 
 # Both are read when the libraries are first imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from nein.engine.environment import keep_freed_memory
 
@@ -19,8 +19,9 @@ keep_freed_memory()  # a multiple of the speed for everything below that runs a 
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    """An OpenAI-compatible endpoint on the loopback address."""
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """An OpenAI-compatible endpoint on the loopback address; it is asked again without much ado."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     found = Server()
     yield found
     found.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,12 @@ from typing import Any
 
 Reply = tuple[int, Any, dict[str, str]]
 HANG_UP = 0  # in place of an HTTP status: the connection is closed without a reply
+
+
+class _Listener(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that hung up is no news
+            super().handle_error(request, client_address)
 
 
 class Server:
@@ -33,7 +40,7 @@ class Server:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with lock:
                     outer.requests.append(body)
-                    outer.headers.append(dict(self.headers))
+                    outer.headers.append({name.title(): value for name, value in self.headers.items()})
                     outer.active += 1
                     outer.most = max(outer.most, outer.active)
                     count = len(outer.requests)
@@ -63,7 +70,7 @@ class Server:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Listener(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

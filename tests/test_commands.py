@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
+from tests.helpers.commands import outcome
 from tests.test_startup import ROOT
 
 #: Nothing of these is needed to say what a command takes.
@@ -35,25 +36,18 @@ def section(title: str) -> dict[str, str]:
     return {name.strip('"'): value for name, value in re.findall(r'^(\S.*?) = "([^"]*)"', text, re.MULTILINE)}
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    done = capsys.readouterr()
-    return int(ended.value.code or 0), done.out, done.err
-
-
 def test_the_overview_lists_every_command_and_a_group_lists_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, text, _ = said(capsys, "--help")
+    code, text, _ = outcome(capsys, "--help")
     assert code == 0
     assert all(f"nein {name} " in text for name in OURS)
-    assert said(capsys)[0] == 2  # no command is a mistake, with the same answer
-    code, text, _ = said(capsys, "negbench", "--help")
+    assert outcome(capsys)[0] == 2  # no command is a mistake, with the same answer
+    code, text, _ = outcome(capsys, "negbench", "--help")
     assert code == 0
     assert "nein negbench analyse " in text
     assert "nein eval" not in text
-    assert said(capsys, "negbench")[0] == 2
+    assert outcome(capsys, "negbench")[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -69,7 +63,7 @@ def test_the_overview_lists_every_command_and_a_group_lists_its_own(
 def test_an_unknown_command_is_one_sentence_with_a_near_match(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, error = said(capsys, *words)
+    code, _, error = outcome(capsys, *words)
     assert code == 2
     assert sentence in error
     assert error.count("\n") == 1
@@ -101,10 +95,10 @@ def test_another_package_adds_a_command_by_an_entry_point(
     place = "elsewhere_commands:ANSWER"
     advertise(tmp_path, negvqa_answer=place, question=place, eval=place)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert said(capsys, "negvqa", "answer", "a") == (7, "42 a\n", "")
-    assert said(capsys, "question") == (7, "42\n", "")
-    assert "did you mean 'nein negvqa answer'?" in said(capsys, "negvqa", "answr")[2]
-    text = said(capsys, "--help")[1]
+    assert outcome(capsys, "negvqa", "answer", "a") == (7, "42 a\n", "")
+    assert outcome(capsys, "question") == (7, "42\n", "")
+    assert "did you mean 'nein negvqa answer'?" in outcome(capsys, "negvqa", "answr")[2]
+    text = outcome(capsys, "--help")[1]
     assert text.count("say the answer") == 2
     assert cli.commands()["eval"] == cli.COMMANDS["eval"]  # a name of ours stays ours
 
@@ -114,10 +108,10 @@ def test_a_broken_entry_point_is_a_sentence_and_does_not_hide_the_other_commands
 ) -> None:
     advertise(tmp_path, question="nowhere_at_all:ANSWER")
     monkeypatch.syspath_prepend(str(tmp_path))
-    code, _, error = said(capsys, "question")
+    code, _, error = outcome(capsys, "question")
     assert code == 2
     assert "The command 'nein question' (nowhere_at_all:ANSWER) is broken: No module" in error
-    assert said(capsys, "eval", "--help")[0] == 0
+    assert outcome(capsys, "eval", "--help")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["", *OURS])

@@ -30,7 +30,7 @@ def load(
     path_or_id  A folder or hub id (with or without `@revision`) of any image-text-to-text model of
                 transformers with a chat template, or an InstructBLIP; "openai:URL#MODEL" for an endpoint.
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
-                of `metrics.sender.Sender`.
+                of `metrics.endpoint.Endpoint`.
 
     Raises MetricError, one sentence, for what cannot be loaded.
     """

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from metrics.choices.base import SCORINGS, Asked, Reply, check
-from metrics.judges.endpoint import data_url
+from metrics.endpoint import LOGPROBS, Endpoint, NoAnswer, key, picture, split_endpoint, words
 from metrics.letters import LETTERS
 from metrics.loading import fingerprint
-from metrics.sender import EndpointError, Sender, choice_of, key, split_endpoint
 
 
 class EndpointChoices:
     """Answers of a chat-completions endpoint, temperature 0, at most `max_new_tokens` tokens.
 
-    sending  concurrency, timeout, retries, key and pause of `metrics.sender.Sender`.
+    sending  concurrency, timeout, retries and key of `metrics.endpoint.Endpoint`.
 
     Log-probabilities of the letters are those among the 20 alternatives of the first token; a server that
     gives none makes log-probability scoring impossible, and every reply says so. A question without an answer
-    in spite of retries is a reply with the error.
+    in spite of retries is a reply with the error. A server that has moved has the same fingerprint.
     """
 
     scorings = SCORINGS
 
     def __init__(self, url: str, model: str, *, max_new_tokens: int = 16, **sending: Any) -> None:
-        self.sender = Sender(url, **sending)
-        self.model = model
+        self.endpoint = Endpoint(url, model, **sending)
         self.max_new_tokens = max_new_tokens
-        self.concurrent = self.sender.concurrency
-        self._logprobs = True  # until the server answers without them only
-        # A server that has moved is the same.
+        self.concurrent = self.endpoint.concurrency
+        self.stop = self.endpoint.stop
         self.fingerprint = fingerprint({**self.describe(), "reference": ""})
 
     def describe(self) -> dict[str, Any]:
@@ -42,78 +38,56 @@ class EndpointChoices:
         return {
             "kind": "choice",
             "class": type(self).__name__,
-            "reference": self.sender.address,
-            "model": self.model,
+            "reference": self.endpoint.address,
+            "model": self.endpoint.model,
             "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
         }
-
-    def stop(self) -> None:
-        """Ends all waiting for another attempt; see `metrics.sender.Sender.stop`."""
-        self.sender.stop()
 
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         """See `metrics.choices.base.ChoiceModel`; questions of one call are asked side by side."""
         check(images, asked)
-        pictures = [data_url(image) if row else "" for image, row in zip(images, asked, strict=True)]
-        jobs = [(pictures[i], one) for i, row in enumerate(asked) for one in row]
-        with ThreadPoolExecutor(max_workers=min(self.concurrent, max(1, len(jobs)))) as pool:
-            replies = iter(list(pool.map(lambda job: self._reply(job[0], job[1], scorings), jobs)))
-        return [[next(replies) for _ in row] for row in asked]
+        shown = [picture(image) if row else {} for image, row in zip(images, asked, strict=True)]
+        places = [(i, k) for i, row in enumerate(asked) for k in range(len(row))]
 
-    def _reply(self, picture: str, one: Asked, scorings: Sequence[str]) -> Reply:
-        said = [{"type": "text", "text": one.prompt.before}] if one.prompt.before else []
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        *said,
-                        {"type": "image_url", "image_url": {"url": picture}},
-                        {"type": "text", "text": one.prompt.after},
-                    ],
-                }
-            ],
-            "max_tokens": self.max_new_tokens if "generated" in scorings else 1,
-            "temperature": 0,
-        }
-        reply = None
+        def reply(place: tuple[int, int]) -> Reply:
+            return self._reply(shown[place[0]], asked[place[0]][place[1]], scorings)
+
+        replies = dict(self.endpoint.each(reply, places))
+        return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
+
+    def _reply(self, shown: dict[str, Any], one: Asked, scorings: Sequence[str]) -> Reply:
+        content = [shown, words(one.prompt.after)]
+        if one.prompt.before:
+            content.insert(0, words(one.prompt.before))
+        tokens = self.max_new_tokens if "generated" in scorings else 1
+        # Some servers know no log-probabilities; what is written can still be had.
+        optional = [LOGPROBS] if "logprob" in scorings else []
         try:
-            if "logprob" in scorings and self._logprobs:
-                more = {"logprobs": True, "top_logprobs": 20}
-                # Some servers know no log-probabilities; what is written can still be had.
-                reply = self.sender.chat({**body, **more}, tolerate=(400, 422))
-            if reply is None:
-                reply = self.sender.chat(body)
-                self._logprobs = False
-            text, choice = choice_of(reply)
-        except EndpointError as error:
+            said = self.endpoint.chat(content, optional, max_tokens=tokens, temperature=0)
+        except NoAnswer as error:
             return Reply(error=str(error), silent=error.silent)
-        logprobs = _letters(choice, one.options) if "logprob" in scorings else None
-        return Reply(text.strip() if "generated" in scorings else None, logprobs)
+        logprobs = _letters(said.first, one.options) if "logprob" in scorings else None
+        return Reply(said.text.strip() if "generated" in scorings else None, logprobs)
 
 
-def _letters(choice: dict[str, Any], options: int) -> tuple[float | None, ...] | None:
+def _letters(first: Sequence[tuple[str, float]], options: int) -> tuple[float | None, ...] | None:
     """Log-probability per letter from the alternatives of the first token; None when there are none."""
-    entries = ((choice.get("logprobs") or {}).get("content") or [])[:1]
-    if not entries or not entries[0].get("top_logprobs"):
+    if not first:
         return None
     total = dict.fromkeys(LETTERS[:options], 0.0)
-    for alternative in entries[0]["top_logprobs"]:
-        letter = str(alternative["token"]).strip()
-        if letter in total:
-            total[letter] += math.exp(float(alternative["logprob"]))
+    for token, logprob in first:
+        if token.strip() in total:
+            total[token.strip()] += math.exp(logprob)
     return tuple(math.log(p) if p > 0 else None for p in total.values())
 
 
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any
 ) -> EndpointChoices:
-    """`openai:URL#MODEL`; options: max_new_tokens, concurrency, timeout, retries, pause."""
-    url, model = split_endpoint(path_or_id)
+    """`openai:URL#MODEL`; options: max_new_tokens, concurrency, timeout, retries."""
     options.pop("batch_size", None)  # of local models
-    found = EndpointChoices(url, model, key=key(), **options)
-    found.sender.check(model)
-    return found
+    model = EndpointChoices(*split_endpoint(path_or_id), key=key(), **options)
+    model.endpoint.check()
+    return model

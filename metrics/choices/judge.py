@@ -22,19 +22,24 @@ class JudgeChoices:
     asking  One of `ASKINGS`. "options": `Reply.each` is what it said about every option, and `Reply.logprobs`
             is ln(P(yes) / (P(yes) + P(no))) for each, where the judge gives probabilities. "letters": the
             text; it gives no probabilities of letters.
-    """
 
-    concurrent = 0
+    A judge behind an endpoint takes as many questions side by side as it does otherwise.
+    """
 
     def __init__(self, judge: Any, asking: str = "letters") -> None:
         self.judge = judge
         self.asking = choose("way of asking a judge", asking, ASKINGS)
         self.scorings = ASKINGS[asking]
+        self.concurrent: int = getattr(judge, "concurrent", 0)
         self.fingerprint = fingerprint({"kind": "choice", "judge": judge.fingerprint, "asking": asking})
 
     def describe(self) -> dict[str, Any]:
         """The judge's own description, and the fingerprint by which other runs name it."""
         return {**self.judge.describe(), "judge": self.judge.fingerprint, "asking": self.asking}
+
+    def stop(self) -> None:
+        """Of a judge behind an endpoint: ends all waiting."""
+        self.judge.stop()
 
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]

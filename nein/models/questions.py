@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metrics.base import MetricError, RecordStore
+from metrics.base import RecordStore, UnavailableError
+from metrics.endpoint import NoAnswer, side_by_side
 from nein.engine.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class NoAnswer(RuntimeError):
-    """A question that stayed without an answer.
-
-    silent  Whether other questions can be expected to fare alike: nobody answers.
-    """
-
-    def __init__(self, message: str, *, silent: bool) -> None:
-        super().__init__(message)
-        self.silent = silent
-
-
-class SilentError(UserError, MetricError):
-    """Nobody answers. A `MetricError` too: what isolates a failing question lets those through."""
+class SilentError(UserError, UnavailableError):
+    """Nobody answers; what isolates a failing question lets that through."""
 
 
 class Questions:
@@ -36,7 +25,7 @@ class Questions:
 
     cache    Where answers are kept, or None; an answer is there before `answer` returns.
     space    Their address: everything about the model that decides an answer.
-    at_once  Questions in flight side by side, over all calls.
+    at_once  Questions in flight side by side, over all calls; 0: one, in the thread of the caller.
     limit    So many questions in a row, over all calls, without an answer end the work.
 
     After that, and after `stop`, nothing is asked any more: every call that is still waiting, and every later
@@ -45,9 +34,9 @@ class Questions:
 
     def __init__(self, cache: RecordStore | None, space: str, *, at_once: int, limit: int) -> None:
         self._cache, self._space = cache, space
-        self._at_once, self._limit = max(1, at_once), limit
+        self._at_once, self._limit = at_once, limit
         self._mutex = threading.Lock()
-        self._room = threading.BoundedSemaphore(self._at_once)
+        self._room = threading.BoundedSemaphore(max(1, at_once))
         self._silent = 0
         self._end: BaseException | None = None
 
@@ -71,38 +60,11 @@ class Questions:
         return value
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """(item, work(item)) as they come. An exception is raised here, and nothing more is begun.
-
-        The threads are daemons: whoever interrupts the program waits for no open question.
-        """
-        waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[Item, Result | _Raised]] = queue.SimpleQueue()
-        left = threading.Event()
-        for item in items:
-            waiting.put(item)
-
-        def run() -> None:
-            while not left.is_set():
-                try:
-                    item = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    done.put((item, work(item)))
-                except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                    done.put((item, _Raised(error)))
-                    return
-
-        for _ in range(min(self._at_once, len(items))):
-            threading.Thread(target=run, daemon=True, name="question").start()
-        try:
-            for _ in items:
-                item, result = self._next(done)
-                if isinstance(result, _Raised):
-                    raise result.error
-                yield item, result
-        finally:
-            left.set()
+        """(item, work(item)) as they come, on threads of their own (see `metrics.endpoint.side_by_side`), or
+        one after the other where `at_once` is 0."""
+        if not self._at_once:
+            return ((item, work(item)) for item in items)
+        return side_by_side(work, items, self._at_once, self._go_on)
 
     def stop(self) -> None:
         """Ends all calls, for the program ends."""
@@ -123,13 +85,6 @@ class Questions:
         if self._end is not None:
             raise self._end
 
-    def _next(self, done: queue.SimpleQueue[Any]) -> Any:
-        while True:
-            try:
-                return done.get(timeout=0.2)
-            except queue.Empty:
-                self._go_on()
-
     def _count(self, failure: NoAnswer | None) -> None:
         with self._mutex:
             self._silent = self._silent + 1 if failure is not None and failure.silent else 0
@@ -140,8 +95,3 @@ class Questions:
                 "it runs, then give the same command again to go on: answers so far are kept."
             )
         self._go_on()
-
-
-class _Raised:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error

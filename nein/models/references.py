@@ -31,10 +31,6 @@ def resolve(reference: str) -> tuple[str, str | None]:
             return str(zoo.path(reference.removeprefix("nano:"))), None
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
-    if reference.startswith("weakened:"):
-        rates, _, inner = reference.removeprefix("weakened:").partition(":")
-        where, revision = resolve(inner)
-        return f"weakened:{rates}:{where}", revision
     if metrics.special_reference(reference):
         return reference, None
     if Path(reference).expanduser().exists():

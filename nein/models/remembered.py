@@ -10,8 +10,9 @@ import numpy as np
 
 from metrics.base import RecordStore
 from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
+from metrics.endpoint import NoAnswer
 from nein.engine.images import pixel_hash
-from nein.models.questions import NoAnswer, Questions
+from nein.models.questions import Questions
 
 
 class Remembered:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import metrics
-from metrics.judges.scripted import ScriptedJudge
-from nein import cli
 from nein.engine.images import write_png
+from tests.helpers.commands import Outcome, outcome
 from tests.metrics import tiny
-from tests.nein.conftest import Outcome, command
+from tests.nein.conftest import command
 
 __all__ = ["command"]  # a fixture of the neighbours
 
@@ -25,32 +22,6 @@ OBJECTS = (
     "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",
     "kite", "teddy bear", "oven", "person", "mouse", "bench",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def varied(picture: np.ndarray, prompt: str) -> str:
-    """An answer that depends on picture and question: mostly yes, sometimes no, sometimes neither."""
-    number = hashlib.sha256(picture.tobytes() + prompt.encode()).digest()[0]
-    return ("Yes", "Yes", "Yes", "yes.", "Yes", "No", "No.", "It depends")[number % 8]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def judge_of_varied_answers() -> Iterator[None]:
-    """Lets `--models.vqa scripted:varied` mean the judge above, also in forked processes."""
-    load = metrics.load_judge
-
-    def patched(kind: str, path_or_id: str, **options: Any) -> Any:
-        if path_or_id == "scripted:varied":
-            return ScriptedJudge(varied, name="varied")
-        return load(kind, path_or_id, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "load_judge", patched)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +71,7 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
     return [
         *("--source", str(data / "captions.json"), "--images", str(data / "images")),
         *("--objects", str(data / "objects.txt"), "--queried", "8", "--out", str(out), "--device", "cpu"),
-        *("--models.itm", str(models / "blip"), "--models.vqa", "scripted:varied"),
+        *("--models.itm", str(models / "blip"), "--models.vqa", "tests.rehearsal:varied"),
         *("--editor", "flaky", "--editor-options", '{"fail_every": 7}'),
         *("--absent-below", "0.3", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4"),
         *(str(part) for part in more),
@@ -111,11 +82,4 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
 def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs `nein generate ARGS` inside this process."""
 
-    def run(*args: object) -> Outcome:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["generate", *map(str, args)])
-        printed = capsys.readouterr()
-        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
-
-    return run
+    return functools.partial(outcome, capsys, "generate")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein import cli
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine.images import decode
 from nein.generate.nein import config as configuration
 from tests.build.conftest import OBJECTS, arguments, write_set
-from tests.nein.conftest import Outcome
+from tests.helpers import commands
+from tests.helpers.commands import Outcome
 
 Build = Callable[..., Outcome]
 
@@ -31,16 +31,8 @@ def lines(path: Path) -> list[dict]:
 def built(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished build with every family of negation."""
     out = tmp_path_factory.mktemp("built") / "out"
-    with pytest.raises(SystemExit) as caught:
-        cli.main(
-            [
-                "generate",
-                *arguments(
-                    captioned, models, out, "--families", "all", "--kept", "4", "--evaluation-share", "0.5"
-                ),
-            ]
-        )
-    assert caught.value.code == 0
+    more = ("--families", "all", "--kept", "4", "--evaluation-share", "0.5")
+    assert commands.exit_code("generate", *arguments(captioned, models, out, *more)) == 0
     return out
 
 
@@ -89,18 +81,13 @@ def test_source_images_are_the_users_files_byte_for_byte(built: Path, captioned:
 def test_it_evaluates_without_conversion_and_results_split_by_family(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(
-            [
-                "eval",
-                *("--editor", "identity", "--data", str(built / "dataset"), "--out", str(tmp_path)),
-                *("--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa"),
-                *("--models.vqa", "scripted:Yes"),
-            ]
-        )
-    assert caught.value.code == 0
-    printed = capsys.readouterr().out
-    assert "### By family of negation" in printed
+    done = commands.outcome(
+        capsys, "eval", "--editor", "identity", "--data", built / "dataset", "--out", tmp_path,
+        "--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa",
+        "--models.vqa", "tests.rehearsal:yes",
+    )  # fmt: skip
+    assert done.code == 0
+    assert "### By family of negation" in done.stdout
     summary = json.loads((tmp_path / "identity" / "negative" / "summary.json").read_text())
     accepted = json.loads((built / "dataset" / "val.json").read_text())
     families = Counter(row["family"] for row in accepted)
@@ -154,7 +141,7 @@ def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(
 ) -> None:
     more = ("--protocol=paper", "--families=plain", "--image-format=jpg", "--evaluation-share=1")
     more += ("--formats=official",)
-    done = build(*arguments(captioned, models, tmp_path, *more, "--models.vqa", "scripted:Yes"))
+    done = build(*arguments(captioned, models, tmp_path, *more, "--models.vqa", "tests.rehearsal:yes"))
     assert done.code == 0, done.stderr
     records = json.loads((tmp_path / "dataset" / "val.json").read_text())
     assert {tuple(row) for row in records} == {("COCO", "T_original", "T_negative", "T_generated", "NeIn")}
@@ -180,7 +167,7 @@ def test_bad_images_are_reported_counted_and_skipped(models: Path, build: Build,
     listing["images"].append({"id": 99, "file_name": "copy/COCO_train2014_000000000005.png"})
     listing["annotations"].append({"image_id": 99, "caption": "Again."})
     (given / "captions.json").write_text(json.dumps(listing))
-    more = ("--absent-below", "0.12", "--match-above", "-1", "--models.vqa", "scripted:Yes")
+    more = ("--absent-below", "0.12", "--match-above", "-1", "--models.vqa", "tests.rehearsal:yes")
     more += ("--editor-options", '{"fail_every": 0}', "--evaluation-share", "1")
     done = build(*arguments(given, models, tmp_path / "out", *more, "--formats", "official"))
     assert done.code == 0, done.stderr

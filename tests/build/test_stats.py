@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nein import cli
 from nein.generate.nein import stats
+from tests.helpers import commands
 
 SENTENCES = [
     "A dog on a bench.",
@@ -52,9 +52,7 @@ def test_a_share_has_an_interval_clustered_by_image() -> None:
 
 
 def run(*argv: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["stats", *map(str, argv)])
-    return int(caught.value.code or 0)
+    return commands.exit_code("stats", *argv)
 
 
 def test_the_command_reads_coco_jsonl_nein_and_text(

@@ -6,7 +6,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.metrics.tiny import seeded, tokenizer
 
@@ -72,7 +71,6 @@ def _config(cls, words, **options):
 
 @pytest.fixture(scope="session")
 def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     return make_random(tmp_path_factory.mktemp("llm") / "random")
 
 

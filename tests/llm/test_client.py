@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from metrics import MetricError
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.models import llm
 from nein.models.llm.client import HOPELESS, summary
@@ -34,11 +35,11 @@ def measure(body: dict[str, Any], _: int) -> Reply:
     return 200, say(json.dumps({"length": len(asked(body))})), {}
 
 
-def client(server: Server, cache: Path | None = None, **options: Any) -> llm.Client:
+def client(server: Server, folder: Path | None = None, **options: Any) -> llm.Client:
     sending = {key: options.pop(key) for key in ("concurrency", "timeout", "retries") if key in options}
-    return llm.Client(
-        EndpointModel(server.url, "mind-7b", pause=0.01, **{"retries": 1, **sending}), cache=cache, **options
-    )
+    backend = EndpointModel(server.url, options.pop("model", "mind-7b"), **{"retries": 1, **sending})
+    cache = AnswerCache(folder / "answers.sqlite") if folder else None
+    return llm.Client(backend, cache=cache, **options)
 
 
 WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff"]
@@ -121,11 +122,11 @@ def test_a_busy_server_is_asked_again_when_it_says_so(server: Server) -> None:
 
 def test_nothing_is_asked_twice_neither_now_nor_by_a_later_command(server: Server, tmp_path: Path) -> None:
     server.rule = measure
-    with client(server, tmp_path) as first:
-        first.complete([*REQUESTS, *REQUESTS], Length)
+    first = client(server, tmp_path)
+    first.complete([*REQUESTS, *REQUESTS], Length)
     assert len(server.requests) == 6
-    with client(server, tmp_path) as second:
-        found = second.complete([*REQUESTS, llm.Request("new")], Length)
+    second = client(server, tmp_path)
+    found = second.complete([*REQUESTS, llm.Request("new")], Length)
     assert len(server.requests) == 7
     assert [outcome.value.length for outcome in found if outcome.value] == [1, 2, 3, 4, 5, 6, 3]
 
@@ -136,36 +137,34 @@ def test_an_answer_serves_only_the_question_it_answers(server: Server, tmp_path:
         length: int
 
     server.rule = measure
-    with client(server, tmp_path, temperature=0.5) as first:
-        first.complete([llm.Request("word")], Length)
+    first = client(server, tmp_path, temperature=0.5)
+    first.complete([llm.Request("word")], Length)
     options = {"temperature": 0.7 if change == "temperature" else 0.5}
     options |= {"max_tokens": 9} if change == "max_tokens" else {}
-    with client(server, tmp_path, **options) as second:
-        if change == "model":
-            second.backend.identity = {**second.backend.identity, "model": "other"}
-        request = llm.Request("w" if change == "prompt" else "word", seed=1 if change == "seed" else 0)
-        second.complete([request], Size if change == "schema" else Length)
+    second = client(server, tmp_path, model="other" if change == "model" else "mind-7b", **options)
+    request = llm.Request("w" if change == "prompt" else "word", seed=1 if change == "seed" else 0)
+    second.complete([request], Size if change == "schema" else Length)
     assert len(server.requests) == 2
 
 
 def test_unusable_answers_are_kept_and_missing_ones_asked_again(server: Server, tmp_path: Path) -> None:
     server.rule = lambda body, count: (500, {}, {}) if asked(body) == "a" else (200, say("hm"), {})
-    with client(server, tmp_path, retries=0) as first:
-        assert [o.failure for o in first.complete(REQUESTS[:2], Length)] == ["server error", "nonsense"]
+    first = client(server, tmp_path, retries=0)
+    assert [o.failure for o in first.complete(REQUESTS[:2], Length)] == ["server error", "nonsense"]
     server.rule = measure
     server.requests.clear()
-    with client(server, tmp_path) as second:
-        assert [o.failure for o in second.complete(REQUESTS[:2], Length)] == ["", "nonsense"]
+    second = client(server, tmp_path)
+    assert [o.failure for o in second.complete(REQUESTS[:2], Length)] == ["", "nonsense"]
     assert [asked(body) for body in server.requests] == ["a"]
 
 
 def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server: Server, tmp_path: Path) -> None:
     server.rule = lambda body, count: (200, say("hm"), {}) if body["seed"] == 3 else measure(body, count)
-    with client(server, tmp_path, temperature=0.8, attempts=3) as drawing:
-        found = drawing.complete([llm.Request("word", seed=3)], Length)
-        assert found[0].value == Length(length=4)
-        assert len({body["seed"] for body in server.requests}) == len(server.requests) == 2
-        assert drawing.complete([llm.Request("word", seed=3)], Length) == found
+    drawing = client(server, tmp_path, temperature=0.8, attempts=3)
+    found = drawing.complete([llm.Request("word", seed=3)], Length)
+    assert found[0].value == Length(length=4)
+    assert len({body["seed"] for body in server.requests}) == len(server.requests) == 2
+    assert drawing.complete([llm.Request("word", seed=3)], Length) == found
     assert len(server.requests) == 2
     with pytest.raises(UserError, match="attempts at temperature 0"):
         client(server, attempts=2)
@@ -176,15 +175,15 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(
 ) -> None:
     server.rule = lambda body, count: measure(body, count) if count <= 5 else (HANG_UP, None, {})
     many = [llm.Request(f"word {number}") for number in range(500)]
-    with client(server, tmp_path, retries=0, concurrency=4) as first:
-        with pytest.raises(UserError, match=r"no answer to 20 requests in a row.*kept"):
-            first.complete(many, Length)
+    first = client(server, tmp_path, retries=0, concurrency=4)
+    with pytest.raises(UserError, match=r"20 questions in a row without an answer.*kept"):
+        first.complete(many, Length)
     assert len(server.requests) <= 5 + HOPELESS + 4
     server.rule = measure
     answered = [asked(body) for body in server.requests[:5]]
     before = len(server.requests) + 4  # requests that were still under way
-    with client(server, tmp_path) as second:
-        assert all(o.value for o in second.complete(many[:20], Length))
+    second = client(server, tmp_path)
+    assert all(o.value for o in second.complete(many[:20], Length))
     assert len(server.requests) > before
     assert not set(answered) & {asked(body) for body in server.requests[before:]}
 
@@ -194,20 +193,19 @@ def test_a_kill_loses_no_answer_that_arrived(server: Server, tmp_path: Path, tor
     server.rule = measure
 
     def child() -> None:
-        from nein.engine import journal
+        put, seen = AnswerCache.put, 0
 
-        write, seen = journal.Journal._write, 0
-
-        def dying(self: journal.Journal, data: bytes) -> None:
+        def dying(self: AnswerCache, space: str, key: str, value: Any) -> None:
             nonlocal seen
             seen += 1
             if seen == 4:
-                if torn:
-                    write(self, data[: len(data) // 2])
+                if torn:  # in the middle of the transaction
+                    self._db.execute("BEGIN IMMEDIATE")
+                    self._db.execute("INSERT INTO answers VALUES (x'00', '{}')")
                 os.kill(os.getpid(), signal.SIGKILL)
-            write(self, data)
+            put(self, space, key, value)
 
-        journal.Journal._write = dying  # type: ignore[method-assign]
+        AnswerCache.put = dying  # type: ignore[method-assign]
         client(server, tmp_path, concurrency=1).complete(REQUESTS, Length)
 
     process = multiprocessing.get_context("fork").Process(target=child)
@@ -216,20 +214,18 @@ def test_a_kill_loses_no_answer_that_arrived(server: Server, tmp_path: Path, tor
     assert process.exitcode == -signal.SIGKILL
     before = len(server.requests)
     assert before == 4
-    with client(server, tmp_path) as second:
-        found = second.complete(REQUESTS, Length)
+    second = client(server, tmp_path)
+    found = second.complete(REQUESTS, Length)
     assert [outcome.value.length for outcome in found if outcome.value] == [1, 2, 3, 4, 5, 6]
     assert len(server.requests) - before == 3  # the fourth answer never reached the disk
 
 
-def test_two_processes_at_once_keep_files_of_their_own(server: Server, tmp_path: Path) -> None:
+def test_two_clients_at_once_see_each_others_answers(server: Server, tmp_path: Path) -> None:
     server.rule = measure
-    with client(server, tmp_path) as first, client(server, tmp_path) as second:
-        first.complete(REQUESTS[:3], Length)
-        second.complete(REQUESTS[3:], Length)
-    assert len(list(tmp_path.glob("answers-*.jsonl"))) == 2
-    with client(server, tmp_path) as third:
-        assert all(o.value for o in third.complete(REQUESTS, Length))
+    first, second = client(server, tmp_path), client(server, tmp_path)
+    first.complete(REQUESTS[:3], Length)
+    second.complete(REQUESTS, Length)
+    first.complete(REQUESTS, Length)
     assert len(server.requests) == 6
 
 
@@ -238,15 +234,15 @@ def test_a_mistake_in_a_thread_reaches_the_caller(server: Server) -> None:
         def answer(self, prompt: str, **_: Any) -> Any:
             raise AssertionError(f"defect in {threading.current_thread().name}")
 
-    with pytest.raises(AssertionError, match="defect in llm"):
+    with pytest.raises(AssertionError, match="defect in question"):
         llm.Client(Broken(server.url, "m")).complete(REQUESTS, Length)
 
 
 def test_loading_checks_the_name_the_address_and_the_model(server: Server, tmp_path: Path) -> None:
     server.rule = measure
-    with llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b"), cache=tmp_path) as loaded:
-        assert loaded.complete(REQUESTS[:1], Length)[0].value == Length(length=1)
-        assert "http" not in json.dumps(loaded.describe())
+    loaded = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b"), cache=AnswerCache(tmp_path / "a"))
+    assert loaded.complete(REQUESTS[:1], Length)[0].value == Length(length=1)
+    assert "http" not in json.dumps(loaded.describe())
     for name, sentence in {
         None: "No language model is named",
         f"openai:{server.url}#eye-7c": "Did you mean 'eye-7b'",
@@ -264,10 +260,11 @@ def test_failures_in_a_row_are_counted_over_calls(server: Server) -> None:
     for number in range(HOPELESS - 1):  # a call each, as shards are
         (outcome,) = one.complete([llm.Request(f"word {number}")], Length)
         assert outcome.failure == "connection"
-    with pytest.raises(UserError, match="no answer to 20 requests in a row"):
+    with pytest.raises(UserError, match="20 questions in a row without an answer"):
         one.complete([llm.Request("the last")], Length)
     server.rule = measure
-    assert one.complete([llm.Request("later")], Length)[0].value == Length(length=5)
+    with pytest.raises(UserError, match="20 questions in a row"):
+        one.complete([llm.Request("a call that came late")], Length)
 
 
 def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(server: Server) -> None:
@@ -292,7 +289,7 @@ class Crowded(EndpointModel):
     """Counts the callers that are inside at a time, those that wait for a connection included."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, "mind-7b", pause=0.01, retries=0, concurrency=3)
+        super().__init__(url, "mind-7b", retries=0, concurrency=3)
         self.inside = self.most = 0
         self._guard = threading.Lock()
 
@@ -312,6 +309,6 @@ def test_half_a_character_in_an_answer_is_kept_and_counted_like_any_other(
 ) -> None:
     server.rule = lambda body, _: (200, say('{"length": 1} \ud83d'), {})
     for _ in range(2):
-        with client(server, tmp_path) as one:
-            assert one.complete(REQUESTS[:1], Length)[0].value == Length(length=1)
+        one = client(server, tmp_path)
+        assert one.complete(REQUESTS[:1], Length)[0].value == Length(length=1)
     assert len(server.requests) == 1

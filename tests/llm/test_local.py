@@ -8,6 +8,7 @@ import torch
 from pydantic import BaseModel
 
 from metrics import MetricError
+from nein.engine.answers import AnswerCache
 from nein.models import llm
 
 
@@ -15,7 +16,7 @@ class Number(BaseModel):
     x: int
 
 
-def load(folder: Path, cache: Path | None = None, **options: Any) -> llm.Client:
+def load(folder: Path, cache: AnswerCache | None = None, **options: Any) -> llm.Client:
     return llm.load(llm.LlmOptions(str(folder), max_tokens=12, **options), cache=cache)
 
 
@@ -63,10 +64,9 @@ def test_greedy_answers_are_those_of_generate(random_model: Path) -> None:
 def test_answers_are_kept_for_these_weights_only(
     random_model: Path, chain_model: Path, tmp_path: Path
 ) -> None:
-    with load(chain_model, tmp_path) as client:
-        client.complete([llm.Request("One")], Number)
-    with load(random_model, tmp_path) as other:
-        assert other.complete([llm.Request("One")], Number)[0].value is None
+    cache = AnswerCache(tmp_path / "answers.sqlite")
+    load(chain_model, cache).complete([llm.Request("One")], Number)
+    assert load(random_model, cache).complete([llm.Request("One")], Number)[0].value is None
 
 
 def test_a_prompt_that_is_too_long_is_a_counted_failure(chain_model: Path) -> None:

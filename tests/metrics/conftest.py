@@ -6,15 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import metrics
 from tests.metrics import tiny
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import base64
+import concurrent.futures
 import io
 import json
+import threading
 import time
 from typing import Any
 
@@ -12,7 +14,8 @@ from PIL import Image
 
 import metrics
 from metrics import MetricError
-from metrics.judges.endpoint import EndpointError, EndpointJudge
+from metrics.endpoint import NoAnswer
+from metrics.judges.endpoint import EndpointJudge
 from tests.loopback import Reply, Server, say
 
 
@@ -24,7 +27,7 @@ def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
 
 
 def judge(server: Server, **options: Any) -> EndpointJudge:
-    return EndpointJudge(server.url, "eye-7b", pause=0.01, **options)
+    return EndpointJudge(server.url, "eye-7b", **options)
 
 
 IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
@@ -64,7 +67,7 @@ def test_server_errors_are_tried_again_and_refusals_are_not(server: Server) -> N
     assert len(server.requests) == 3
     server.requests.clear()
     server.rule = lambda body, count: (404, {"error": "no such\nmodel"}, {})
-    with pytest.raises(EndpointError, match=r"HTTP 404 .*no such"):
+    with pytest.raises(NoAnswer, match=r"HTTP 404 .*no such"):
         judge(server).ask(IMAGES[:1], [["a?"]])
     assert len(server.requests) == 1
 
@@ -84,7 +87,7 @@ def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server: Server
         return 200, say("No"), {}
 
     server.rule = rule
-    with pytest.raises(EndpointError, match=r"no answer after 2 attempts: no answer within 0\.2 s"):
+    with pytest.raises(NoAnswer, match=r"no answer after 2 attempts: no answer within 0\.2 s"):
         judge(server, timeout=0.2, retries=1).ask(IMAGES[:1], [["a?"]])
 
 
@@ -100,23 +103,22 @@ def test_a_withheld_or_empty_answer_is_never_a_verdict(server: Server) -> None:
     assert judge(server).ask(IMAGES[:1], [["a?"]])[0][0].text == ""
     filtered = {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}
     server.rule = lambda body, count: (200, filtered, {})
-    with pytest.raises(EndpointError, match="content filter"):
+    with pytest.raises(NoAnswer, match="content filter"):
         judge(server).ask(IMAGES[:1], [["a?"]])
     server.rule = lambda body, count: (200, {"hello": 1}, {})
-    with pytest.raises(EndpointError, match="not a chat-completions endpoint"):
+    with pytest.raises(NoAnswer, match="not a chat-completions endpoint"):
         judge(server).ask(IMAGES[:1], [["a?"]])
 
 
 def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Server) -> None:
-    from metrics.presence import Presence, PresenceItem
-
     def rule(body: dict[str, Any], _: int) -> Reply:
         return (500, {}, {}) if seen(body)[0].mean() > 100 else (200, say("No"), {})
 
     server.rule = rule
-    items = [PresenceItem(f"s{i}", image, image, "cat", "A cat.", f"k{i}") for i, image in enumerate(IMAGES)]
-    asked = judge(server, retries=1, concurrency=1)
-    found = Presence(["removal_vqa"], vqa=asked, protocol="fixed").score(items)["removal_vqa"]
+    items = [metrics.Item(f"s{i}", image, sample=image, object="cat") for i, image in enumerate(IMAGES)]
+    asked = {"vqa": judge(server, retries=1, concurrency=1)}
+    batch = metrics.Batch(items, asked, metrics.Settings(protocol="fixed"))
+    found = metrics.score([metrics.METRICS["removal_vqa"]], batch)["removal_vqa"]
     assert [score.value for score in found] == [1.0, None]
     assert "HTTP 500" in found[1].reason
 
@@ -145,3 +147,41 @@ def test_loading_checks_the_address_the_key_and_the_model(
 def test_the_description_shows_no_password() -> None:
     found = EndpointJudge("https://me:hunter2@host/v1?token=x", "m").describe()
     assert found["reference"] == "https://host/v1"
+
+
+def test_a_server_that_has_moved_is_the_same_judge() -> None:
+    one, moved = EndpointJudge("http://a/v1", "m"), EndpointJudge("http://b/v1", "m")
+    assert one.fingerprint == moved.fingerprint != EndpointJudge("http://a/v1", "n").fingerprint
+
+
+def test_no_key_reaches_a_log_or_an_error(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    caplog.set_level("DEBUG")
+    server.rule = lambda body, count: (500, {}, {}) if count == 1 else (403, {"error": "no"}, {})
+    asked = metrics.load_judge("vqa", f"openai:{server.url}#eye-7b")
+    with pytest.raises(NoAnswer, match="HTTP 403") as refused:
+        asked.ask(IMAGES[:1], [["a?"]])
+    assert caplog.records
+    assert "sk-secret" not in caplog.text + repr(refused.value)
+
+
+def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server: Server) -> None:
+    server.rule = lambda body, count: (503, {}, {"Retry-After": "45"})
+    asked = judge(server)
+    start = time.perf_counter()
+    threading.Timer(0.5, asked.stop).start()
+    with pytest.raises(concurrent.futures.CancelledError):
+        asked.ask(IMAGES, [["a?"], ["b?"]])
+    assert time.perf_counter() - start < 10
+    sent = len(server.requests)
+    with pytest.raises((concurrent.futures.CancelledError, RuntimeError)):
+        asked.ask(IMAGES[:1], [["later?"]])
+    assert len(server.requests) == sent
+
+
+@pytest.mark.parametrize("url", ["http://host:port/v1", "http:///v1", "ftp://host/v1", "http://[x/v1"])
+def test_an_address_that_is_none_is_said_at_once(url: str) -> None:
+    with pytest.raises(MetricError, match="expected openai:URL#MODEL"):
+        metrics.load_judge("vqa", f"openai:{url}#m")

@@ -85,11 +85,6 @@ def write_data(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with 000.png to 007.png in a subfolder."""

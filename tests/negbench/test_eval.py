@@ -25,6 +25,7 @@ from nein.benchmarks.negbench import (
 from nein.datasets.negbench import official, registry, sources
 from nein.engine.errors import UserError
 from nein.engine.world import World
+from tests.helpers import commands
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
 
 
@@ -259,8 +260,7 @@ def test_the_command_lists_its_subcommands_and_loads_nothing_heavy() -> None:
 
 
 def test_the_resolved_configuration_reads_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["negbench", "eval", "--dry-run", "--model", "random", "--limit", "7"])
+    commands.exit_code("negbench", "eval", "--dry-run", "--model", "random", "--limit", "7")
     (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
     again = config.parse(["--config", str(tmp_path / "c.yaml")])[0]
     assert (again.model, again.limit, again.data) == (["random"], 7, "nano")

@@ -31,7 +31,7 @@ def arguments(data: Path, pictures: Path, model: Path, out: Path) -> list[str]:
     """Retrieval, questions and binary questions to a CLIP, and the questions to a generative model."""
     return [
         "eval", "--data", str(data), "--image-root", str(pictures), "--model", str(model),
-        "--vlm", "scripted:B", "--batch-size", "2", "--device", "cpu", "--out", str(out),
+        "--vlm", "tests.rehearsal:b", "--batch-size", "2", "--device", "cpu", "--out", str(out),
     ]  # fmt: skip
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from metrics.choices import Asked, Reply, of_judge
-from metrics.judges.scripted import ScriptedJudge
 from nein.benchmarks.negbench import config, mcq, report, results, run, vlm
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
@@ -20,6 +19,7 @@ from nein.engine.images import ImageError
 from nein.engine.world import World
 from tests.metrics import tiny, tiny_judges
 from tests.negbench.conftest import questions
+from tests.rehearsal import ScriptedJudge
 
 TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int(name[:3]))))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
-from nein import cli
 from nein.engine.images import write_png
+from tests.helpers.commands import Outcome, outcome
 
 OBJECTS = {
     "a.png": ["dog", "cat"],
@@ -22,24 +23,10 @@ OBJECTS = {
 }
 
 
-class Done(NamedTuple):
-    code: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
-def negbench(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def negbench(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """`nein negbench ARGUMENTS`."""
-
-    def run(*arguments: object) -> Done:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["negbench", *map(str, arguments)])
-        out, err = capfd.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
-
-    return run
+    return functools.partial(outcome, capfd, "negbench")
 
 
 def picture(shade: int) -> np.ndarray:

@@ -22,7 +22,7 @@ IMAGES = [
 
 
 def client(server: Server, **options: Any) -> Client:
-    return Client(EndpointModel(server.url, "eye-7b", pause=0.01, retries=0), **options)
+    return Client(EndpointModel(server.url, "eye-7b", retries=0), **options)
 
 
 def test_objects_are_checked_against_the_captions(server: Server) -> None:

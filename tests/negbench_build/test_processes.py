@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,8 +16,9 @@ from typing import Any
 import pytest
 
 from nein import cli
+from tests.helpers import commands
 from tests.loopback import Reply, Server
-from tests.negbench_build.test_build import ROOT, contents
+from tests.negbench_build.test_build import contents
 from tests.negbench_build.test_language import polite
 
 CONCURRENCY = 2
@@ -27,7 +27,8 @@ CONCURRENCY = 2
 def arguments(captions: Path, out: Path, server: Server) -> list[str]:
     return [
         "generate", "--source", "captions", "--captions", str(captions), "--form", "training",
-        "--concepts", "llm", "--verify", "negatives", "--detector", "scripted:0.05", "--paraphrase",
+        "--concepts", "llm", "--verify", "negatives", "--detector", "tests.rehearsal:score_005",
+        "--paraphrase",
         "--llm.model", f"openai:{server.url}#eye-7b", "--llm.retries", "0",
         "--llm.concurrency", str(CONCURRENCY),
         "--shard-size", "3", "--device", "cpu", "--out", str(out),
@@ -78,10 +79,8 @@ def whole(captioned: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[di
     """What an undisturbed build makes, and how many questions it asks."""
     out, server, rule = tmp_path_factory.mktemp("whole"), Server(), Slow()
     server.rule = rule
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["negbench", *arguments(captioned, out, server)])
+    assert commands.exit_code("negbench", *arguments(captioned, out, server)) == 0
     server.close()
-    assert not ended.value.code
     found = contents(out)
     assert {"dataset/negcap.csv", "dataset/negmcq.csv", "dataset/negcap_rephrased.csv"} <= set(found)
     assert found["unusable.jsonl"].count(b"\n") == 3
@@ -121,17 +120,8 @@ def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions
     captioned: Path, whole: tuple[dict[str, bytes], int], tmp_path: Path, server: Server
 ) -> None:
     server.rule = rule = Slow()
-    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
-    launcher = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    launcher += ["--dynamo_backend", "no", "--main_process_port", "29637"]
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein", "negbench",
-            *arguments(captioned, tmp_path, server),
-        ],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    given = ("negbench", *arguments(captioned, tmp_path, server))
+    done = commands.in_a_process(*given, script=commands.on_two_processes(29637))
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Data set:") == 1
     assert contents(tmp_path) == whole[0]
@@ -159,7 +149,7 @@ def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_
     given = [*arguments(captioned, tmp_path, server), "--shard-size", "1"]
     done = negbench(*given)
     assert done.code == 2
-    assert "no answer to 20 requests in a row" in done.stderr
+    assert "20 questions in a row without an answer" in done.stderr
     assert len(server.requests) < 40
     server.rule = rule
     again = negbench(*given)

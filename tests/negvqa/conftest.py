@@ -3,16 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.metrics import tiny_judges
 from tests.negvqa import tiny_vlms
 from tests.negvqa.tiny import make_instructblip
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

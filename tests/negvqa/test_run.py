@@ -171,7 +171,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["--prompt", "papr"], "papr"),
         (["--limit", "0"], "limit"),
         (["--modle", "x"], "--model"),
-        (["--model", "scripted:Yes"], "can only be a judge"),
+        (["--model", "tests.rehearsal:yes"], "can only be a judge"),
         (["--device", "gpu"], "--device is 'gpu'"),
         (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "are one model at two places"),
         (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
@@ -206,8 +206,8 @@ def test_pictures_that_are_nowhere_are_noticed_at_once(
 
 def test_a_judge_asked_for_letters_answers_the_same_questions(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run("--model", "judge", "--judge", "scripted:B", "--judge-asking", "letters", "--data", questions,
-               "--out", out, "--formats", "csv") == 0  # fmt: skip
+    assert run("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters",
+               "--data", questions, "--out", out, "--formats", "csv") == 0  # fmt: skip
     # One letter for everything: right on one question of every pair.
     for name, share in {"both": 0.0, "only_original": 0.5, "only_negated": 0.5, "neither": 0.0}.items():
         entry = figure(out / "judge-letters", task="outcomes", metric=name, category="Average")
@@ -237,7 +237,7 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
 ) -> None:
     seer, out = Seer(), tmp_path / "out"
     monkeypatch.setattr("metrics.load_judge", lambda *a, **k: seer)
-    asked = ("--model", "judge", "--judge", "scripted:Yes", "--data", questions, "--out", out)
+    asked = ("--model", "judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out)
     assert run(*asked, "--formats", "csv", "--batch-size", 24) == 0
     assert seer.asked[:2] == [
         f'<image>\nDoes the caption "What is number 0? {word} 0" describe this image? Answer only yes or no'
@@ -302,7 +302,7 @@ def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_pa
     files = ("--data", tmp_path / "original.jsonl", "--negated", tmp_path / "negated.jsonl")
     named = ("--columns.index", "number", "--columns.category", "set")
     out = tmp_path / "out"
-    assert run("--model", "judge", "--judge", "scripted:Yes", *files, *named, "--out", out,
+    assert run("--model", "judge", "--judge", "tests.rehearsal:yes", *files, *named, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
     assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html") == 0
     assert (tmp_path / "page.html").read_text().count("data:image/webp") == 4
@@ -310,7 +310,7 @@ def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_pa
 
 def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run("--model", "judge,judge", "--judge", "scripted:Yes", "--data", questions, "--out", out,
+    assert run("--model", "judge,judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
     with (out / "report.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["task"], row["metric"]) == ("outcomes", "both")]

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from nein import cli
 from nein.engine import images
 from nein.reporting import figures as frames
+from tests.helpers import commands
 from tests.metrics.tiny import picture, seeded, tokenizer
 
 
@@ -94,9 +92,7 @@ def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> P
 
 def run(*arguments: object) -> int:
     """Exit code of `nein negvqa ARGUMENTS`."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["negvqa", *map(str, arguments)])
-    return int(ended.value.code or 0)
+    return commands.exit_code("negvqa", *arguments)
 
 
 def figure(folder: Path, **where: Any) -> dict[str, Any]:

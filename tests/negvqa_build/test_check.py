@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scipy.stats import binom
 
-from nein import cli
 from nein.engine.errors import UserError
 from nein.generate.negvqa import check, sheet
+from tests.helpers import commands
 
 
 def ticks(right: int, wrong: int, open_: int = 0, sheet_name: str = "abc") -> dict[str, Any]:
@@ -50,9 +50,7 @@ def test_the_command_prints_the_accuracy_and_writes_it(
     path = tmp_path / "check.json"
     path.write_text(json.dumps(ticks(97, 3)))
     out = tmp_path / "figures.json"
-    with pytest.raises(SystemExit) as end:
-        cli.main(["negvqa", "check", str(path), "--out", str(out)])
-    assert end.value.code == 0
+    assert commands.exit_code("negvqa", "check", path, "--out", out) == 0
     said = capsys.readouterr().out
     assert "97 of 100 checked conversions are right: 97.0 % (95 % interval 91.5 to 99.4" in said
     assert "3 wrong: the negated question is unnatural" in said
@@ -68,13 +66,10 @@ def test_two_people_are_compared_and_two_sheets_are_not(
     first.write_text(json.dumps(one))
     second.write_text(json.dumps(two))
     other.write_text(json.dumps(ticks(5, 5, sheet_name="other")))
-    with pytest.raises(SystemExit):
-        cli.main(["negvqa", "check", str(first), str(second)])
+    commands.exit_code("negvqa", "check", first, second)
     # Agreement 60 of 100, by chance 0.8^2 + 0.2^2 = 0.68: kappa = (0.6 - 0.68) / 0.32.
     assert "agree on 60; Cohen's kappa -0.25" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as end:
-        cli.main(["negvqa", "check", str(first), str(other)])
-    assert end.value.code == 2
+    assert commands.exit_code("negvqa", "check", first, other) == 2
     assert "different sheets" in capsys.readouterr().err
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nein import cli
 from nein.engine.images import write_png
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
+from tests.helpers.commands import ROOT, Outcome, in_a_process, outcome
+
+__all__ = ["ROOT", "Outcome"]
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_records(sources: int, per_source: int) -> list[dict[str, str]]:
@@ -62,38 +61,13 @@ def make_data(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Exit code and what the command printed."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
 def evaluate(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs `nein eval ARGS` inside this process."""
-
-    def run(*args: object) -> Outcome:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["eval", *map(str, args)])
-        printed = capsys.readouterr()
-        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
-
-    return run
+    return functools.partial(outcome, capsys, "eval")
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `python -m nein ARGS` (or another script) in a process of its own, on one thread."""
-
-    def run(*args: object, script: tuple[object, ...] = ("-m", "nein")) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        line = [sys.executable, *(str(part) for part in (*script, *args))]
-        return subprocess.run(
-            line, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path
-        )
-
-    return run
+    return functools.partial(in_a_process, cwd=tmp_path)

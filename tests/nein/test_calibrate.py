@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.judges.scripted import ScriptedJudge
-from metrics.judges.weakened import Weakened
-from nein import cli
 from nein.benchmarks.nein.reporting import collect, judge_tables
 from nein.benchmarks.nein.reporting.command import main_report
 from nein.engine import atomic
@@ -24,7 +21,9 @@ from nein.engine.images import decode, write_png
 from nein.judges import calibrate, known_presence
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
+from tests.helpers import commands
 from tests.nein.conftest import Outcome
+from tests.rehearsal import ScriptedJudge, Weakened
 
 SOURCES = 36
 
@@ -124,15 +123,14 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     share = gone / len(samples)
     weak = Weakened(perfect(known), miss=0.25, invent=0.1)
     judges = {"vqa": weak}
-    monkeypatch.setattr("nein.benchmarks.nein.models.load_judges", lambda *arguments: judges)
+    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *arguments: judges)
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa",
                     "--out", out,
-                    "--device", "cpu", "--models.vqa", "scripted:unused")  # fmt: skip
+                    "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
     assert done.code == 0, done.stderr
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["calibrate", str(out), "--judges", "vqa", "--sets", "instances", "--device", "cpu"])
-    assert ended.value.code == 0
+    given = ("--judges", "vqa", "--sets", "instances", "--device", "cpu")
+    assert commands.exit_code("calibrate", out, *given) == 0
     [calibration] = judge_tables.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
@@ -182,7 +180,16 @@ def scored_run(world: Path, out: Path, evaluate: Callable[..., Outcome]) -> None
         "--control",
         "none",
     ]
-    line += ["--device", "cpu", "--models.vqa", "scripted:No", "--models.ovd", "scripted:0.5", "--limit", "4"]
+    line += [
+        "--device",
+        "cpu",
+        "--models.vqa",
+        "tests.rehearsal:no",
+        "--models.ovd",
+        "tests.rehearsal:score_05",
+        "--limit",
+        "4",
+    ]
     assert evaluate(*line, "--out", out).code == 0
 
 
@@ -191,9 +198,7 @@ def test_calibration_goes_on_where_it_was_killed(
 ) -> None:
     scored_run(world, tmp_path / "out", evaluate)
     line = [str(tmp_path / "out"), "--limit", "12", "--batch-size", "4", "--device", "cpu"]
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["calibrate", *line, "--out", str(tmp_path / "whole")])
-    assert ended.value.code == 0
+    assert commands.exit_code("calibrate", *line, "--out", tmp_path / "whole") == 0
     put_all, seen = AnswerCache.put_all, 0
 
     def killed(self: AnswerCache, values: Any) -> None:
@@ -205,13 +210,10 @@ def test_calibration_goes_on_where_it_was_killed(
 
     with monkeypatch.context() as patch:
         patch.setattr(AnswerCache, "put_all", killed)
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
-        assert ended.value.code == 130
+        assert commands.exit_code("calibrate", *line, "--out", tmp_path / "cut") == 130
     asked: list[str] = []
     monkeypatch.setattr(AnswerCache, "put_all", lambda self, values: asked.extend(key for _, key in values))
-    with pytest.raises(SystemExit):
-        cli.main(["calibrate", *line, "--out", str(tmp_path / "cut")])
+    commands.exit_code("calibrate", *line, "--out", tmp_path / "cut")
     whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*.json*")}
     assert len(whole) == 4
     assert {p.name: p.read_bytes() for p in (tmp_path / "cut").glob("*.json*")} == whole
@@ -224,8 +226,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
 ) -> None:
     out = tmp_path / "out"
     scored_run(world, out, evaluate)
-    with pytest.raises(SystemExit):
-        cli.main(["calibrate", str(out), "--limit", "12", "--device", "cpu", "--judges", "vqa"])
+    commands.exit_code("calibrate", out, "--limit", "12", "--device", "cpu", "--judges", "vqa")
     [run] = collect.load([out])[0]
     [found] = judge_tables.load([out / "calibration"], explicit=True)
     by_metric = {line["metric"]: line for line in judge_tables.corrected_table([run], [found]).data}
@@ -252,42 +253,17 @@ def test_mistakes_are_one_sentence(
     arguments: list[str], expected: str,
 ) -> None:  # fmt: skip
     scored_run(world, tmp_path / "out", evaluate)
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(
-            [
-                "calibrate",
-                *[
-                    str(tmp_path / "out"),
-                    "--device",
-                    "cpu",
-                    *(a.replace("FOLDER", str(world)) for a in arguments),
-                ],
-            ]
-        )
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert expected in error
-    assert "Traceback" not in error
+    given = [argument.replace("FOLDER", str(world)) for argument in arguments]
+    done = commands.outcome(capsys, "calibrate", tmp_path / "out", "--device", "cpu", *given)
+    assert done.code == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
     scored_run(world, tmp_path / "out", evaluate)
-    with pytest.raises(SystemExit):
-        cli.main(
-            [
-                "calibrate",
-                str(tmp_path / "out"),
-                "--limit",
-                "6",
-                "--device",
-                "cpu",
-                "--judges",
-                "ovd",
-                "--judge",
-                "ovd=scripted:0.05",
-            ]
-        )
+    given = ("--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=tests.rehearsal:score_005")
+    commands.exit_code("calibrate", tmp_path / "out", *given)
     [file] = (tmp_path / "out" / "calibration").glob("ovd-*.json")
     about = atomic.read_json(file)
     assert about["threshold"] == 0.1

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from nein import cli
+from tests.helpers import commands
 
 
 def data(*argv: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["data", *map(str, argv)])
-    return int(caught.value.code or 0)
+    return commands.exit_code("data", *argv)
 
 
 def test_nein_data_draws_the_miniature_world_and_finds_it_in_order(

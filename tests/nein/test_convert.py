@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -10,19 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nein import cli
+from tests.helpers.commands import Outcome, outcome
 
 
 @pytest.fixture
-def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def run(*argv: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["convert", *map(str, argv)])
-        printed = capsys.readouterr()
-        return int(caught.value.code or 0), printed.out, printed.err
-
-    return run
+def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    return functools.partial(outcome, capsys, "convert")
 
 
 def test_help_is_immediate_and_names_the_options() -> None:

@@ -10,22 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from nein import cli
 from nein.benchmarks.nein.reporting import page as pages
 from nein.benchmarks.nein.reporting import sample_browser, tables
 from nein.benchmarks.nein.reporting.command import main_report as report
 from nein.benchmarks.nein.reporting.costs import peak_of
 from nein.benchmarks.nein.reporting.sections import Table
 from nein.engine.errors import UserError
+from tests.helpers.commands import outcome
 from tests.reporting import made
 from tests.reporting.conftest import MARKUP
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([str(word) for word in words])
-    done = capsys.readouterr()
-    return int(ended.value.code or 0), done.out, done.err
 
 
 def test_the_page_is_one_file_with_a_policy_and_without_any_address(page: Path) -> None:
@@ -141,12 +134,12 @@ def test_known_devices_are_found_by_the_longest_name() -> None:
 
 
 def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = said(capsys, "compare", out, "--metrics", "l1,removal_vqa", "--format", "csv")
+    code, text, _ = outcome(capsys, "compare", out, "--metrics", "l1,removal_vqa", "--format", "csv")
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["metric"] for row in rows] == ["l1", "removal_vqa"]
     assert all(float(row["p_holm"]) >= float(row["p"]) for row in rows)
-    code, text, _ = said(capsys, "compare", out, "--track", "all", "--metrics", "l1")
+    code, text, _ = outcome(capsys, "compare", out, "--track", "all", "--metrics", "l1")
     assert code == 0
     assert text.count("| L1 ↓") == 3  # three pairs of three runs
     assert "## Coverage" in text
@@ -164,7 +157,7 @@ def test_mistakes_are_one_sentence(out: Path, tmp_path: Path, capsys: pytest.Cap
         ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),
     ]
     for command, arguments, expected in cases:
-        code, _, error = said(capsys, command, *arguments)
+        code, _, error = outcome(capsys, command, *arguments)
         assert code == 2, arguments
         assert expected in error
         assert error.startswith("error: ")

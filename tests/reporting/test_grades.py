@@ -20,8 +20,8 @@ def grade(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `nein negvqa --model judge` writes for a judge that always says B."""
     root = tmp_path_factory.mktemp("grade")
     questions = write_questions(root)
-    assert run("--model", "judge", "--judge", "scripted:B", "--judge-asking", "letters", "--data", questions,
-               "--out", root / "out", "--formats", "csv") == 0  # fmt: skip
+    assert run("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters",
+               "--data", questions, "--out", root / "out", "--formats", "csv") == 0  # fmt: skip
     return root / "out" / "judge-letters"
 
 
@@ -52,7 +52,7 @@ def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade: Path, tmp_
 def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path: Path) -> None:
     questions = write_questions(tmp_path / "data-of-grade")
     for asking in ("options", "letters"):
-        how = ("--judge", "scripted:No", "--judge-asking", asking, "--scoring", "generated")
+        how = ("--judge", "tests.rehearsal:no", "--judge-asking", asking, "--scoring", "generated")
         where = ("--data", questions, "--out", tmp_path / "g", "--formats", "csv")
         assert run("--model", "judge", *how, *where) == 0
     out = tmp_path / "report.html"

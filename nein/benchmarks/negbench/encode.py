@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from metrics.base import MODEL_ERRORS
-from metrics.base import reason as why
+from metrics.base import isolated
 from metrics.dual.base import pool
 from nein.datasets.negbench.records import Media
 from nein.engine import images, journal
@@ -164,7 +163,7 @@ class Encoder:
     def _encode_frames(self, shown: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray | str]:
         """(F, D) per picture or video, or why there is none."""
         flat = [frame for frames in shown for frame in frames]
-        found = _isolated(self.model.encode, flat)
+        found = _features(self.model.encode, flat)
         parts, start = [], 0
         for frames in shown:
             own = found[start : start + len(frames)]
@@ -214,7 +213,7 @@ class Encoder:
 
     def _text_block(self, names: Sequence[str], cache: FeatureCache) -> None:
         cache.open(scope_of(names))
-        for name, feature in zip(names, _isolated(self.model.encode_text, names), strict=True):
+        for name, feature in zip(names, _features(self.model.encode_text, names), strict=True):
             if isinstance(feature, str):  # not kept: the next command tries again
                 log.warning("a sentence cannot be encoded (%s): %.80s", feature, name)
                 continue
@@ -293,22 +292,9 @@ def _first_reason(parts: Sequence[np.ndarray | str]) -> str | None:
     return next((part for part in parts if isinstance(part, str)), None)
 
 
-def _isolated(encode: Callable[[Sequence[Any]], np.ndarray], items: Sequence[Any]) -> list[np.ndarray | str]:
-    """A feature per item; where the batch raises, one item at a time, with the reason in a feature's place.
-
-    Running out of memory is about the batch, not about an item: it ends the command, with advice.
-    """
-    if not items:
-        return []
-    try:
-        found = encode(list(items))
-    except MODEL_ERRORS as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            raise
-        if len(items) == 1:
-            return [why(error)]
-        log.warning(
-            "encoding %d items together failed (%s); encoding them one by one", len(items), why(error)
-        )
-        return [part for item in items for part in _isolated(encode, [item])]
-    return [row if np.isfinite(row).all() else "the model's feature is not finite" for row in found]
+def _features(encode: Callable[[Sequence[Any]], np.ndarray], items: Sequence[Any]) -> list[np.ndarray | str]:
+    """A feature per item; a sentence in place of one that cannot be had or is not finite."""
+    return [
+        row if isinstance(row, str) or np.isfinite(row).all() else "the model's feature is not finite"
+        for row in isolated(encode, items)
+    ]

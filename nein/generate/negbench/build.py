@@ -3,7 +3,7 @@
 OUT/build.json            manifest: configuration, models, environment, counts
 OUT/list/                 the images, cut into shards once
 OUT/work/journal/*.jsonl  append-only: one line per shard, stage and worker; OUT/work/claims: who is at work
-OUT/work/answers/         every answer of the language model
+OUT/work/answers.sqlite   every answer of the language model
 OUT/dataset/              CSV files in the official layout, a card, and pictures that were drawn or made
 OUT/unusable.jsonl        images that yield nothing, with the reason
 """
@@ -192,9 +192,10 @@ def _load(config: BuildConfig, folder: NegBuildDir, device: str, kind: str) -> A
 
 
 def _client(config: BuildConfig, folder: NegBuildDir, device: str) -> Any:
+    from nein.engine.answers import AnswerCache
     from nein.models import llm
 
-    client = llm.load(config.llm, cache=folder.work / "answers", device=device)
+    client = llm.load(config.llm, cache=AnswerCache(folder.work / "answers.sqlite"), device=device)
     folder.note_model("llm", finish.digest_of(client.describe()), client.describe())
     return client
 

@@ -28,7 +28,7 @@ from nein.generate.nein.folder import COMPLETE, INCOMPLETE, BuildDir
 @dataclass(frozen=True)
 class ConversionDir(BuildDir):
     """OUT/build.json           manifest: configuration, negator, counts, status
-    OUT/answers/                append-only: what the language model said
+    OUT/answers.sqlite          what the language model said
     OUT/images/                 the pictures, as they were
     OUT/records.jsonl           one line per question of the source: its negation, or why there is none
     OUT/questions.jsonl         NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
@@ -107,11 +107,13 @@ def _negate(
         made = negators.by_rules(usable)
     else:
         from nein.engine import world
+        from nein.engine.answers import AnswerCache
         from nein.models import llm
 
         remote = str(config.llm.model).startswith("openai:")
         device = "cpu" if remote else world.from_environment().device(config.device)
-        with llm.load(config.llm, cache=folder.path / "answers", device=device) as client:
+        with AnswerCache(folder.path / "answers.sqlite") as cache:
+            client = llm.load(config.llm, cache=cache, device=device)
             made = negators.by_model(usable, [wrong[item.id] for item in usable], client)
     rest = iter(made)
     return [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]

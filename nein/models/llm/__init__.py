@@ -1,7 +1,7 @@
 """Asking a language model for facts in a fixed form, a thousand times, without losing or inventing one.
 
     options = llm.LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B")
-    client = llm.load(options, cache=OUT / "answers")
+    client = llm.load(options, cache=AnswerCache(OUT / "answers.sqlite"))
     for outcome in client.complete([llm.Request("...", seed=7)], Verdict):
         outcome.value      # a Verdict (a pydantic model), or None
         outcome.failure    # "" or one of llm.FAILURES, explained in outcome.reason

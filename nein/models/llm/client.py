@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import queue
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
-from metrics.sender import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD
+from metrics.base import RecordStore
+from metrics.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
 from nein.engine.errors import UserError
 from nein.engine.seeds import sample_seed
-from nein.models.llm.cache import Answers
 from nein.models.llm.parsing import (
     CUT_OFF,
     NONSENSE,
@@ -26,6 +22,7 @@ from nein.models.llm.parsing import (
     instructions,
     parse,
 )
+from nein.models.questions import Questions
 
 MODEL_FAILED = "model failed"
 #: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.
@@ -65,35 +62,29 @@ class Outcome(Generic[Schema]):
 
 
 class Backend(Protocol):
-    """A model. `answer` raises `BackendError` (a kind of FAILURES) where there is no answer.
+    """A model. `answer` raises `NoAnswer` (of a kind in FAILURES) where there is no answer.
 
-    identity     What decides an answer besides prompt, temperature and seed; part of every cache key.
-    concurrency  Calls of `answer` that may run at once, in threads.
+    identity    What decides an answer besides prompt, temperature and seed; part of every cache key.
+    concurrent  Calls of `answer` that may run at once, in threads; 0: one, in the thread that asks.
     """
 
     @property
     def identity(self) -> Mapping[str, Any]: ...
 
     @property
-    def concurrency(self) -> int: ...
+    def concurrent(self) -> int: ...
 
     def answer(
         self, prompt: str, *, schema: type[Any], temperature: float, max_tokens: int, seed: int
     ) -> Answer: ...
 
 
-class BackendError(RuntimeError):
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 class Client:
     """Asks a backend and remembers its answers.
 
-    cache        Folder of the answers, or None. An answer is on disk before `complete` goes on; the same
-                 command after a kill asks only what has none. Failures to answer (a timeout, a refusal) are
-                 not kept and are asked again; unusable answers are kept, being the model's answers.
+    cache        Where answers are kept (`nein.engine.answers.AnswerCache`), or None. The same command after a
+                 kill asks only what has none. Failures to answer (a timeout, a refusal) are not kept and are
+                 asked again; unusable answers are kept, being the model's answers.
     temperature  0 for the likeliest answer; above, the seed of the request decides.
     max_tokens   Length of an answer.
     attempts     How often a request is asked, with further seeds, until an answer can be used. More than one
@@ -106,7 +97,7 @@ class Client:
         self,
         backend: Backend,
         *,
-        cache: Path | None = None,
+        cache: RecordStore | None = None,
         temperature: float = 0.0,
         max_tokens: int = 512,
         attempts: int = 1,
@@ -124,9 +115,9 @@ class Client:
         self.backend = backend
         self.temperature, self.max_tokens, self.attempts = temperature, max_tokens, attempts
         self.counts: Counter[str] = Counter()
-        self._answers = Answers(cache) if cache is not None else None
-        self._room = threading.BoundedSemaphore(max(1, backend.concurrency))
-        self._silent = 0  # requests without an answer since the last one with, over all calls
+        facts = {**backend.identity, "temperature": temperature, "max_tokens": max_tokens}
+        space = json.dumps(facts, sort_keys=True)
+        self._questions = Questions(cache, space, at_once=backend.concurrent, limit=HOPELESS)
         self._mutex = threading.Lock()
 
     def complete(
@@ -138,26 +129,23 @@ class Client:
 
         Raises UserError when so many requests in a row, over all calls, get no answer at all (HOPELESS) that
         the rest would not either; answers so far are kept. Threads may call it side by side: the backend sees
-        `concurrency` questions at a time all the same.
+        `concurrent` questions at a time all the same.
         """
         unique = list(dict.fromkeys(requests))
-        found: dict[Request, Outcome[Schema]] = {}
+        outcomes: dict[Request, Outcome[Schema]] = {}
         with _bar(len(unique), progress) as bar:
-            for request, outcome in self._each(unique, schema):
-                found[request] = outcome
+            for request, outcome in self._questions.each(lambda one: self._one(one, schema), unique):
+                outcomes[request] = outcome
                 bar.update()
-                with self._mutex:
-                    self._silent = silent = self._silent + 1 if outcome.failure in SILENT else 0
-                    self._silent %= HOPELESS
-                if silent >= HOPELESS:
-                    raise UserError(
-                        f"The language model gave no answer to {silent} requests in a row "
-                        f"({outcome.failure}: {outcome.reason}); mend that and run the same command again, "
-                        "answers so far are kept."
-                    )
         with self._mutex:
-            self.counts.update(found[request].failure or "ok" for request in requests)
-        return [found[request] for request in requests]
+            self.counts.update(outcomes[request].failure or "ok" for request in requests)
+        return [outcomes[request] for request in requests]
+
+    def stop(self) -> None:
+        """Ends all calls, for the program ends; no request is sent again."""
+        self._questions.stop()
+        if self.backend.concurrent:
+            self.backend.stop()  # type: ignore[attr-defined]  # those that wait for a server have it
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an outcome but the requests, JSON-serialisable."""
@@ -168,63 +156,13 @@ class Client:
             "attempts": self.attempts,
         }
 
-    def close(self) -> None:
-        if self._answers is not None:
-            self._answers.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _each(
-        self, requests: Sequence[Request], schema: type[Schema]
-    ) -> Iterator[tuple[Request, Outcome[Schema]]]:
-        """(request, outcome) as they come."""
-        if self.backend.concurrency == 1:
-            for request in requests:
-                yield request, self._one(request, schema)
-            return
-        # Daemon threads, not a pool: whoever interrupts the program need not wait for open requests.
-        waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[Request, Outcome[Schema] | BaseException]] = queue.SimpleQueue()
-        stop = threading.Event()
-        for request in requests:
-            waiting.put(request)
-
-        def work() -> None:
-            while not stop.is_set():
-                try:
-                    request = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    done.put((request, self._one(request, schema)))
-                except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                    done.put((request, error))
-                    return
-
-        for _ in range(min(self.backend.concurrency, len(requests))):
-            threading.Thread(target=work, daemon=True, name="llm").start()
-        try:
-            for _ in requests:
-                request, outcome = done.get()
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                yield request, outcome
-        finally:
-            stop.set()
-
     def _one(self, request: Request, schema: type[Schema]) -> Outcome[Schema]:
         outcome: Outcome[Schema] = Outcome(None, NONSENSE, "not asked")
         for attempt in range(self.attempts):
             seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
             try:
                 answer = self._ask(f"{request.prompt}\n\n{instructions(schema)}", schema, seed)
-            except BackendError as error:
+            except NoAnswer as error:
                 return Outcome(None, error.kind, str(error))
             try:
                 return Outcome(parse(answer.text, schema, finished=answer.finished), text=answer.text)
@@ -233,20 +171,17 @@ class Client:
         return outcome
 
     def _ask(self, prompt: str, schema: type[Schema], seed: int) -> Answer:
-        facts = {**self.backend.identity, "temperature": self.temperature, "max_tokens": self.max_tokens}
-        key = hashlib.sha256(json.dumps([facts, prompt, seed], sort_keys=True).encode()).hexdigest()
-        kept = self._answers.get(key) if self._answers is not None else None
-        if kept is not None:
-            return Answer(kept["text"], kept["finished"])
-        with self._room:
-            answer = self.backend.answer(
-                prompt, schema=schema, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
-            )
-        # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
-        answer = replace(answer, text=answer.text.encode("utf-8", "replace").decode())
-        if self._answers is not None:
-            self._answers.put(key, {"text": answer.text, "finished": answer.finished})
-        return answer
+        def ask() -> dict[str, Any]:
+            try:
+                answer = self.backend.answer(
+                    prompt, schema=schema, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
+                )
+            except NoAnswer as error:
+                error.silent = error.kind in SILENT  # prompts are alike: what refuses one refuses all
+                raise
+            return {"text": answer.text, "finished": answer.finished}
+
+        return Answer(**self._questions.answer(json.dumps([prompt, seed]), ask))
 
 
 def summary(counts: Mapping[str, int]) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metrics.base import MetricError
+from metrics.base import MetricError, RecordStore
 from nein.engine.errors import UserError
 from nein.models.llm.client import Backend, Client
 from nein.models.llm.options import LlmOptions
 
 
-def load(options: LlmOptions, *, cache: Path | None, device: str = "cpu") -> Client:
-    """The client of `options`; its answers are kept in the folder `cache`.
+def load(options: LlmOptions, *, cache: RecordStore | None, device: str = "cpu") -> Client:
+    """The client of `options`; its answers are kept in `cache`.
 
     An endpoint is looked at (address, key, model), a local model is loaded. Raises UserError or MetricError.
     """
@@ -29,7 +29,7 @@ def backend(options: LlmOptions, *, device: str = "cpu") -> Backend:
     check(options.model)
     reference = str(options.model)
     if reference.startswith("openai:"):
-        from metrics.sender import key, split_endpoint
+        from metrics.endpoint import key, split_endpoint
         from nein.models.llm.remote import EndpointModel
 
         url, model = split_endpoint(reference)
@@ -41,7 +41,7 @@ def backend(options: LlmOptions, *, device: str = "cpu") -> Backend:
             timeout=float(options.timeout),
             retries=int(options.retries),
         )
-        remote.sender.check(model)
+        remote.endpoint.check()
         return remote
     from metrics.loading import split_reference
     from nein.models.llm import local
@@ -58,7 +58,7 @@ def check(reference: str | None) -> None:
             "folder of an instruction-tuned model."
         )
     if reference.startswith("openai:"):
-        from metrics.sender import split_endpoint
+        from metrics.endpoint import split_endpoint
 
         split_endpoint(reference)
         return

@@ -10,14 +10,15 @@ import torch
 from pydantic import BaseModel
 
 from metrics.base import MODEL_ERRORS, MetricError, choose, reason
+from metrics.endpoint import NoAnswer
 from metrics.loading import DTYPES, exact, from_pretrained, library, load_model
-from nein.models.llm.client import MODEL_FAILED, Answer, BackendError
+from nein.models.llm.client import MODEL_FAILED, Answer
 
 
 class LocalModel:
     """One question at a time, so that no padding can change an answer; drawn with the request's own seed."""
 
-    concurrency = 1
+    concurrent = 0
 
     def __init__(self, model: Any, tokenizer: Any, weights: str) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -40,7 +41,7 @@ class LocalModel:
             try:
                 return self._generate(prompt, temperature, max_tokens, seed)
             except MODEL_ERRORS as error:
-                raise BackendError(MODEL_FAILED, reason(error)) from None
+                raise NoAnswer(reason(error), MODEL_FAILED) from None
 
     def _generate(self, prompt: str, temperature: float, max_tokens: int, seed: int) -> Answer:
         inputs = self.tokenizer.apply_chat_template(

@@ -6,16 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.metrics import tiny
 from train import finetune_clip
 from train.contrast.options import parse
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

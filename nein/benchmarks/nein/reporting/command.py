@@ -113,15 +113,15 @@ def main_report(argv: Sequence[str]) -> int:
 def main_compare(argv: Sequence[str]) -> int:
     """Runs `nein compare argv`: every pair of the runs named, tested and corrected for their number."""
     options = _compare_parser().parse_args(list(argv))
-    from metrics import INFO
+    from metrics import METRICS
     from nein.benchmarks.nein.reporting import collect, comparisons, sections, tables
 
     wanted = None
     if options.metrics:
         wanted = [name.strip() for name in options.metrics.split(",") if name.strip()]
         for name in wanted:
-            if name not in INFO:
-                raise unknown("metric", name, INFO)
+            if name not in METRICS:
+                raise unknown("metric", name, METRICS)
     loaded, unfinished = collect.load(options.runs)
     loaded = [run for run in loaded if run.track == options.track] if options.track != "all" else loaded
     if len(loaded) < 2:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from metrics import INFO
+from metrics import METRICS
 from nein.benchmarks.nein import results_table
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.benchmarks.nein.reporting.sections import REMOVALS, Table, percent, record, span
@@ -119,7 +119,13 @@ def corrected_table(loaded: Sequence[Run], known: Sequence[Calibration]) -> Tabl
             else:
                 result = correct(judged, metric, fitting[0], run.manifest["config"]["protocol"])
             rows.append(
-                [run.label, results_table.heading(INFO[metric]), span(judged), span(result), result.refused]
+                [
+                    run.label,
+                    results_table.heading(METRICS[metric]),
+                    span(judged),
+                    span(result),
+                    result.refused,
+                ]
             )
             data.append({**record(result, editor=run.name, track=run.track, metric=metric),
                          "judged": judged.value, "refused": result.refused})  # fmt: skip
@@ -194,7 +200,7 @@ def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mappi
             if judged is None or found is None:
                 continue
             rows.append(
-                [run.label, results_table.heading(INFO[metric]), span(judged), span(found), str(found.n)]
+                [run.label, results_table.heading(METRICS[metric]), span(judged), span(found), str(found.n)]
             )
             data.append(record(found, editor=run.name, track=run.track, metric=metric))
     note = (

@@ -1,0 +1,326 @@
+"""A model behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
+
+One reference names it everywhere: `openai:URL#MODEL`, for example
+`openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`. The key is read from the environment variable
+OPENAI_API_KEY and goes nowhere but into the request.
+"""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import io
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+
+from metrics.base import MetricError, choose
+
+#: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
+#: server kept failing; it refused the request; it withheld the answer; the reply was no chat completion.
+TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
+REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "no chat completion"
+#: Statuses that are sent again (as the package openai does, with 500 and above).
+RETRIED = (408, 409, 429)
+#: Statuses that are about the endpoint (its key, its address), not about one question.
+UNUSABLE = (401, 402, 403, 404, 405)
+#: Statuses of a server that does not know a part of the request.
+UNKNOWN_PART = (400, 422)
+#: The 20 likeliest first tokens, where a server gives log-probabilities.
+LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 20}
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class NoAnswer(RuntimeError):
+    """A question that stayed without an answer, in spite of retries.
+
+    kind    One of the words above, for counting.
+    silent  Whether other questions can be expected to fare alike: nobody answers, or everybody is refused.
+    status  Of the HTTP reply; 0 where there was none.
+    """
+
+    def __init__(self, message: str, kind: str = PROTOCOL, *, silent: bool = True, status: int = 0) -> None:
+        super().__init__(message)
+        self.kind, self.silent, self.status = kind, silent, status
+
+
+@dataclass(frozen=True)
+class Said:
+    """One reply.
+
+    text      As it came; "" for none.
+    finished  The model ended it itself, not the limit of tokens.
+    first     (token, log-probability) of the likeliest first tokens; empty where the server gives none.
+    tokens    How many were generated, where the server says so.
+    """
+
+    text: str
+    finished: bool
+    first: tuple[tuple[str, float], ...]
+    tokens: int | None
+
+
+class Endpoint:
+    """Chat completions of one model; threads may share one.
+
+    concurrency  Requests in flight at a time; who comes then waits.
+    timeout      Seconds to wait for one answer.
+    retries      How often the package openai sends a request again after a timeout, a broken connection, "too
+                 many requests" or a server error: after 0.5, 1, 2, ... 8 seconds, a little at random, or as
+                 long as the server's Retry-After says.
+
+    Raises MetricError for values out of range.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        key: str | None = None,
+        concurrency: int = 8,
+        timeout: float = 60.0,
+        retries: int = 5,
+    ) -> None:
+        if concurrency < 1 or timeout <= 0 or retries < 0:
+            raise MetricError(
+                f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 "
+                f"and at least 0."
+            )
+        import openai
+
+        self.model = model
+        self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
+        self._url = url
+        self._client = openai.OpenAI(
+            base_url=url, api_key=key or "none", timeout=timeout, max_retries=retries
+        )
+        self._seats = threading.BoundedSemaphore(concurrency)
+        self._unknown: set[str] = set()  # parts of a request that the server does not take
+        self._stopped = threading.Event()
+
+    @property
+    def address(self) -> str:
+        """The endpoint without user, password and query."""
+        parts = urlsplit(self._url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+    def check(self) -> None:
+        """Raises MetricError when nobody answers, the key is refused, or the model is not served.
+
+        An endpoint without a list of models is taken at its word.
+        """
+        import openai
+
+        try:
+            reply = self._client.with_options(max_retries=0).models.with_raw_response.list()
+            served = [str(item["id"]) for item in json.loads(reply.http_response.content)["data"]]
+        except openai.APIConnectionError as error:
+            raise MetricError(f"Nobody answers at '{self.address}' ({_cause(error)}).") from None
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            raise MetricError(
+                f"'{self.address}' refuses the key (HTTP {error.status_code}); set OPENAI_API_KEY."
+            ) from None
+        except (openai.APIStatusError, ValueError, KeyError, TypeError):
+            return
+        if served:
+            choose(f"model of '{self.address}'", self.model, served)
+
+    def stop(self) -> None:
+        """From now on no request is sent, not even again, and no call of `each` waits: the program ends."""
+        self._stopped.set()
+        self._client.close()
+
+    def chat(
+        self,
+        content: str | Sequence[Mapping[str, Any]],
+        optional: Sequence[Mapping[str, Any]] = (),
+        **body: Any,
+    ) -> Said:
+        """What the model says to `content`, words or a list of `words` and `picture`.
+
+        optional  Parts of the request that not every server takes. A request that is refused is sent without
+                  the first of them, then without the first two, and so on; what an answer was given without
+                  is not sent again.
+        body      The rest of the request: max_tokens, temperature, ...
+
+        Raises NoAnswer.
+        """
+        body = {"model": self.model, "messages": [{"role": "user", "content": content}], **body}
+        parts = [part for part in optional if not self._unknown.intersection(part)]
+        with self._seats:
+            for dropped in range(len(parts) + 1):
+                more = {key: value for part in parts[dropped:] for key, value in part.items()}
+                try:
+                    said = _read(self._send({**body, **more}))
+                except NoAnswer as error:
+                    if error.status in UNKNOWN_PART and dropped < len(parts):
+                        continue
+                    raise
+                self._unknown.update(key for part in parts[:dropped] for key in part)
+                return said
+        raise AssertionError("the last request is answered, or raises")
+
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        """As `side_by_side`, until `stop`: then it raises CancelledError."""
+        return side_by_side(work, items, self.concurrency, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise concurrent.futures.CancelledError("the endpoint was stopped")
+
+    def _send(self, body: dict[str, Any]) -> Any:
+        import openai
+
+        attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
+        try:
+            reply = self._client.chat.completions.with_raw_response.create(**body)
+            return json.loads(reply.http_response.content)
+        except ValueError:
+            raise NoAnswer("the reply is not JSON; this is not a chat-completions endpoint") from None
+        except openai.APITimeoutError:
+            raise NoAnswer(f"{attempts}: no answer within {self.timeout:g} s", TIMEOUT) from None
+        except openai.APIConnectionError as error:
+            raise NoAnswer(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
+        except openai.APIStatusError as error:
+            status = error.status_code
+            if status in RETRIED or status >= 500:
+                raise NoAnswer(f"{attempts}: HTTP {status}", SERVER, status=status) from None
+            raise NoAnswer(
+                f"the endpoint refused the question: HTTP {status} {_excerpt(error.response.text)}",
+                REFUSED,
+                silent=status in UNUSABLE,
+                status=status,
+            ) from None
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], at_once: int, go_on: Callable[[], None]
+) -> Iterator[tuple[Item, Result]]:
+    """(item, work(item)) as they come, `at_once` at a time.
+
+    The first exception is raised here, and nothing more is begun; `go_on` is called several times a second
+    and may raise, too. The threads are daemons: whoever interrupts the program waits for none of them.
+    """
+    waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Item, Result | _Raised]] = queue.SimpleQueue()
+    left = threading.Event()
+    for item in items:
+        waiting.put(item)
+
+    def run() -> None:
+        while not left.is_set():
+            try:
+                item = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((item, work(item)))
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                done.put((item, _Raised(error)))
+                return
+
+    for _ in range(min(at_once, len(items))):
+        threading.Thread(target=run, daemon=True, name="question").start()
+    try:
+        open_ = len(items)
+        while open_:
+            try:
+                item, result = done.get(timeout=0.2)
+            except queue.Empty:
+                go_on()
+                continue
+            if isinstance(result, _Raised):
+                raise result.error
+            yield item, result
+            open_ -= 1
+    finally:
+        left.set()
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: BaseException
+
+
+def words(text: str) -> dict[str, Any]:
+    """A text among several parts of a question."""
+    return {"type": "text", "text": text}
+
+
+def picture(image: np.ndarray) -> dict[str, Any]:
+    """A picture, (H, W, 3) uint8, as a lossless PNG."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, format="PNG", compress_level=1)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def split_endpoint(reference: str) -> tuple[str, str]:
+    """(URL, model) of `openai:URL#MODEL`. Raises MetricError for anything else."""
+    url, _, model = reference.removeprefix("openai:").partition("#")
+    if not reference.startswith("openai:") or not _is_address(url) or not model:
+        raise MetricError(
+            f"'{reference}' is not an endpoint; expected openai:URL#MODEL, for example "
+            "openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
+        )
+    return url, model
+
+
+def key() -> str | None:
+    """The key of the environment variable OPENAI_API_KEY."""
+    return os.environ.get("OPENAI_API_KEY")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+
+
+def _read(reply: Any) -> Said:
+    """The first choice of a reply. Raises NoAnswer where it is no chat completion, or was withheld."""
+    try:
+        choice = reply["choices"][0]
+        message = choice["message"]
+        text = message.get("content") or ""
+        entries = (choice.get("logprobs") or {}).get("content") or [{}]
+        first = [(str(t["token"]), float(t["logprob"])) for t in entries[0].get("top_logprobs") or ()]
+        tokens = (reply.get("usage") or {}).get("completion_tokens")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+        raise NoAnswer("the reply has no choices; this is not a chat-completions endpoint") from None
+    if choice.get("finish_reason") == "content_filter":
+        raise NoAnswer("the endpoint's content filter withheld the answer", WITHHELD, silent=False)
+    if not text and message.get("refusal"):
+        raise NoAnswer("the model refused to answer", WITHHELD, silent=False)
+    if not isinstance(text, str):
+        raise NoAnswer("the answer is not a text")
+    # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
+    text = text.encode("utf-8", "replace").decode()
+    return Said(
+        text,
+        choice.get("finish_reason") != "length",
+        tuple(first),
+        tokens if isinstance(tokens, int) else None,
+    )
+
+
+def _cause(error: BaseException) -> str:
+    return type(error.__cause__ or error).__name__
+
+
+def _excerpt(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
