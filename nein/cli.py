@@ -55,7 +55,7 @@ COMMANDS: dict[str, Command] = {
     "stats": Command("count the negative sentences of a caption set", "nein.generate.nein.stats:main"),
     "negbench eval": Command(
         "retrieval and multiple choice, with negated captions",
-        "nein.benchmarks.negbench.run:evaluate",
+        "nein.benchmarks.negbench.run:NEGBENCH",
         "nein.benchmarks.negbench.config:parse",
     ),
     "negbench analyse": Command(

@@ -141,7 +141,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
 def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
     line = [str(data) if word == "DATA" else word for word in line]
     with pytest.raises(UserError) as caught:
-        run.evaluate(config.parse([*line, "--out", str(tmp_path / "out")])[0], World())
+        run.NEGBENCH(config.parse([*line, "--out", str(tmp_path / "out")])[0], World())
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
