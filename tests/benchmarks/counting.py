@@ -1,12 +1,8 @@
-"""A benchmark in one module: does a model understand "There are no two cats."?
-
-A scene shows one thing once or twice; the model says whether a sentence about it is true, affirmed or denied.
-"""
+"""A benchmark in one module: of a scene with a thing once or twice, is "There are no two cats." true?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +11,13 @@ from jsonargparse.typing import PositiveInt
 
 from metrics import choices, letters
 from nein.benchmarks.runner import Benchmark, Run, machine_identity
-from nein.config import options
 from nein.config.commands import Command
-from nein.config.options import about
+from nein.config.groups import Limit, Machine, Output, Preset
+from nein.config.options import option
 from nein.engine.blocks import Blocks
 from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder
+from nein.models.references import resolve, slug
 from nein.nano.captions import plural
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.reporting import figures as frames
@@ -31,29 +28,18 @@ SENTENCES = {"affirmed": "There are two {things}.", "denied": "There are no two 
 OPTIONS = ("yes", "no")
 
 
-@dataclass
-class CountingConfig:
-    preset: str = field(default="nano", metadata=about("which counting-<preset>.yaml fills the rest"))
-    model: str = field(default="nano:negvqa", metadata=about("as `nein negvqa --model` takes it"))
-    scenes: PositiveInt = field(default=40, metadata=about("scenes of the data set"))
-    limit: PositiveInt | None = field(default=None, metadata=about("only the first N scenes"))
-    out_dir: Path = field(default=Path("runs/counting"), metadata=about("folder of results"))
-    overwrite: bool = field(default=False, metadata=about("discard what another configuration left"))
-    batch_size: PositiveInt = field(default=8, metadata=about("pictures asked about together"))
-    device: str = field(default="auto", metadata=about("auto, cpu, cuda"))
-    dtype: str = field(default="float32", metadata=about("number type of the model"))
+@dataclass(kw_only=True)
+class CountingConfig(Preset, Limit, Machine, Output):
+    presets = str(Path(__file__).parent / "counting-")
+    default_out = "runs/counting-PRESET"
+    model: str = option("nano:negvqa", "nano:NAME, a hub id or a folder", "What")
+    scenes: PositiveInt = option(40, "scenes of the data set", "Data")
 
 
 def runs(config: CountingConfig, device: str) -> list[Run]:
-    from nein.models.references import resolve, slug
-
-    where, revision = resolve(config.model)
+    where, _ = resolve(config.model)
     blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
-    model = Model(
-        config.model,
-        lambda: choices.load(where, revision=revision, device=device, dtype=config.dtype),
-        lambda loaded: {"model": (loaded.fingerprint, loaded.describe())},
-    )
+    model = Model.one(config.model, lambda: choices.load(where, device=device, dtype=config.dtype))
     stage = Stage("answers", ("answers",), blocks, lambda number: list(blocks.members(number)), ask, model)
     identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
     return [Run(slug(config.model.replace(":", "-")), config.model, identity, (stage,))]
@@ -66,14 +52,16 @@ def scene(index: int) -> Scene:
     return single.with_item(second) if second else single
 
 
+def question(text: str, one: Scene) -> choices.Asked:
+    sentence = text.format(things=plural(one.items[0].category))
+    return choices.Asked(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
+
+
 def ask(model: Any, indices: list[int], missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
     scenes = [scene(index) for index in indices]
-    asked, rows = [], []
-    for one in scenes:
-        said = [text.format(things=plural(one.items[0].category)) for text in SENTENCES.values()]
-        prompts = [choices.prompt("paper", f"Is it true? {sentence}", OPTIONS) for sentence in said]
-        asked.append([choices.Asked(prompt) for prompt in prompts])
+    asked = [[question(text, one) for text in SENTENCES.values()] for one in scenes]
     replies = choices.answer_each(model, [render(one) for one in scenes], asked, ["generated"])
+    rows = []
     for index, one, row in zip(indices, scenes, replies, strict=True):
         for variant, reply in zip(SENTENCES, row, strict=True):
             said = letters.parse(reply.text or "", OPTIONS, "fixed")
@@ -84,17 +72,11 @@ def ask(model: Any, indices: list[int], missing: tuple[str, ...]) -> dict[str, l
     return {"answers": rows}
 
 
-def parse(argv: Sequence[str]) -> tuple[CountingConfig, bool]:
-    folder = str(Path(__file__).parent / "counting-")
-    return options.read(CountingConfig, argv, prog="nein counting", description="Count.", folder=folder)
-
-
 def figures(config: CountingConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    rows = folder.selected("answers", run.stages[0].blocks, str)
-    return frames.of_scores(rows, by=("variant",))
+    return frames.of_scores(folder.selected("answers", run.stages[0].blocks, str), by=("variant",))
 
 
 ACCURACY = Table("accuracy", "Accuracy", (Row("model"),), (Across("variant"), *COUNTS))
 SECTIONS = (Section("accuracy", "Accuracy", (ACCURACY,)),)
 COUNTING = Benchmark("counting", "Counting", "answers", runs, figures, SECTIONS, (ACCURACY,))
-COMMAND = Command("count", "tests.benchmarks.counting:COUNTING", "tests.benchmarks.counting:parse")
+COMMAND = Command("count", f"{__name__}:CountingConfig", f"{__name__}:COUNTING", shared=True)

@@ -12,7 +12,7 @@ import pandas as pd
 from nein.benchmarks import runner
 from nein.benchmarks.negbench import encode, figures, models, results, vlm
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.config import NegbenchConfig
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoding
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
@@ -45,7 +45,7 @@ class ModelRun(Run):
         return next(t for t in self.data.tasks if (t.name, t.variant) == (task.name, task.variant))
 
 
-def runs(config: NegbenchConfig, device: str) -> list[Run]:
+def runs(config: EvalConfig, device: str) -> list[Run]:
     """One run per model and data set, everything looked at and nothing loaded."""
     choices = [models.choose(name) for name in config.model]
     choices += [models.choose(name, "vlm") for name in config.vlm]
@@ -65,7 +65,7 @@ def runs(config: NegbenchConfig, device: str) -> list[Run]:
     return found
 
 
-def _selected(config: NegbenchConfig) -> list[tuple[DataSet, list[Task]]]:
+def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     """The data sets with the tasks that are asked for."""
     sets = sources.load(
         config.data,
@@ -87,9 +87,7 @@ def _selected(config: NegbenchConfig) -> list[tuple[DataSet, list[Task]]]:
     return selected
 
 
-def _run(
-    config: NegbenchConfig, choice: Choice, data: DataSet, tasks: Sequence[Task], device: str
-) -> ModelRun:
+def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task], device: str) -> ModelRun:
     identity = {
         "model": choice.identity,
         "weights": models.weights(choice.reference),
@@ -122,7 +120,7 @@ def _run(
 # --- what is computed --------------------------------------------------------------------------
 
 
-def _encoding(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]:
+def _encoding(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
     def describe(loaded: Any) -> dict[str, Any]:
         about = {**loaded.describe(), "scale": loaded.scale, "bias": loaded.bias}
         return {"model": (loaded.fingerprint, about)}
@@ -132,7 +130,7 @@ def _encoding(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]
     return [encoding.stage(model) for encoding in encodings]
 
 
-def _pictures(config: NegbenchConfig, run: ModelRun) -> Encoding:
+def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
     """The pictures of all tasks."""
     wanted = {name for task in run.tasks for name in task.references}
     return encode.of_pictures(
@@ -141,7 +139,7 @@ def _pictures(config: NegbenchConfig, run: ModelRun) -> Encoding:
     )  # fmt: skip
 
 
-def _sentences(config: NegbenchConfig, run: ModelRun, task: Task) -> Encoding:
+def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
     return encode.of_sentences(
         Folder(config.out_dir / run.folder), f"{files.SENTENCES}/{files.task_name(task)}",
         run.whole(task).sentences, set(task.sentences),
@@ -149,7 +147,7 @@ def _sentences(config: NegbenchConfig, run: ModelRun, task: Task) -> Encoding:
     )  # fmt: skip
 
 
-def _asking(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]:
+def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
     def load() -> Remembered:
         cache = AnswerCache(config.cache_dir / "answers.sqlite")
         return Remembered(_load(config, run.choice, device), cache)
@@ -170,14 +168,14 @@ def _asking(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]:
     return stages
 
 
-def _load(config: NegbenchConfig, choice: Choice, device: str) -> Any:
+def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
     return models.load(choice, device=device, dtype=config.dtype, batch_size=config.batch_size)
 
 
 # --- what is written ---------------------------------------------------------------------------
 
 
-def figures_of_run(config: NegbenchConfig, run: Run, folder: Folder) -> pd.DataFrame:
+def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
     """The figures of a run; writes samples/<task>.jsonl and summary.json."""
     assert isinstance(run, ModelRun)
     found = []
@@ -191,7 +189,7 @@ def figures_of_run(config: NegbenchConfig, run: Run, folder: Folder) -> pd.DataF
     return frames.frame(found)
 
 
-def _scored(config: NegbenchConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
     encoded, about = _pictures(config, run), folder.notes("models")["model"]
     own = {"scale": about["scale"], "bias": about["bias"], "protocol": config.protocol}
     for task in run.tasks:
@@ -206,7 +204,7 @@ def _scored(config: NegbenchConfig, run: ModelRun, folder: Folder) -> Iterator[t
             )
 
 
-def _answered(config: NegbenchConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
     for task, stage in zip(run.tasks, run.stages, strict=True):
         assert isinstance(task, ChoiceTask)
         answers = {row["id"]: row for row in folder.rows(stage.name, stage.blocks.numbers)}
@@ -224,7 +222,7 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return [{**about, **figure} for figure in found]
 
 
-def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
+def _shown(config: EvalConfig, choice: Choice) -> dict[str, Any]:
     """What a table says about a run."""
     return {
         "preset": config.preset,
@@ -236,7 +234,7 @@ def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
     }
 
 
-def write_report(config: NegbenchConfig, folders: Sequence[Folder]) -> str:
+def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 

@@ -164,10 +164,8 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
         )
 
     cache = config.out_dir / "cache" / "answers.sqlite"
-    model = Model(
-        reference,
-        lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
-        lambda loaded: {"model": (loaded.fingerprint, loaded.describe())},
+    model = Model.one(
+        reference, lambda: Remembered(load_model(reference, config, device), AnswerCache(cache))
     )
     return Stage(ANSWERS, (ANSWERS,), blocks, read, work, model, usable)
 
