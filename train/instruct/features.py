@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from nein.benchmarks.nein.runs import identity_hash
-from nein.datasets.nein.samples import Problems
 from nein.engine import user_cache
-from nein.engine.errors import UserError
+from nein.engine.errors import Problems, UserError
 from nein.engine.world import World
 from train.features import FeatureFiles
 from train.instruct.encoder import Encoder

@@ -70,7 +70,7 @@ def load_questions(config: NegvqaConfig) -> Questions:
 
 def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
     identity = {
-        "model": _without_address(config.judge if reference == JUDGE else reference),
+        "model": references.without_address(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": asked.sha256,
         "prompt": config.prompt,
@@ -98,10 +98,6 @@ def run_name(reference: str, config: NegvqaConfig) -> str:
     if reference.startswith("openai:"):
         return references.slug(f"openai-{reference.partition('#')[2]}")
     return references.slug(reference.replace("nano:", "nano-"))
-
-
-def _without_address(reference: str) -> str:
-    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
 
 
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:

@@ -20,8 +20,8 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine import atomic, environment, images, memory
 from nein.engine.answers import AnswerCache, BlockAnswers
-from nein.engine.cache import FeatureCache
 from nein.engine.errors import UserError
+from nein.engine.features import FeatureCache
 from nein.engine.world import World
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice

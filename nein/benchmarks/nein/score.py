@@ -22,9 +22,9 @@ from nein.benchmarks.nein.runs import RunDir, identity_hash
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images, journal
 from nein.engine.answers import BlockAnswers
-from nein.engine.cache import FeatureCache, scope_of
 from nein.engine.environment import peak_memory
 from nein.engine.executors import one_thread, read_ahead, share
+from nein.engine.features import FeatureCache, scope_of
 from nein.engine.world import World
 
 Scores = dict[str, list[metrics.Score]]
