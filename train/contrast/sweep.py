@@ -165,7 +165,7 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-    run.evaluate(settings, world or World())
+    run.NEGBENCH(settings, world or World())
     # All models of a sweep are folders called "model": its tables name them by alpha.
     labels = {
         folder.path.parent.name: names[reference]
