@@ -11,8 +11,8 @@ gap               Removal with both instructions ("remove", "negative"), their d
 gap_by_template   the gap per template of the negative instruction, in `group`
 by_template, by_object, by_size   Removal and Retention in parts of the samples, in `group`
 
-In a family whose object must stay, Removal is a mistake: such samples are left out of the figures for the whole
-run and have a row of their own, where lower is better. Their target is the sample itself
+In a family whose object must stay, Removal is a mistake: such samples are left out of the figures for the
+whole run and have a row of their own, where lower is better. Their target is the sample itself
 (`Sample.source_path`), so that all other metrics mean the same in every family.
 """
 
@@ -114,9 +114,7 @@ def _reasons(scores: Sequence[Row]) -> dict[str, dict[str, int]]:
     return {metric: dict(counts.most_common()) for metric, counts in found.items()}
 
 
-def estimate(
-    metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]
-) -> Estimate | None:
+def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
     """A share of yes or a mean, by the kind of metric."""
     scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
     estimator = statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
@@ -148,7 +146,8 @@ def _exact(metric: str, values: Mapping[str, float | None]) -> list[dict[str, An
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:
-    """What the paper's Table 3 has of an editor on negative instructions, called `name` and so; empty for others."""
+    """What the paper's Table 3 has of an editor on negative instructions, called `name` and so; empty for
+    others."""
     found = paper_numbers.figures(editor) or {}
     return frames.frame(
         {
@@ -170,7 +169,9 @@ def gaps(
 
     told, denied  Values and edits of its run with "Remove the X." and of the one that says X is absent.
     """
-    template_of = {edit["id"]: templates.template_of(edit["instruction"], edit["object"]) for edit in denied[1]}
+    template_of = {
+        edit["id"]: templates.template_of(edit["instruction"], edit["object"]) for edit in denied[1]
+    }
     for metric in REMOVALS:
         if metric not in told[0] or metric not in denied[0]:
             continue

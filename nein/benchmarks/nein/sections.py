@@ -22,7 +22,8 @@ def heading(metric: str) -> str:
 
 
 def shown(found: Sequence[Figure]) -> str:
-    """A figure with ±, or with the ends of its interval where it is a proportion; as printed where it is the paper's."""
+    """A figure with ±, or with the ends of its interval where it is a proportion; as printed where it is the
+    paper's."""
     figure = found[0]
     if figure.get("source") == "printed":
         return format.number(figure["value"], figure["unit"], digits=2)
@@ -108,8 +109,8 @@ GAP = Table(
         Column("pairs", {"statistic": "gap"}, tables.count()),
     ),
     {"task": "gap"},
-    'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples from the '
-    "same noise. Gap: the paired difference. Ratio: clustered bootstrap; – where nothing was removed.",
+    'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples from '
+    "the same noise. Gap: the paired difference. Ratio: clustered bootstrap; – where nothing was removed.",
 )
 GAP_BY_TEMPLATE = Table(
     "gap_by_template",
@@ -128,7 +129,11 @@ GAP_ACROSS = Table(
     {"task": "gap_by_template"},
     'Removal when told "Remove the X." minus Removal under the sentence: points, paired by sample.',
 )
-BREAKDOWNS = {"by_template": "negative instruction", "by_object": "object", "by_size": "size of the source image"}
+BREAKDOWNS = {
+    "by_template": "negative instruction",
+    "by_object": "object",
+    "by_size": "size of the source image",
+}
 
 
 def breakdowns() -> list[Table]:
@@ -137,7 +142,10 @@ def breakdowns() -> list[Table]:
             task,
             f"By {title}",
             (*RUN, Row("group", title)),
-            (Across("metric", {}, tables.estimate(), heading, tuple(METRICS)), Column("samples", show=_samples)),
+            (
+                Across("metric", {}, tables.estimate(), heading, tuple(METRICS)),
+                Column("samples", show=_samples),
+            ),
             {"task": task},
         )
         for task, title in BREAKDOWNS.items()
@@ -163,9 +171,10 @@ def comparisons(count: int) -> Table:
         ),
         {"task": "comparisons"},
         "Means and differences over the samples scored in both runs, intervals and tests clustered by source "
-        "image. p: a cluster-robust t test; below 30 source images the larger of it and of a test that swaps the "
-        f"runs within source images; FID: bootstrap. Holm: corrected for the {count} comparisons of this table. "
-        "Needed: source images to find a true difference of this size with probability 0.8 at the 5 % level.",
+        "image. p: a cluster-robust t test; below 30 source images the larger of it and of a test that swaps "
+        f"the runs within source images; FID: bootstrap. Holm: corrected for the {count} comparisons of this "
+        f"table. Needed: source images to find a true difference of this size with probability 0.8 at the 5 "
+        "% level.",
     )
 
 
@@ -184,8 +193,8 @@ CALIBRATION = Table(
         Column("unscored", {"metric": "sensitivity"}, tables.count("unscored")),
     ),
     {"task": "calibration"},
-    "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are not "
-    "seen; ROC-AUC of the soft score. Clustered by picture.",
+    "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
+    "not seen; ROC-AUC of the soft score. Clustered by picture.",
 )
 CORRECTED = Table(
     "corrected",
@@ -197,8 +206,8 @@ CORRECTED = Table(
         Column("not corrected because", {"statistic": "corrected"}, tables.entry("refused")),
     ),
     {"task": "corrected"},
-    "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. The interval "
-    "contains the uncertainty of the error rates (Lang & Reiczigel).",
+    "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. The "
+    "interval contains the uncertainty of the error rates (Lang & Reiczigel).",
 )
 LABELLED = Table(
     "labelled",
@@ -210,7 +219,8 @@ LABELLED = Table(
         Column("labels", {"statistic": "labelled"}, tables.count()),
     ),
     {"task": "labelled"},
-    "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are random.",
+    "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are "
+    "random.",
 )
 AGREEMENT = Table(
     "agreement",
@@ -233,7 +243,11 @@ NEGVQA = Table(
         Column("original questions", {"statistic": "original questions"}),
         Column("negated questions", {"statistic": "negated questions"}),
         Column("negation gap", {"statistic": "negation gap"}),
-        Column("both right", {"statistic": "both"}, lambda f: f"{round((f[0]['value'] or 0) * f[0]['n'])} of {f[0]['n']}"),
+        Column(
+            "both right",
+            {"statistic": "both"},
+            lambda f: f"{round((f[0]['value'] or 0) * f[0]['n'])} of {f[0]['n']}",
+        ),
         Column(
             "unscored answers",
             {"statistic": ("original questions", "negated questions")},
@@ -241,10 +255,10 @@ NEGVQA = Table(
         ),
     ),
     {"task": "negvqa"},
-    "Two-choice questions and their negations, put to the very judge (same weights and settings) that decided "
-    "about the runs named first; per cent right, chance 50. A judge with a gap must not be asked negated "
-    "questions: Removal and Retention ask it affirmative ones only. Asked about each option: in its own yes/no "
-    "question about a caption, which is the question followed by the option.",
+    "Two-choice questions and their negations, put to the very judge (same weights and settings) that "
+    "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
+    "negated questions: Removal and Retention ask it affirmative ones only. Asked about each option: in its "
+    "own yes/no question about a caption, which is the question followed by the option.",
 )
 
 
@@ -308,9 +322,9 @@ COSTS = Table(
         Column("GPU memory", {"metric": "device_bytes"}, _gib),
     ),
     {"task": "costs"},
-    "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Limit: peak "
-    "arithmetic of the device over the operations of one edit; – where either is not known. Memory: highest of "
-    "the process.",
+    "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Limit: "
+    "peak arithmetic of the device over the operations of one edit; – where either is not known. Memory: "
+    "highest of the process.",
 )
 
 # --- plots ---------------------------------------------------------------------------------
@@ -329,8 +343,8 @@ REMOVAL = plots.Bars(
 )
 GAPS = plots.Bars(
     "gap_by_template",
-    'Negation gap by template: Removal when told "Remove the X." minus Removal when told that X is absent, with '
-    "95 % intervals",
+    'Negation gap by template: Removal when told "Remove the X." minus Removal when told that X is absent, '
+    "with 95 % intervals",
     place=("group",),
     series="metric",
     panel=("model",),
