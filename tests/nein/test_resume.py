@@ -19,7 +19,7 @@ from tests.nein.conftest import Outcome, write_data
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Evaluate = Callable[..., Outcome]
 KILLER = (str(Path(__file__).with_name("killer.py")),)
-CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "summary.json")
+CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "figures.csv")
 
 
 METRICS = "l1,l2,removal_vqa,removal_ovd,auc_removal"
@@ -49,7 +49,7 @@ def contents(out: Path) -> dict[str, bytes]:
     """Every file of the run directories that must not depend on how the work was done."""
     found = {}
     for path in sorted(out.rglob("*")):
-        if path.name in (*CANONICAL, "table.md", "table.csv") or path.suffix == ".png":
+        if path.name in (*CANONICAL, "table.md", "figures.csv") or path.suffix == ".png":
             found[str(path.relative_to(out))] = path.read_bytes()
     return found
 

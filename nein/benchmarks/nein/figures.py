@@ -1,7 +1,7 @@
 """Figures of runs on NeIn as rows of the frame: of one run, of an editor's two runs, and of parts of a run.
 
 Columns besides the usual (`model` is the editor, `variant` the instruction track): group (of a breakdown),
-statistic (of a gap), template, source ("printed": by the paper's authors).
+statistic (of a gap), source ("printed": by the paper's authors).
 
 task              metric
 results           every metric of a run
@@ -190,11 +190,9 @@ def gaps(
             for key, value in second.items()
         ]
         for gap in negation_gap.gap_by_template(rows, [{"id": k, "value": v} for k, v in first.items()]):
-            yield {
-                "task": "gap_by_template", "metric": metric, "template": gap.template,
-                "group": negation_gap.template_name(gap.template), "value": gap.estimate, "low": gap.low,
-                "high": gap.high, "n": gap.n, "unit": "points",
-            }  # fmt: skip
+            ends = {"value": gap.estimate, "low": gap.low, "high": gap.high, "n": gap.n, "unit": "points"}
+            group = negation_gap.template_name(gap.template)
+            yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
 
 
 # --- parts of a run ------------------------------------------------------------------------

@@ -8,7 +8,7 @@
       edits.jsonl        canonical: data order, no timings, no hosts
       scores.jsonl       canonical: a line per sample and metric
       corpus.json        figures that exist only for the whole (FID)
-      summary.json       figures with intervals
+      figures.csv        figures with intervals
 
 The configuration is split: `edit_identity` decides the images, `score_identity[metric]` decides one metric.
 Stages, limits and metrics may be added to a run at any time; a change of an identity is refused with the key
