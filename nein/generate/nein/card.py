@@ -13,7 +13,7 @@ import tabulate
 
 from nein.engine import atomic, images
 from nein.generate.nein import filters
-from nein.generate.nein.finish import Tally, Way, lost_slots, spread
+from nein.generate.nein.dataset import Tally, Way, lost_slots, spread
 from nein.generate.nein.work import Job
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 from nein.wording.families import FAMILIES
@@ -132,7 +132,7 @@ def _pair(job: Job, way: Way) -> list[Cell]:
         badges.append(Badge(f"answers: {said}", GREY))
     if way.generated["image"] is None:
         return [source, Cell(None, way.generated["error"], color=RED)]
-    return [source, Cell(images.decode(job.folder.image(way.generated["image"])), badges=badges)]
+    return [source, Cell(images.decode(job.picture(way.generated["image"])), badges=badges)]
 
 
 def _head(facts: Mapping[str, Any]) -> str:
