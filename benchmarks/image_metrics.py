@@ -22,7 +22,6 @@ import metrics
 from benchmarks.common import Pair, arguments, blocks, decode, line, model_folders, pairs, setup, timed
 from metrics.base import MemoryFeatures
 from metrics.fid import frechet_distance
-from metrics.similarity import ImageItem, ImageMetrics
 from nein.engine.images import pixel_hash
 
 NAMES = ("l1", "l2", "clip_i", "dino", "fid", "lpips")
@@ -72,7 +71,7 @@ def ours(
     work: list[Pair], encoders: dict[str, Any], store: MemoryFeatures, batch_size: int
 ) -> dict[str, Any]:
     """The same metrics together, in blocks."""
-    metric = ImageMetrics(NAMES, encoders=encoders, store=store, batch_size=batch_size, workers=1)
+    settings = metrics.Settings(batch_size=batch_size, workers=1)
     result: dict[str, Any] = {name: [] for name in NAMES}
     edited, target = [], []
     for block in blocks(work, batch_size):
@@ -80,13 +79,21 @@ def ours(
         for pair in block:
             reference = decode(pair.target)
             items.append(
-                ImageItem(pair.id, decode(pair.edited), reference, pair.caption, pixel_hash(reference))
+                metrics.Item(
+                    pair.id,
+                    decode(pair.edited),
+                    reference,
+                    caption=pair.caption,
+                    target_key=pixel_hash(reference),
+                )
             )
-        scores = metric.score(items)
-        for name, row in scores.scores.items():
+        batch = metrics.Batch(items, encoders, settings, features=store)
+        scores = metrics.score([metrics.METRICS[name] for name in NAMES], batch)
+        rows = np.stack([score.features for score in scores.pop("fid") if score.features is not None])
+        edited.append(rows[:, 0])
+        target.append(rows[:, 1])
+        for name, row in scores.items():
             result[name] += [score.value for score in row]
-        edited.append(scores.fid_edited)
-        target.append(scores.fid_target)
     result["fid"] = frechet_distance(np.concatenate(edited), np.concatenate(target))
     return result
 

@@ -22,7 +22,6 @@ from benchmarks.common import Pair, arguments, blocks, decode, line, model_folde
 from metrics.base import MemoryRecords
 from metrics.judges.templates import template
 from metrics.objects import caption_objects, spacy_model
-from metrics.presence import Presence, PresenceItem
 from nein.engine.images import pixel_hash
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
@@ -61,7 +60,9 @@ def naive(work: list[Pair], judge: Any, library: Any) -> dict[str, list[float | 
     return result
 
 
-def ours(work: list[Pair], presence: Presence, batch_size: int) -> dict[str, list[float | None]]:
+def ours(
+    work: list[Pair], judges: dict[str, Any], store: MemoryRecords, batch_size: int
+) -> dict[str, list[float | None]]:
     """The same five scores together, in blocks."""
     result: dict[str, list[float | None]] = {name: [] for name in NAMES}
     for block in blocks(work, batch_size):
@@ -69,11 +70,17 @@ def ours(work: list[Pair], presence: Presence, batch_size: int) -> dict[str, lis
         for pair in block:
             sample = decode(pair.sample)
             items.append(
-                PresenceItem(
-                    pair.id, decode(pair.edited), sample, pair.object, pair.caption, pixel_hash(sample)
+                metrics.Item(
+                    pair.id,
+                    decode(pair.edited),
+                    sample=sample,
+                    object=pair.object,
+                    caption=pair.caption,
+                    sample_key=pixel_hash(sample),
                 )
             )
-        for name, row in presence.score(items).items():
+        batch = metrics.Batch(items, judges, records=store)
+        for name, row in metrics.score([metrics.METRICS[name] for name in NAMES], batch).items():
             result[name] += [score.value for score in row]
     return result
 
@@ -104,16 +111,14 @@ def main() -> None:
             device="cpu",
         )
 
-        def presence(store: MemoryRecords) -> Presence:
-            return Presence(NAMES, vqa=judge, detector=detector, store=store)
-
+        judges = {"vqa": judge, "ovd": detector}
         spacy_model()
         naive(work[:1], judge, library)  # both sides warm
-        ours(work[:1], presence(MemoryRecords()), options.batch_size)
+        ours(work[:1], judges, MemoryRecords(), options.batch_size)
         store = MemoryRecords()
         expected, naive_seconds = timed(lambda: naive(work, judge, library))
-        first, seconds = timed(lambda: ours(work, presence(store), options.batch_size))
-        second, again_seconds = timed(lambda: ours(work, presence(store), options.batch_size))
+        first, seconds = timed(lambda: ours(work, judges, store, options.batch_size))
+        second, again_seconds = timed(lambda: ours(work, judges, store, options.batch_size))
     agree(first, expected)
     agree(second, expected)
     scored = {name: sum(value is not None for value in expected[name]) for name in NAMES}

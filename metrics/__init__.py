@@ -1,11 +1,10 @@
 """Metrics and judges: images and strings in, numbers out. Importing this package imports no model library.
 
-    INFO                          what each metric is, by name, in the order of the paper's Table 3
+    METRICS                       every metric as one object, by name, in the order of the paper's Table 3
+    score(metrics, batch)         a Score per metric and item of a `Batch`
     load_encoder("clip", ...)     networks behind the image metrics: clip, dino, lpips, fid
     load_judge("vqa", ...)        models that answer about a picture: vqa, ovd, itm
     load_dual("owner/name")       models with an encoder for pictures and one for sentences
-    metrics.similarity            L1, L2, CLIP-I, CLIP-T, DINO, LPIPS and the features for FID, together
-    metrics.presence              Removal, Retention and AUC-Removal over any judge
     metrics.fid                   the Frechet distance and its interval
 
 A metric never opens a file of ours: caches are handed in (`FeatureStore`, `RecordStore`).
@@ -13,59 +12,15 @@ A metric never opens a file of ours: caches are handed in (`FeatureStore`, `Reco
 
 from __future__ import annotations
 
-import math
 import pkgutil
 from pathlib import Path
 from typing import Any
 
-from metrics.base import FeatureStore, Image, MetricError, MetricInfo, RecordStore, Score, choose
-
-NEIN_TABLE_3 = "NeIn (CVPRW 2025), Table 3"
-_MAGICBRUSH = "MagicBrush (arXiv:2306.10012), image_eval.py"
-
-_ROWS = (
-    MetricInfo("l1", "L1", False, (0.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
-    MetricInfo("l2", "L2", False, (0.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
-    MetricInfo("clip_i", "CLIP-I", True, (-1.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
-    MetricInfo("dino", "DINO", True, (-1.0, 1.0), 100.0, "mean", f"{_MAGICBRUSH}; {NEIN_TABLE_3}"),
-    MetricInfo("fid", "FID", False, (0.0, math.inf), 1.0, "corpus", "Clean-FID (arXiv:2104.11222)"),
-    MetricInfo("lpips", "LPIPS", False, (0.0, math.inf), 1.0, "mean", "LPIPS (arXiv:1801.03924), eq. 1"),
-    MetricInfo(
-        "removal_vqa", "Removal (VQA)", True, (0.0, 1.0), 100.0, "proportion", f"{NEIN_TABLE_3}; section 4"
-    ),
-    MetricInfo(
-        "retention_vqa", "Retention (VQA)", True, (0.0, 1.0), 100.0, "mean", f"{NEIN_TABLE_3}; section 4"
-    ),
-    MetricInfo(
-        "removal_ovd", "Removal (OVD)", True, (0.0, 1.0), 100.0, "proportion", f"{NEIN_TABLE_3}; section 4"
-    ),
-    MetricInfo("auc_removal", "AUC-Removal", True, (0.0, 1.0), 100.0, "mean", f"{NEIN_TABLE_3}; section 4"),
-    MetricInfo(
-        "retention_ovd", "Retention (OVD)", True, (0.0, 1.0), 100.0, "mean", f"{NEIN_TABLE_3}; section 4"
-    ),
-    MetricInfo("clip_t", "CLIP-T", True, (-1.0, 1.0), 100.0, "mean", _MAGICBRUSH),
-)
-
-#: Every metric by name, in the order of the paper's Table 3; CLIP-T, which the paper does not report, is
-#: last.
-INFO: dict[str, MetricInfo] = {row.name: row for row in _ROWS}
-
-IMAGE_METRICS = ("l1", "l2", "clip_i", "dino", "fid", "lpips", "clip_t")
-PRESENCE_METRICS = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
-
-#: Which encoder or judge a metric asks; metrics not listed need only pixels.
-NEEDS: dict[str, str] = {
-    "clip_i": "clip",
-    "clip_t": "clip",
-    "dino": "dino",
-    "fid": "fid",
-    "lpips": "lpips",
-    "removal_vqa": "vqa",
-    "retention_vqa": "vqa",
-    "removal_ovd": "ovd",
-    "auc_removal": "ovd",
-    "retention_ovd": "ovd",
-}
+from metrics.base import FeatureStore, MetricError, RecordStore, Score, choose
+from metrics.batch import Batch, Item, Settings
+from metrics.judges.plugin import is_attribute
+from metrics.metric import Metric, score
+from metrics.table import METRICS
 
 ENCODERS: dict[str, str] = {
     "clip": "metrics.encoders.clip:load",
@@ -95,19 +50,20 @@ DUALS: dict[str, str] = {
     "constant": "metrics.dual.controls:load",
 }
 
-#: Prefix of a reference -> what loads it. `plugin:NAME` is an entry point of the group `nein.judges`.
+#: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
-    "scripted": "metrics.judges.scripted:load",
-    "weakened": "metrics.judges.weakened:load",
     "plugin": "metrics.judges.plugin:load",
     "openai": "metrics.judges.endpoint:load",
 }
 
 
 def special_reference(path_or_id: str) -> str | None:
-    """The prefix of a judge's reference that is neither a folder nor a hub id ("openai"), or None."""
+    """What a judge's reference is that is neither a folder nor a hub id: its prefix ("openai", "plugin"),
+    "module" for "module:attribute", or None."""
     prefix, colon, _ = path_or_id.partition(":")
-    return prefix if colon and prefix in REFERENCES else None
+    if colon and prefix in REFERENCES:
+        return prefix
+    return "module" if is_attribute(path_or_id) else None
 
 
 def load_encoder(
@@ -148,8 +104,7 @@ def load_judge(
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO). Besides:
                 "openai:URL#MODEL" (vqa), an endpoint; "plugin:NAME", an installed package's judge;
-                "scripted:ANSWER" (vqa) and "scripted:SCORE" (ovd, itm), which always say the same, and
-                "weakened:MISS,INVENT:REFERENCE" (vqa, ovd), for rehearsals.
+                "module:attribute", a judge or a function that makes one (`metrics.judges.plugin`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`, `max_cache_tokens`; OWLv2: `pad`,
                 `backend`, `batch_size`; BLIP: `batch_size`. `pad` and `backend` are OWLv2's alone and do not
                 concern another detector.
@@ -162,7 +117,7 @@ def load_judge(
     if prefix == "openai" and kind != "vqa":
         raise MetricError(f"An endpoint can only be the judge 'vqa', not '{kind}'.")
     if prefix is not None:
-        table = dict.fromkeys(JUDGES, REFERENCES[prefix])
+        table = dict.fromkeys(JUDGES, REFERENCES.get(prefix, REFERENCES["plugin"]))
         options = {**options, "kind": kind} if prefix != "openai" else options
     elif kind in GENERAL_JUDGES:
         own, general = GENERAL_JUDGES[kind]
@@ -252,21 +207,22 @@ def _load(
 __all__ = [
     "DUALS",
     "ENCODERS",
-    "IMAGE_METRICS",
-    "INFO",
     "JUDGES",
-    "NEEDS",
-    "PRESENCE_METRICS",
+    "METRICS",
+    "Batch",
     "FeatureStore",
-    "Image",
+    "Item",
+    "Metric",
     "MetricError",
-    "MetricInfo",
     "RecordStore",
     "Score",
+    "Settings",
     "choose",
     "dual_prefix",
     "load_dual",
     "load_encoder",
     "load_judge",
     "load_text_encoder",
+    "score",
+    "special_reference",
 ]

@@ -1,4 +1,4 @@
-"""Shared types of the metrics: what a value is, what a metric declares about itself.
+"""What everything in this package shares: a score, the stores handed in, checks, and failing one by one.
 
 Images are NumPy arrays (H, W, 3), uint8, RGB. Nothing here reads or writes a file.
 """
@@ -6,17 +6,26 @@ Images are NumPy arrays (H, W, 3), uint8, RGB. Nothing here reads or writes a fi
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 
-Image = np.ndarray
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Failed = TypeVar("Failed")
 
 
 class MetricError(ValueError):
     """A mistake the user can mend; the message is one clear sentence."""
+
+
+class UnavailableError(MetricError):
+    """A model cannot be asked at all: that is about no single item, and ends the command."""
 
 
 @dataclass(frozen=True)
@@ -26,40 +35,21 @@ class Score:
     value   The number, in the unit of the metric's docstring (never scaled by 100), or None: *unscored*.
     reason  Why it is unscored (always set then), or a short sentence that explains the verdict.
     detail  JSON-serialisable evidence: raw answer, confidence, threshold, labels.
+    features
+            What the sample adds to a metric that has a value for the whole only: a row of its edited picture
+            and one of its target, (D,) float32 each. Such a score has neither value nor reason.
     """
 
     value: float | None
     reason: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    features: tuple[np.ndarray, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        if self.value is None and not self.reason:
+        if self.value is None and not self.reason and self.features is None:
             raise AssertionError("an unscored value needs a reason")
         if self.value is not None and not np.isfinite(self.value):
             raise AssertionError(f"a score must be finite or None, not {self.value}")
-
-
-@dataclass(frozen=True)
-class MetricInfo:
-    """How a metric is shown and read.
-
-    name       Key used in files and on the command line, e.g. "clip_i".
-    title      Column title, e.g. "CLIP-I".
-    higher_is_better
-    range      Closed interval of possible values (before `scale`).
-    scale      Factor for display: the paper prints percentages (100), FID and LPIPS raw (1).
-    kind       "mean" (continuous per-sample value), "proportion" (per-sample 0 or 1), "corpus" (no per-sample
-               value: FID).
-    source     Paper and equation, or URL.
-    """
-
-    name: str
-    title: str
-    higher_is_better: bool
-    range: tuple[float, float]
-    scale: float
-    kind: str
-    source: str
 
 
 class FeatureStore(Protocol):
@@ -114,6 +104,53 @@ def reason(error: BaseException) -> str:
     """One line for an unscored sample: the kind of error and its first line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of the machine or of a device. PyTorch's class is known by its name: this
+    package is imported without PyTorch."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+@overload
+def isolated(
+    work: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]
+) -> list[Result | str]: ...
+
+
+@overload
+def isolated(
+    work: Callable[[Sequence[Item]], Iterable[Result]],
+    items: Sequence[Item],
+    failed: Callable[[BaseException], Failed],
+) -> list[Result | Failed]: ...
+
+
+def isolated(
+    work: Callable[[Sequence[Item]], Iterable[Any]],
+    items: Sequence[Item],
+    failed: Callable[[BaseException], Any] = reason,
+) -> list[Any]:
+    """`work(items)`, one result per item; where that raises, one item at a time: only the culprit has
+    `failed(error)`, by default a sentence, in place of a result.
+
+    Only `MODEL_ERRORS` are caught. Lack of memory and a model that is not available are about the batch and
+    not about an item: they pass through and end the command, which then says what helps.
+    """
+    if not items:
+        return []
+    try:
+        results = list(work(items))
+    except MODEL_ERRORS as error:
+        if out_of_memory(error) or isinstance(error, UnavailableError):
+            raise
+        if len(items) == 1:
+            return [failed(error)]
+        log.warning("%d items together failed (%s); trying them one by one", len(items), reason(error))
+        return [result for item in items for result in isolated(work, [item], failed)]
+    if len(results) != len(items):
+        raise AssertionError(f"{len(items)} items were given and {len(results)} results came back")
+    return results
 
 
 def check_image(image: Any) -> np.ndarray:

@@ -1,10 +1,20 @@
-"""L1 and L2 between two pictures of one size."""
+"""Metrics of the pixels of two pictures of one size.
+
+Another one is a function of an edited picture and its target, and a row of `METRICS`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from metrics.base import MetricError, check_image
+from metrics.base import MetricError, Score, check_image
+from metrics.batch import Batch
+from metrics.metric import Metric
+
+_MAGICBRUSH = "MagicBrush (arXiv:2306.10012), image_eval.py"
+_TABLE_3 = "NeIn (CVPRW 2025), Table 3"
 
 
 def l1(image: np.ndarray, target: np.ndarray) -> float:
@@ -23,6 +33,25 @@ def l2(image: np.ndarray, target: np.ndarray) -> float:
     """
     difference = _difference(image, target)
     return float((difference * difference).sum(dtype=np.int64) / (255 * 255 * image.size))
+
+
+def each_pair(
+    function: Callable[[np.ndarray, np.ndarray], float],
+) -> Callable[[Batch], list[Score]]:
+    """`Metric.score` of a function of an edited picture, at its target's size, and the target."""
+    return lambda batch: [Score(function(edited, target)) for edited, target in batch.pairs()]
+
+
+METRICS = (
+    Metric(
+        "l1", "L1", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), each_pair(l1),
+        settings=("align",), source=f"{_MAGICBRUSH}; {_TABLE_3}",
+    ),
+    Metric(
+        "l2", "L2", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), each_pair(l2),
+        settings=("align",), source=f"{_MAGICBRUSH}; {_TABLE_3}",
+    ),
+)  # fmt: skip
 
 
 def _difference(image: np.ndarray, target: np.ndarray) -> np.ndarray:

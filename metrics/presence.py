@@ -8,371 +8,317 @@ sample with object S, unedited picture F and edited picture E:
                  samples times 100 is the area that NeIn's script integrates (the integral of an empirical
                  distribution function over [0, 1] is one minus the mean).
     Retention    Of the objects that the caption names and the judge sees in F, the share it also sees in E.
+
+A judge looks at a picture once for all of these metrics that are scored together.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from metrics import NEEDS, PRESENCE_METRICS
 from metrics.answers import paper_present, paper_removed, parse_yes_no
-from metrics.base import (
-    MODEL_ERRORS,
-    MemoryRecords,
-    MetricError,
-    RecordStore,
-    Score,
-    check_image,
-    choose,
-    reason,
-)
-from metrics.judges.base import Detector, VqaJudge
+from metrics.base import Score, isolated
+from metrics.batch import Batch
 from metrics.judges.templates import template
+from metrics.metric import Metric
 from metrics.objects import caption_objects
 
 NOTHING_FOUND = "no object of the caption was found in the sample"
-
-
-@dataclass(frozen=True)
-class PresenceItem:
-    """One edit to be judged.
-
-    id          Identifies the sample.
-    edited      (H, W, 3) uint8: what the editor made; None where it failed.
-    sample      (H', W', 3) uint8: the unedited picture F; None if unreadable.
-    object      What the instruction said should not be there, e.g. "traffic light".
-    caption     Of the source image: names the objects to retain.
-    sample_key  SHA-256 of the sample's pixels, hexadecimal: equal keys mean equal samples.
-    """
-
-    id: str
-    edited: np.ndarray | None
-    sample: np.ndarray | None
-    object: str
-    caption: str
-    sample_key: str
-
+_PAPER = "NeIn (CVPRW 2025), Table 3; section 4"
 
 #: What a judge said about one word: a JSON object, or a string that says why there is none.
 Reply = Mapping[str, Any] | str
+Kind = Literal["vqa", "ovd"]
+#: The metrics that ask about the object that should be gone.
+REMOVAL: dict[str, tuple[str, ...]] = {"vqa": ("removal_vqa",), "ovd": ("removal_ovd", "auc_removal")}
 
 
-class Presence:
-    """Scores edits with judges that see objects.
+def removal_vqa(batch: Batch) -> list[Score]:
+    """1 where the judge says that the object is not in the edited picture."""
+    judged = _judged(batch, "vqa")
+    return [judged.removal_by_answer(i) for i in range(len(batch.items))]
 
-    names      Any of removal_vqa, retention_vqa (need `vqa`), removal_ovd, auc_removal, retention_ovd (need
-               `detector`).
-    protocol   "paper": the released scripts. Removed if the answer is exactly "No"; present if it is "yes" in
-               any case; every other answer counts as the opposite. Objects are the roots of noun chunks as
-               written, repetitions kept for VQA. "fixed": the first word decides, whatever its case and
-               punctuation, and any other answer leaves the sample unscored; objects are distinct nouns
-               (`metrics.objects`).
-    threshold  A detection counts when its score is strictly above this; 0.1 is the default of the pipeline
-               that NeIn uses.
-    article    In questions: "none" as in the released code, "a_an" as in the paper's text.
-    evidence   "own": ask what this protocol needs. "both": ask for Retention also about the objects that the
-               other protocol would ask about, and keep all replies, so that the other protocol's figure can
-               be worked out without the judge (`objects_of` in the detail). The scores are the same.
-    store      Cache of what judges said about unedited samples, so that it is asked once and not once per
-               editor.
-    """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        *,
-        vqa: VqaJudge | None = None,
-        detector: Detector | None = None,
-        protocol: Literal["paper", "fixed"] = "paper",
-        threshold: float = 0.1,
-        article: Literal["none", "a_an"] = "none",
-        evidence: Literal["own", "both"] = "own",
-        store: RecordStore | None = None,
-    ) -> None:
-        for name in names:
-            choose("presence metric", name, PRESENCE_METRICS)
-            if (vqa if NEEDS[name] == "vqa" else detector) is None:
-                kind = (
-                    "vqa=load_judge('vqa', ...)"
-                    if NEEDS[name] == "vqa"
-                    else "detector=load_judge('ovd', ...)"
-                )
-                raise MetricError(f"The metric '{name}' needs a judge; give {kind}.")
-        if not 0 <= threshold < 1:
-            raise MetricError(f"The detection threshold must be at least 0 and below 1, not {threshold}.")
-        self.names = tuple(dict.fromkeys(names))
-        self.vqa = vqa
-        self.detector = detector
-        self.protocol = choose("protocol", protocol, ("paper", "fixed"))
-        self.threshold = threshold
-        self.article = choose("article", article, ("none", "a_an"))
-        self.evidence = choose("evidence", evidence, ("own", "both"))
-        self.store: RecordStore = store if store is not None else MemoryRecords()
+def removal_ovd(batch: Batch) -> list[Score]:
+    """1 where the detector finds no object above the threshold in the edited picture."""
+    judged = _judged(batch, "ovd")
+    return [judged.removal_by_score(i, graded=False) for i in range(len(batch.items))]
 
-    def describe(self) -> dict[str, Any]:
-        """Names, protocol and judges, JSON-serialisable."""
-        return {
-            "metrics": list(self.names),
-            "protocol": self.protocol,
-            "threshold": self.threshold,
-            "article": self.article,
-            "vqa": self.vqa.describe() if self.vqa is not None else None,
-            "ovd": self.detector.describe() if self.detector is not None else None,
-        }
 
-    def score(self, items: Sequence[PresenceItem]) -> dict[str, list[Score]]:
-        """One Score per metric and item, in item order; an item that fails gets a reason, not the others."""
-        scores: dict[str, list[Score]] = {}
-        objects = self._objects(items, self.protocol)
-        other = "paper" if self.protocol == "fixed" else "fixed"
-        besides = self._objects(items, other) if self.evidence == "both" else None
-        for kind in ("vqa", "ovd"):
-            names = [name for name in self.names if NEEDS[name] == kind]
-            if names:
-                scores.update(self._score_kind(kind, names, items, objects, besides))
-        return {name: scores[name] for name in self.names}
+def auc_removal(batch: Batch) -> list[Score]:
+    """1 minus the detector's best score for the object, where that is above the threshold."""
+    judged = _judged(batch, "ovd")
+    return [judged.removal_by_score(i, graded=True) for i in range(len(batch.items))]
 
-    # ----------------------------------------------------------------------------------------- judging
 
-    def _objects(self, items: Sequence[PresenceItem], protocol: str) -> list[list[str]]:
-        if not any(name.startswith("retention") for name in self.names):
-            return [[] for _ in items]
+def retention_vqa(batch: Batch) -> list[Score]:
+    """Of the caption's objects that the judge sees in the sample, the share it sees in the edited picture."""
+    judged = _judged(batch, "vqa")
+    return [judged.retention(i) for i in range(len(batch.items))]
+
+
+def retention_ovd(batch: Batch) -> list[Score]:
+    """Of the caption's objects that the detector finds in the sample, the share it finds in the edit."""
+    judged = _judged(batch, "ovd")
+    return [judged.retention(i) for i in range(len(batch.items))]
+
+
+# Removal does not look at the sample. It needs it all the same: where the sample is not the one that was
+# edited, the edit says nothing, and both metrics are then asked for in one pass over the same edits.
+_VQA, _OVD = ("edited", "sample", "vqa"), ("edited", "sample", "ovd")
+METRICS = (
+    Metric(
+        "removal_vqa", "Removal (VQA)", "per cent", "higher", (0.0, 1.0), "proportion", _VQA, removal_vqa,
+        settings=("protocol", "article"), source=_PAPER,
+    ),
+    Metric(
+        "retention_vqa", "Retention (VQA)", "per cent", "higher", (0.0, 1.0), "mean", _VQA, retention_vqa,
+        settings=("protocol", "article"), source=_PAPER,
+    ),
+    Metric(
+        "removal_ovd", "Removal (OVD)", "per cent", "higher", (0.0, 1.0), "proportion", _OVD, removal_ovd,
+        settings=("protocol", "threshold"), source=_PAPER,
+    ),
+    Metric(
+        "auc_removal", "AUC-Removal", "per cent", "higher", (0.0, 1.0), "mean", _OVD, auc_removal,
+        settings=("protocol", "threshold"), source=_PAPER,
+    ),
+    Metric(
+        "retention_ovd", "Retention (OVD)", "per cent", "higher", (0.0, 1.0), "mean", _OVD, retention_ovd,
+        settings=("protocol", "threshold"), source=_PAPER,
+    ),
+)  # fmt: skip
+
+
+def _judged(batch: Batch, kind: Kind) -> _Judged:
+    return batch.once(("presence", kind), lambda: _ask_all(_Questions(batch, kind)))
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """One judge, and how it is asked and read for a batch."""
+
+    batch: Batch
+    kind: Kind
+
+    @property
+    def judge(self) -> Any:
+        return self.batch.models[self.kind]
+
+    def objects(self, protocol: str) -> list[list[str]]:
+        """What every caption names under a protocol; nothing where Retention is not asked for."""
+        if f"retention_{self.kind}" not in self.batch.names:
+            return [[] for _ in self.batch.items]
         return caption_objects(
-            [item.caption for item in items],
+            [item.caption for item in self.batch.items],
             protocol="paper" if protocol == "paper" else "fixed",
-            excluded=[item.object for item in items],
+            excluded=[item.object for item in self.batch.items],
         )
 
-    def _score_kind(
-        self,
-        kind: str,
-        names: Sequence[str],
-        items: Sequence[PresenceItem],
-        objects: Sequence[list[str]],
-        besides: Sequence[list[str]] | None,
-    ) -> dict[str, list[Score]]:
-        """`besides`: objects the other protocol asks about, or None; their replies go into the details
-        only."""
-        retention = f"retention_{kind}" in names
-        removal = any(not name.startswith("retention") for name in names)
-        if kind == "ovd":
-            objects = [list(dict.fromkeys(row)) for row in objects]
-        asked = [
-            list(dict.fromkeys([*row, *(besides[i] if besides else [])])) for i, row in enumerate(objects)
-        ]
-        before = self._look_at_samples(kind, items, asked) if retention else [{} for _ in items]
-        kept = [
-            [name for name in row if self._present(kind, before[i].get(name, "")) is True]
-            for i, row in enumerate(objects)
-        ]
-        again = [
-            [
-                name
-                for name in row
-                if name in kept[i] or (besides and self._maybe(kind, before[i].get(name, "")))
-            ]
-            for i, row in enumerate(asked)
-        ]
-        wanted = [
-            list(dict.fromkeys([*([item.object] if removal else []), *(again[i] if retention else [])]))
-            for i, item in enumerate(items)
-        ]
-        after = self._judge(kind, [item.edited for item in items], wanted, "no edited picture")
-        result: dict[str, list[Score]] = {}
-        for name in names:
-            if name == f"retention_{kind}":
-                result[name] = [
-                    self._retention(kind, objects[i], before[i], kept[i], after[i], item)
-                    for i, item in enumerate(items)
-                ]
-                if besides is not None:
-                    for i, score in enumerate(result[name]):
-                        lists = (
-                            (objects[i], besides[i]) if self.protocol == "fixed" else (besides[i], objects[i])
-                        )
-                        both = {
-                            "objects_of": {"fixed": lists[0], "paper": lists[1]},
-                            "before": {name: _plain(reply) for name, reply in before[i].items()},
-                            "after": {name: _plain(after[i][name]) for name in again[i]},
-                        }
-                        result[name][i] = Score(score.value, score.reason, {**score.detail, **both})
-            else:
-                result[name] = [self._removal(name, item, after[i]) for i, item in enumerate(items)]
-        return result
+    def present(self, reply: Reply) -> bool | None:
+        """Does the judge see it? None: it could not be asked, or said neither yes nor no."""
+        settings = self.batch.settings
+        if isinstance(reply, str):
+            return None
+        if self.kind == "ovd":
+            return bool(reply["score"] > settings.threshold)
+        return (paper_present if settings.protocol == "paper" else parse_yes_no)(reply["answer"])
 
-    def _look_at_samples(
-        self, kind: str, items: Sequence[PresenceItem], objects: Sequence[list[str]]
-    ) -> list[dict[str, Reply]]:
-        """What the judge sees in the unedited samples: from the store, or asked once and stored."""
-        judge: Any = self.vqa if kind == "vqa" else self.detector
-        known: dict[tuple[str, str], Reply] = {}
-        missing: dict[str, list[str]] = {}
-        pictures: dict[str, np.ndarray | None] = {}
-        for item, row in zip(items, objects, strict=True):
-            pictures.setdefault(item.sample_key, item.sample)
-            for name in row:
-                place = (item.sample_key, name)
-                if place in known or name in missing.get(item.sample_key, ()):
-                    continue
-                record = self.store.get(judge.fingerprint, self._key(kind, *place))
-                if record is not None:
-                    known[place] = record
-                else:
-                    missing.setdefault(item.sample_key, []).append(name)
-        replies = self._judge(
-            kind, [pictures[k] for k in missing], list(missing.values()), "no sample picture"
-        )
-        for sample_key, found in zip(missing, replies, strict=True):
-            for name, reply in found.items():
-                known[sample_key, name] = reply
-                if not isinstance(reply, str):
-                    self.store.put(judge.fingerprint, self._key(kind, sample_key, name), dict(reply))
-        return [
-            {name: known[item.sample_key, name] for name in row}
-            for item, row in zip(items, objects, strict=True)
-        ]
+    def maybe(self, reply: Reply) -> bool:
+        """Whether any protocol takes the reply for a sighting."""
+        if isinstance(reply, str) or self.kind == "ovd":
+            return self.present(reply) is True
+        return paper_present(reply["answer"]) or parse_yes_no(reply["answer"]) is True
 
-    def _key(self, kind: str, sample_key: str, name: str) -> str:
-        asked = self._question(name) if kind == "vqa" else f"label:{name}"
+    def question(self, word: str) -> str:
+        return template(self.judge.template).ask_presence(word, self.batch.settings.article)
+
+    def key(self, sample_key: str, word: str) -> str:
+        """Of a reply about a sample in the store."""
+        asked = self.question(word) if self.kind == "vqa" else f"label:{word}"
         return hashlib.sha256(f"{sample_key}\0{asked}".encode()).hexdigest()
 
-    def _question(self, name: str) -> str:
-        assert self.vqa is not None
-        return template(self.vqa.template).ask_presence(name, self.article)
-
-    def _judge(
-        self,
-        kind: str,
-        images: Sequence[np.ndarray | None],
-        words: Sequence[Sequence[str]],
-        absent: str,
+    def replies(
+        self, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
     ) -> list[dict[str, Reply]]:
         """What the judge says about every word in every picture; one pass per picture."""
-        result: list[dict[str, Reply]] = [dict.fromkeys(row, absent) for row in words]
-        jobs: list[tuple[int, np.ndarray]] = []
-        for i, image in enumerate(images):
-            if image is None or not words[i]:
-                continue
-            try:
-                jobs.append((i, check_image(image)))
-            except MetricError as error:
-                result[i] = dict.fromkeys(words[i], str(error))
-        run = self._ask if kind == "vqa" else self._detect
-        for i, found in _attempt(run, jobs, words):
-            result[i] = found
+        asked = [i for i, row in enumerate(words) if row]
+        ask = self._answers if self.kind == "vqa" else self._detections
+        made = isolated(lambda rows: ask([pictures[i] for i in rows], [words[i] for i in rows]), asked)
+        result: list[dict[str, Reply]] = [{} for _ in words]
+        for i, replies in zip(asked, made, strict=True):
+            result[i] = dict.fromkeys(words[i], replies) if isinstance(replies, str) else replies
         return result
 
-    def _ask(
-        self, jobs: Sequence[tuple[int, np.ndarray]], words: Sequence[Sequence[str]]
+    def _answers(
+        self, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
     ) -> list[dict[str, Reply]]:
-        assert self.vqa is not None
-        prompts = [[self._question(word) for word in words[i]] for i, _ in jobs]
-        answers = self.vqa.ask([image for _, image in jobs], prompts)
+        answers = self.judge.ask(pictures, [[self.question(word) for word in row] for row in words])
         return [
             {
                 word: {"answer": a.text, "tokens": a.token_count, "p_yes": a.p_yes, "p_no": a.p_no}
-                for word, a in zip(words[i], row, strict=True)
+                for word, a in zip(asked, row, strict=True)
             }
-            for (i, _), row in zip(jobs, answers, strict=True)
+            for asked, row in zip(words, answers, strict=True)
         ]
 
-    def _detect(
-        self, jobs: Sequence[tuple[int, np.ndarray]], words: Sequence[Sequence[str]]
+    def _detections(
+        self, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
     ) -> list[dict[str, Reply]]:
-        assert self.detector is not None
-        found = self.detector.detect(
-            [image for _, image in jobs], [words[i] for i, _ in jobs], self.threshold
-        )
+        detections = self.judge.detect(pictures, words, self.batch.settings.threshold)
         return [
-            {
-                word: {"score": row[word].score, "box": [round(x, 2) for x in row[word].box]}
-                for word in words[i]
-            }
-            for (i, _), row in zip(jobs, found, strict=True)
+            {word: {"score": row[word].score, "box": [round(x, 2) for x in row[word].box]} for word in asked}
+            for asked, row in zip(words, detections, strict=True)
         ]
 
-    # ----------------------------------------------------------------------------------------- reading
 
-    def _present(self, kind: str, reply: Reply) -> bool | None:
-        """Does the judge see it? None: it could not be asked, or said neither yes nor no."""
-        if isinstance(reply, str):
-            return None
-        if kind == "ovd":
-            return bool(reply["score"] > self.threshold)
-        return paper_present(reply["answer"]) if self.protocol == "paper" else parse_yes_no(reply["answer"])
+def _ask_all(questions: _Questions) -> _Judged:
+    """Asks what the caption names in the sample, then what is seen there in the edit."""
+    batch, kind, protocol = questions.batch, questions.kind, questions.batch.settings.protocol
+    retention = f"retention_{kind}" in batch.names
+    removal = any(name in batch.names for name in REMOVAL[kind])
+    objects = questions.objects(protocol)
+    others = None
+    if batch.settings.evidence == "both":
+        others = questions.objects("paper" if protocol == "fixed" else "fixed")
+    if kind == "ovd":
+        objects = [list(dict.fromkeys(row)) for row in objects]
+    asked = [list(dict.fromkeys([*row, *(others[i] if others else [])])) for i, row in enumerate(objects)]
+    before = _look_at_samples(questions, asked)
+    in_sample = [
+        [word for word in row if questions.present(before[i][word]) is True] for i, row in enumerate(objects)
+    ]
+    again = [
+        [word for word in row if word in in_sample[i] or (others and questions.maybe(before[i][word]))]
+        for i, row in enumerate(asked)
+    ]
+    wanted = [
+        list(dict.fromkeys([*([item.object] if removal else []), *(again[i] if retention else [])]))
+        for i, item in enumerate(batch.items)
+    ]
+    after = questions.replies([item.edited for item in batch.items], wanted)  # type: ignore[misc]
+    return _Judged(questions, objects, others, before, in_sample, again, after)
 
-    def _maybe(self, kind: str, reply: Reply) -> bool:
-        """Whether any protocol takes the reply for a sighting."""
-        if isinstance(reply, str) or kind == "ovd":
-            return self._present(kind, reply) is True
-        return paper_present(reply["answer"]) or parse_yes_no(reply["answer"]) is True
 
-    def _removal(self, name: str, item: PresenceItem, replies: Mapping[str, Reply]) -> Score:
-        reply = replies[item.object]
-        detail: dict[str, Any] = {"object": item.object, "protocol": self.protocol}
+def _look_at_samples(questions: _Questions, words: Sequence[Sequence[str]]) -> list[dict[str, Reply]]:
+    """What the judge sees in the unedited samples: from the store, or asked once and stored."""
+    items, store, space = questions.batch.items, questions.batch.records, questions.judge.fingerprint
+    replies: dict[tuple[str, str], Reply] = {}
+    missing: dict[str, list[str]] = {}
+    pictures: dict[str, Any] = {}
+    for item, row in zip(items, words, strict=True):
+        pictures.setdefault(item.sample_key, item.sample)
+        for word in row:
+            place = (item.sample_key, word)
+            if place in replies or word in missing.get(item.sample_key, ()):
+                continue
+            record = store.get(space, questions.key(*place))
+            if record is not None:
+                replies[place] = record
+            else:
+                missing.setdefault(item.sample_key, []).append(word)
+    made = questions.replies([pictures[key] for key in missing], list(missing.values()))
+    for sample_key, row_of_replies in zip(missing, made, strict=True):
+        for word, reply in row_of_replies.items():
+            replies[sample_key, word] = reply
+            if not isinstance(reply, str):
+                store.put(space, questions.key(sample_key, word), dict(reply))
+    return [
+        {word: replies[item.sample_key, word] for word in row} for item, row in zip(items, words, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What one judge said about the items of a batch; lists hold one entry per item.
+
+    objects    What the caption names by the protocol in force.
+    others     What it names by the other protocol, where evidence for that is wanted too; else None.
+    before     Word -> reply about the sample.
+    in_sample  The `objects` that the judge sees in the sample.
+    again      The words of the caption that were asked about again in the edited picture.
+    after      Word -> reply about the edited picture.
+    """
+
+    questions: _Questions
+    objects: list[list[str]]
+    others: list[list[str]] | None
+    before: list[dict[str, Reply]]
+    in_sample: list[list[str]]
+    again: list[list[str]]
+    after: list[dict[str, Reply]]
+
+    def removal_by_answer(self, i: int) -> Score:
+        item, settings = self.questions.batch.items[i], self.questions.batch.settings
+        reply = self.after[i][item.object]
+        detail: dict[str, Any] = {"object": item.object, "protocol": settings.protocol}
         if isinstance(reply, str):
             return Score(None, reply, detail)
-        detail.update(reply)
-        if name == "removal_vqa":
-            detail["question"] = self._question(item.object)
-            answer = reply["answer"]
-            seen = parse_yes_no(answer)
-            if self.protocol == "paper":
-                seen = not paper_removed(answer)
-            if seen is None:
-                return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
-            return Score(float(not seen), f"the judge answered {answer!r}", detail)
-        detail["threshold"] = self.threshold
-        best = reply["score"] if reply["score"] > self.threshold else 0.0
-        compared = "above" if best else "not above"
-        why = f"best score {reply['score']:.3f} is {compared} {self.threshold}"
-        return Score(float(not best) if name == "removal_ovd" else 1.0 - best, why, detail)
+        answer = reply["answer"]
+        detail |= {**reply, "question": self.questions.question(item.object)}
+        seen = not paper_removed(answer) if settings.protocol == "paper" else parse_yes_no(answer)
+        if seen is None:
+            return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
+        return Score(float(not seen), f"the judge answered {answer!r}", detail)
 
-    def _retention(
-        self,
-        kind: str,
-        objects: Sequence[str],
-        before: Mapping[str, Reply],
-        kept: Sequence[str],
-        after: Mapping[str, Reply],
-        item: PresenceItem,
-    ) -> Score:
-        detail: dict[str, Any] = {
-            "objects": list(objects),
-            "in_sample": list(kept),
-            "protocol": self.protocol,
-            "before": {name: _plain(before[name]) for name in dict.fromkeys(objects)},
-            "after": {name: _plain(after[name]) for name in kept},
-        }
-        if kind == "ovd":
-            detail["threshold"] = self.threshold
-        if item.edited is None:
-            return Score(None, "no edited picture", detail)
-        broken = next((f"{name}: {before[name]}" for name in objects if isinstance(before[name], str)), None)
-        broken = broken or next(
-            (f"{name}: {after[name]}" for name in kept if isinstance(after[name], str)), None
-        )
-        if broken:
-            return Score(None, broken, detail)
-        if not kept:
+    def removal_by_score(self, i: int, *, graded: bool) -> Score:
+        item, settings = self.questions.batch.items[i], self.questions.batch.settings
+        reply = self.after[i][item.object]
+        detail: dict[str, Any] = {"object": item.object, "protocol": settings.protocol}
+        if isinstance(reply, str):
+            return Score(None, reply, detail)
+        detail |= {**reply, "threshold": settings.threshold}
+        best = reply["score"] if reply["score"] > settings.threshold else 0.0
+        compared = "above" if best else "not above"
+        why = f"best score {reply['score']:.3f} is {compared} {settings.threshold}"
+        return Score(1.0 - best if graded else float(not best), why, detail)
+
+    def retention(self, i: int) -> Score:
+        """The share of `in_sample` that is still seen; unscored where a reply is missing or unclear."""
+        objects, before, after, in_sample = self.objects[i], self.before[i], self.after[i], self.in_sample[i]
+        detail = self._evidence(i)
+        failed = [f"{word}: {before[word]}" for word in objects if isinstance(before[word], str)]
+        failed += [f"{word}: {after[word]}" for word in in_sample if isinstance(after[word], str)]
+        if failed:
+            return Score(None, failed[0], detail)
+        if not in_sample:
             return Score(None, NOTHING_FOUND, detail)
-        verdicts = {name: self._present(kind, after[name]) for name in kept}
-        unclear = next((name for name in kept if verdicts[name] is None), None)
+        verdicts = {word: self.questions.present(after[word]) for word in in_sample}
+        unclear = next((word for word in in_sample if verdicts[word] is None), None)
         if unclear is not None:
-            said = after[unclear]
-            answer = said["answer"] if not isinstance(said, str) else said
+            answer = _plain(after[unclear])
             return Score(None, f"the answer {answer!r} about '{unclear}' is neither yes nor no", detail)
-        found = sum(bool(verdicts[name]) for name in kept)
-        lost = [name for name in dict.fromkeys(kept) if not verdicts[name]]
-        why = f"{found} of {len(kept)} objects are still there" + (
-            f"; lost: {', '.join(lost)}" if lost else ""
-        )
-        return Score(found / len(kept), why, detail)
+        still = sum(bool(verdicts[word]) for word in in_sample)
+        lost = [word for word in dict.fromkeys(in_sample) if not verdicts[word]]
+        why = f"{still} of {len(in_sample)} objects are still there"
+        return Score(still / len(in_sample), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
+
+    def _evidence(self, i: int) -> dict[str, Any]:
+        """What was asked and said, as it is kept beside a Retention score."""
+        settings, before, after = self.questions.batch.settings, self.before[i], self.after[i]
+        detail: dict[str, Any] = {
+            "objects": list(self.objects[i]),
+            "in_sample": list(self.in_sample[i]),
+            "protocol": settings.protocol,
+            "before": {word: _plain(before[word]) for word in dict.fromkeys(self.objects[i])},
+            "after": {word: _plain(after[word]) for word in self.in_sample[i]},
+        }
+        if self.questions.kind == "ovd":
+            detail["threshold"] = settings.threshold
+        if self.others is not None:
+            by_protocol = [self.objects[i], self.others[i]]
+            fixed, paper = by_protocol if settings.protocol == "fixed" else by_protocol[::-1]
+            detail |= {
+                "objects_of": {"fixed": fixed, "paper": paper},
+                "before": {word: _plain(reply) for word, reply in before.items()},
+                "after": {word: _plain(after[word]) for word in self.again[i]},
+            }
+        return detail
 
 
 def _plain(reply: Reply) -> Any:
@@ -381,20 +327,3 @@ def _plain(reply: Reply) -> Any:
         return {"error": reply}
     # Nine digits tell every float32 from every other: a verdict worked out later is the verdict given now.
     return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
-
-
-def _attempt(
-    run: Callable[[Any, Any], list[dict[str, Reply]]],
-    jobs: Sequence[tuple[int, np.ndarray]],
-    words: Sequence[Sequence[str]],
-) -> list[tuple[int, dict[str, Reply]]]:
-    """`run` on all jobs; where that fails, one at a time, so that only the culprit has no replies."""
-    if not jobs:
-        return []
-    try:
-        return [(i, found) for (i, _), found in zip(jobs, run(jobs, words), strict=True)]
-    except MODEL_ERRORS as error:
-        if len(jobs) == 1:
-            i = jobs[0][0]
-            return [(i, dict.fromkeys(words[i], reason(error)))]
-    return [pair for job in jobs for pair in _attempt(run, [job], words)]

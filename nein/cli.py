@@ -202,10 +202,11 @@ def _sentence(error: BaseException) -> str | None:
     """What to tell the user, or None for a defect of ours, which deserves its traceback."""
     from editors import EditorError
     from metrics import MetricError
+    from metrics.base import out_of_memory
 
     if isinstance(error, UserError | EditorError | MetricError):
         return str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if out_of_memory(error):
         return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
     if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
         return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."

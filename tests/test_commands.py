@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
+from tests.helpers import packages
 from tests.helpers.commands import outcome
 from tests.test_startup import ROOT
 
@@ -22,12 +23,8 @@ OURS = sorted(cli.COMMANDS)
 
 
 def advertise(folder: Path, **places: str) -> None:
-    """Makes `folder`, once it is on the path, an installed package with these entry points."""
-    info = folder / "elsewhere-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
-    lines = [f"{name.replace('_', ' ')} = {place}" for name, place in places.items()]
-    (info / "entry_points.txt").write_text("\n".join([f"[{cli.GROUP}]", *lines, ""]))
+    """Installs a package with these commands; "_" stands for a blank."""
+    packages.install(folder, {cli.GROUP: {name.replace("_", " "): place for name, place in places.items()}})
 
 
 def section(title: str) -> dict[str, str]:

@@ -75,7 +75,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     from train.contrast import data, export, objective, towers
     from train.contrast.features import Features
     from train.instruct import model
-    from train.instruct.order import reseed
+    from train.order import reseed
     from train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
@@ -107,7 +107,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     features = None
     if config.trainable == "text":
         features = Features(corpus, tower.dual, Path(config.features) if config.features else None)
-        features.make(world)
+        features.make(world, config.workers)
         reader = data.Reader(config, corpus, features)
 
     # ---------------------------------------------------------------------------------------------- optimiser

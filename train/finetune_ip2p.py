@@ -60,11 +60,12 @@ def train(config: TuneConfig, session: Session) -> None:
     from train.instruct import batches, model
     from train.instruct.encoder import Encoder, frozen_hash
     from train.instruct.export import export, push
+    from train.instruct.features import Features, complain
     from train.instruct.objective import losses
-    from train.instruct.order import Order, reseed
+    from train.instruct.order import Order
     from train.instruct.pairs import load
-    from train.instruct.precompute import Features, complain
     from train.instruct.validate import Validation
+    from train.order import reseed
     from train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from metrics.base import MODEL_ERRORS, MetricError, check_image, reason
+from metrics.base import MetricError, check_image, isolated, reason
 from metrics.choices.prompts import Prompt
 from metrics.letters import LETTERS
 
@@ -107,21 +107,18 @@ def answer_each(
 
     A batch that fails is repeated question by question. A mistake of the user (MetricError) is raised.
     """
-    try:
-        return model.answer(images, asked, scorings)
-    except MetricError:
-        raise
-    except MODEL_ERRORS:
-        return [
-            [_alone(model, image, one, scorings) for one in row]
-            for image, row in zip(images, asked, strict=True)
-        ]
 
+    def answer(questions: Sequence[tuple[int, Asked]]) -> list[Reply]:
+        rows: dict[int, list[Asked]] = {}
+        for picture, one in questions:
+            rows.setdefault(picture, []).append(one)
+        found = model.answer([images[picture] for picture in rows], list(rows.values()), scorings)
+        return [reply for row in found for reply in row]
 
-def _alone(model: ChoiceModel, image: np.ndarray, one: Asked, scorings: Sequence[str]) -> Reply:
-    try:
-        return model.answer([image], [[one]], scorings)[0][0]
-    except MetricError:
-        raise
-    except MODEL_ERRORS as error:
+    def failed(error: BaseException) -> Reply:
+        if isinstance(error, MetricError):
+            raise error
         return Reply(error=reason(error), silent=bool(getattr(error, "silent", False)))
+
+    replies = iter(isolated(answer, [(i, one) for i, row in enumerate(asked) for one in row], failed))
+    return [[next(replies) for _ in row] for row in asked]

@@ -1,16 +1,19 @@
-"""Judges of other packages, found by entry point: `--models.vqa plugin:NAME`.
+"""Judges of other packages: `--models.vqa plugin:NAME`, or `--models.vqa module:attribute` by their place.
 
-A package offers a judge with
+A package offers a judge by name with
 
     [project.entry-points."nein.judges"]
     my-judge = "my_package.judge:load"
 
 where `load(kind=..., device=..., dtype=..., **options)` returns an object that speaks one of the protocols in
-`metrics.judges.base`. `nein check --judge KIND plugin:my-judge` says whether it keeps them.
+`metrics.judges.base`. `my_package.judge:load` itself is a reference as well, and so is the place of an object
+that already is a judge. `nein check --judge KIND plugin:my-judge` says whether it keeps them.
 """
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from importlib import metadata
 from typing import Any
 
@@ -19,6 +22,20 @@ from metrics.base import MetricError, choose
 GROUP = "nein.judges"
 #: Kind -> the method a judge of that kind must have.
 METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
+_ATTRIBUTE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_attribute(reference: str) -> bool:
+    """Whether a reference has the form `module:attribute`; `nano:NAME` is an embedded model."""
+    return _ATTRIBUTE.fullmatch(reference) is not None and not reference.startswith(("nano:", "plugin:"))
+
+
+def attribute(reference: str) -> Any:
+    """What `module:attribute` names. Raises MetricError where it cannot be imported."""
+    try:
+        return pkgutil.resolve_name(reference)
+    except (ImportError, AttributeError) as error:
+        raise MetricError(f"'{reference}' cannot be imported: {error}.") from None
 
 
 def available() -> dict[str, metadata.EntryPoint]:
@@ -27,19 +44,25 @@ def available() -> dict[str, metadata.EntryPoint]:
 
 
 def load(path_or_id: str, *, kind: str, revision: str | None, device: str, dtype: str, **options: Any) -> Any:
-    """The judge behind `plugin:NAME`. Raises MetricError when there is none, or it is not of that kind."""
-    name = path_or_id.removeprefix("plugin:")
-    known = available()
-    if not known:
-        raise MetricError(f"'{path_or_id}': no installed package offers a judge (entry points of '{GROUP}').")
-    try:
-        factory = known[choose("judge plug-in", name, known)].load()
-    except (ImportError, AttributeError) as error:
-        raise MetricError(f"The judge plug-in '{name}' cannot be loaded: {error}.") from None
-    judge = factory(kind=kind, device=device, dtype=dtype, **options)
+    """The judge behind `plugin:NAME` or `module:attribute`. Raises MetricError when there is none, or it is
+    not of that kind."""
+    factory = attribute(path_or_id) if is_attribute(path_or_id) else _entry_point(path_or_id)
+    # A judge, as opposed to its class, has what it says about itself.
+    made = hasattr(factory, METHODS[kind]) and not isinstance(factory, type)
+    judge = factory if made else factory(kind=kind, device=device, dtype=dtype, **options)
     lacking = [part for part in ("fingerprint", "describe", METHODS[kind]) if not hasattr(judge, part)]
     if kind == "vqa" and not hasattr(judge, "template"):
         lacking.append("template")
     if lacking:
-        raise MetricError(f"The judge plug-in '{name}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
+        raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
     return judge
+
+
+def _entry_point(reference: str) -> Any:
+    name, points = reference.removeprefix("plugin:"), available()
+    if not points:
+        raise MetricError(f"'{reference}': no installed package offers a judge (entry points of '{GROUP}').")
+    try:
+        return points[choose("judge plug-in", name, points)].load()
+    except (ImportError, AttributeError) as error:
+        raise MetricError(f"The judge plug-in '{name}' cannot be loaded: {error}.") from None

@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     environment.keep_freed_memory()
     device = World().device(options.device or config.device)
     for kind in kinds:
-        judge = models.load_judges([f"removal_{kind}"], config, device)[kind]
+        judge = models.load_models([f"removal_{kind}"], config, device)[kind]
         file = calibrate(kind, judge, cases, config, out, options.batch_size)
         print(_summary(file))
     return 0
@@ -182,28 +182,22 @@ def _ask(
 
     A judge that fails is asked picture by picture, so that only the culprit's questions go without an answer.
     """
-    from metrics.base import MODEL_ERRORS, reason
+    from metrics.base import isolated
     from nein.engine.images import ImageError
 
     pictures: list[Any] = []
-    replies: list[list[dict[str, Any]]] = []
     for case in batch:
         try:
             pictures.append(case.picture())
         except ImageError as error:
             raise UserError(f"A picture of the calibration cannot be read: {error}") from None
     words = [[word.word for word in case.words] for case in batch]
-    try:
-        replies = _replies(kind, judge, pictures, words, config)
-    except MODEL_ERRORS as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            raise
-        for picture, asked in zip(pictures, words, strict=True):
-            try:
-                replies += _replies(kind, judge, [picture], [asked], config)
-            except MODEL_ERRORS as inner:
-                replies.append([{"error": reason(inner)} for _ in asked])
-    for case, row in zip(batch, replies, strict=True):
+    replies = isolated(
+        lambda rows: _replies(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], config),
+        range(len(batch)),
+    )
+    for case, answers in zip(batch, replies, strict=True):
+        row = [{"error": answers}] * len(case.words) if isinstance(answers, str) else answers
         for word, reply in zip(case.words, row, strict=True):
             yield _key(case, word), {
                 "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,

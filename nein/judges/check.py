@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pkgutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,8 +46,10 @@ def build_editor(name: str, device: str, dtype: str, given: Sequence[str]) -> An
         if not equals:
             raise UserError(f"--option is '{item}'; it must be NAME=VALUE.")
         options[key] = _value(value)
-    made = _attribute(name)
-    if made is not None:
+    from metrics.judges.plugin import attribute, is_attribute
+
+    if is_attribute(name):
+        made = attribute(name)
         return made(**options) if callable(made) else made
     from nein.models import editor_choice
 
@@ -57,33 +58,12 @@ def build_editor(name: str, device: str, dtype: str, given: Sequence[str]) -> An
 
 
 def build_judge(kind: str, reference: str, device: str, dtype: str) -> Any:
-    """The judge: as `--models.<kind>` finds it, or what `module:attribute` makes."""
+    """The judge, as `--models.<kind>` finds it."""
     import metrics
-
-    made = None if metrics.special_reference(reference) else _attribute(reference)
-    if made is not None:
-        return made() if callable(made) else made
     from nein.models import references
 
     where, revision = references.resolve(reference)
     return metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype)
-
-
-def _attribute(name: str) -> Any:
-    """What a dotted `module:attribute` names, or None for another form."""
-    module, colon, attribute = name.partition(":")
-    if (
-        not colon
-        or not attribute.isidentifier()
-        or not all(part.isidentifier() for part in module.split("."))
-    ):
-        return None
-    if module == "nano":
-        return None
-    try:
-        return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"'{name}' cannot be imported: {error}.") from None
 
 
 def _value(text: str) -> Any:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metrics.base import MetricError, RecordStore
+from metrics.base import RecordStore, UnavailableError
 from metrics.endpoint import NoAnswer, side_by_side
 from nein.engine.errors import UserError
 
@@ -16,8 +16,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class SilentError(UserError, MetricError):
-    """Nobody answers. A `MetricError` too: what isolates a failing question lets those through."""
+class SilentError(UserError, UnavailableError):
+    """Nobody answers; what isolates a failing question lets that through."""
 
 
 class Questions:

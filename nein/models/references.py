@@ -31,16 +31,17 @@ def resolve(reference: str) -> tuple[str, str | None]:
             return str(zoo.path(reference.removeprefix("nano:"))), None
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
-    if reference.startswith("weakened:"):
-        rates, _, inner = reference.removeprefix("weakened:").partition(":")
-        where, revision = resolve(inner)
-        return f"weakened:{rates}:{where}", revision
     if metrics.special_reference(reference):
         return reference, None
     if Path(reference).expanduser().exists():
         return str(Path(reference).expanduser()), None
     name, _, revision = reference.partition("@")
     return name, revision or None
+
+
+def without_address(reference: str) -> str:
+    """openai:URL#MODEL -> openai:#MODEL, which stays the same when the server moves; others as they are."""
+    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
 
 
 def folder_of(reference: str) -> str:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import metrics
-from metrics.judges.scripted import ScriptedJudge
 from nein.engine.images import write_png
 from tests.helpers.commands import Outcome, outcome
 from tests.metrics import tiny
@@ -25,27 +22,6 @@ OBJECTS = (
     "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",
     "kite", "teddy bear", "oven", "person", "mouse", "bench",
 )  # fmt: skip
-
-
-def varied(picture: np.ndarray, prompt: str) -> str:
-    """An answer that depends on picture and question: mostly yes, sometimes no, sometimes neither."""
-    number = hashlib.sha256(picture.tobytes() + prompt.encode()).digest()[0]
-    return ("Yes", "Yes", "Yes", "yes.", "Yes", "No", "No.", "It depends")[number % 8]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def judge_of_varied_answers() -> Iterator[None]:
-    """Lets `--models.vqa scripted:varied` mean the judge above, also in forked processes."""
-    load = metrics.load_judge
-
-    def patched(kind: str, path_or_id: str, **options: Any) -> Any:
-        if path_or_id == "scripted:varied":
-            return ScriptedJudge(varied, name="varied")
-        return load(kind, path_or_id, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "load_judge", patched)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +71,7 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
     return [
         *("--source", str(data / "captions.json"), "--images", str(data / "images")),
         *("--objects", str(data / "objects.txt"), "--queried", "8", "--out", str(out), "--device", "cpu"),
-        *("--models.itm", str(models / "blip"), "--models.vqa", "scripted:varied"),
+        *("--models.itm", str(models / "blip"), "--models.vqa", "tests.rehearsal:varied"),
         *("--editor", "flaky", "--editor-options", '{"fail_every": 7}'),
         *("--absent-below", "0.3", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4"),
         *(str(part) for part in more),

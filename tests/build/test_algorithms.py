@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from metrics.base import isolated
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.sources import Source
 from tests.build.conftest import OBJECTS
@@ -224,10 +225,10 @@ def test_one_bad_picture_fails_alone_and_lack_of_memory_is_not_hidden() -> None:
             raise ValueError("a bad picture")
         return [10 * i for i in rows]
 
-    assert filters.each(moody, 4) == [0, 10, "ValueError: a bad picture", 30]
+    assert isolated(moody, range(4)) == [0, 10, "ValueError: a bad picture", 30]
 
     def full(rows: Any) -> list[int]:
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(torch.OutOfMemoryError):
-        filters.each(full, 2)
+        isolated(full, range(2))

@@ -83,7 +83,8 @@ def test_it_evaluates_without_conversion_and_results_split_by_family(
 ) -> None:
     done = commands.outcome(
         capsys, "eval", "--editor", "identity", "--data", built / "dataset", "--out", tmp_path,
-        "--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa", "--models.vqa", "scripted:Yes",
+        "--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa",
+        "--models.vqa", "tests.rehearsal:yes",
     )  # fmt: skip
     assert done.code == 0
     assert "### By family of negation" in done.stdout
@@ -140,7 +141,7 @@ def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(
 ) -> None:
     more = ("--protocol=paper", "--families=plain", "--image-format=jpg", "--evaluation-share=1")
     more += ("--formats=official",)
-    done = build(*arguments(captioned, models, tmp_path, *more, "--models.vqa", "scripted:Yes"))
+    done = build(*arguments(captioned, models, tmp_path, *more, "--models.vqa", "tests.rehearsal:yes"))
     assert done.code == 0, done.stderr
     records = json.loads((tmp_path / "dataset" / "val.json").read_text())
     assert {tuple(row) for row in records} == {("COCO", "T_original", "T_negative", "T_generated", "NeIn")}
@@ -166,7 +167,7 @@ def test_bad_images_are_reported_counted_and_skipped(models: Path, build: Build,
     listing["images"].append({"id": 99, "file_name": "copy/COCO_train2014_000000000005.png"})
     listing["annotations"].append({"image_id": 99, "caption": "Again."})
     (given / "captions.json").write_text(json.dumps(listing))
-    more = ("--absent-below", "0.12", "--match-above", "-1", "--models.vqa", "scripted:Yes")
+    more = ("--absent-below", "0.12", "--match-above", "-1", "--models.vqa", "tests.rehearsal:yes")
     more += ("--editor-options", '{"fail_every": 0}', "--evaluation-share", "1")
     done = build(*arguments(given, models, tmp_path / "out", *more, "--formats", "official"))
     assert done.code == 0, done.stderr

@@ -152,7 +152,7 @@ def test_two_processes_of_accelerate_give_the_same(
     captioned: Path, models: Path, build: Build, command: Callable[..., object], tmp_path: Path
 ) -> None:
     def given(out: Path) -> list[str]:
-        return arguments(captioned, models, out, *MORE, "--models.vqa", "scripted:Yes")
+        return arguments(captioned, models, out, *MORE, "--models.vqa", "tests.rehearsal:yes")
 
     assert build(*given(tmp_path / "one")).code == 0
     # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.

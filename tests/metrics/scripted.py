@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
-from metrics.presence import Presence, PresenceItem
+import metrics
+from metrics import METRICS, Batch, Item, Score, Settings
+from metrics.base import MemoryRecords
+from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
 #: Words the scripted judges can see; a picture shows word k with certainty pixel (0, k, 0) / 250.
@@ -41,17 +44,40 @@ def yes_no(image: np.ndarray, prompt: str) -> str:
 
 def item(
     edited: Any, sample: Any, *, object: str = "car", caption: str = "A man and a dog.", id: str = "a"
-) -> PresenceItem:
-    key = hashlib.sha256(sample.tobytes()).hexdigest() if sample is not None else "none"
-    return PresenceItem(id, edited, sample, object, caption, key)
+) -> Item:
+    key = hashlib.sha256(sample.tobytes()).hexdigest() if isinstance(sample, np.ndarray) else "none"
+    return Item(id, edited, sample=sample, object=object, caption=caption, sample_key=key)
 
 
-def presence(names: Sequence[str] = NAMES, rule: Any = yes_no, **options: Any) -> Presence:
-    return Presence(names, vqa=ScriptedJudge(rule), detector=ScriptedDetector(score_of), **options)
+@dataclass(frozen=True)
+class Presence:
+    """Metrics of presence, with judges and settings."""
+
+    names: Sequence[str]
+    models: dict[str, Any]
+    settings: Settings
+    store: Any
+
+    def score(self, items: Sequence[Item]) -> dict[str, list[Score]]:
+        batch = Batch(items, self.models, self.settings, records=self.store)
+        return metrics.score([METRICS[name] for name in self.names], batch)
+
+
+def presence(
+    names: Sequence[str] = NAMES,
+    rule: Any = yes_no,
+    *,
+    vqa: Any = None,
+    detector: Any = None,
+    store: Any = None,
+    **settings: Any,
+) -> Presence:
+    models = {"vqa": vqa or ScriptedJudge(rule), "ovd": detector or ScriptedDetector(score_of)}
+    return Presence(names, models, Settings(**settings), store or MemoryRecords())
 
 
 SAMPLE = scene(car=0.8, dog=0.7, man=0.6)
 
 
-def one(metric: Presence, *items: PresenceItem) -> dict[str, Any]:
+def one(metric: Presence, *items: Item) -> dict[str, Any]:
     return {name: rows[0] for name, rows in metric.score(list(items)).items()}

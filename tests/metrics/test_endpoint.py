@@ -111,15 +111,14 @@ def test_a_withheld_or_empty_answer_is_never_a_verdict(server: Server) -> None:
 
 
 def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Server) -> None:
-    from metrics.presence import Presence, PresenceItem
-
     def rule(body: dict[str, Any], _: int) -> Reply:
         return (500, {}, {}) if seen(body)[0].mean() > 100 else (200, say("No"), {})
 
     server.rule = rule
-    items = [PresenceItem(f"s{i}", image, image, "cat", "A cat.", f"k{i}") for i, image in enumerate(IMAGES)]
-    asked = judge(server, retries=1, concurrency=1)
-    found = Presence(["removal_vqa"], vqa=asked, protocol="fixed").score(items)["removal_vqa"]
+    items = [metrics.Item(f"s{i}", image, sample=image, object="cat") for i, image in enumerate(IMAGES)]
+    asked = {"vqa": judge(server, retries=1, concurrency=1)}
+    batch = metrics.Batch(items, asked, metrics.Settings(protocol="fixed"))
+    found = metrics.score([metrics.METRICS["removal_vqa"]], batch)["removal_vqa"]
     assert [score.value for score in found] == [1.0, None]
     assert "HTTP 500" in found[1].reason
 

@@ -13,15 +13,15 @@ import torch
 from PIL import Image
 
 import metrics
+from metrics import METRICS, Batch, Item, Settings
 from metrics.objects import spacy_model
-from metrics.presence import Presence, PresenceItem
 from tests.metrics.tiny import picture
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
 
 
 @pytest.fixture(scope="module")
-def quadruples() -> list[PresenceItem]:
+def quadruples() -> list[Item]:
     """Twelve edits of four samples of unequal sizes, with captions that repeat objects and use pronouns."""
     captions = [
         "A man and his dog sit on a bench.",
@@ -33,19 +33,19 @@ def quadruples() -> list[PresenceItem]:
     samples = [picture(300 + i, *size) for i, size in enumerate(sizes)]
     objects = ["car", "bench", "dog", "traffic light"]
     return [
-        PresenceItem(
+        Item(
             str(i),
             picture(400 + i, *sizes[i % 4]),
-            samples[i % 4],
-            objects[(i + i // 4) % 4],
-            captions[i % 4],
-            hashlib.sha256(samples[i % 4].tobytes()).hexdigest(),
+            sample=samples[i % 4],
+            object=objects[(i + i // 4) % 4],
+            caption=captions[i % 4],
+            sample_key=hashlib.sha256(samples[i % 4].tobytes()).hexdigest(),
         )
         for i in range(12)
     ]
 
 
-def naive_scores(work: PresenceItem, generate: Any, detect: Any, roots: Sequence[str]) -> list[float | None]:
+def naive_scores(work: Item, generate: Any, detect: Any, roots: Sequence[str]) -> list[float | None]:
     """The paper's procedure as its scripts run it: a `generate` per question, a pipeline call per label."""
     prompt = "[INST] <image>\nDoes this image contain {}? Answer only yes or no [/INST]".format
     removal_vqa = float(generate(work.edited, prompt(work.object)).strip() == "No")
@@ -93,7 +93,8 @@ def test_every_decision_equals_the_naive_way_on_every_sample(models: Path, quadr
     for work in quadruples:
         roots = [chunk.root.text for chunk in nlp(work.caption).noun_chunks]
         expected.append(naive_scores(work, generate, detect, roots))
-    rows = Presence(NAMES, vqa=judge, detector=detector, protocol="paper").score(quadruples)
+    batch = Batch(quadruples, {"vqa": judge, "ovd": detector}, Settings(protocol="paper"))
+    rows = metrics.score([METRICS[name] for name in NAMES], batch)
     for k, name in enumerate(NAMES):
         found = [score.value for score in rows[name]]
         for ours, naive in zip(found, (row[k] for row in expected), strict=True):

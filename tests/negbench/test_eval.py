@@ -113,7 +113,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     evaluate(whole, data, pictures, "--model", str(clip_folder))
     calls = []
-    plain = encode.Encoder._block
+    plain = encode.Encoding._work
 
     def killed(self: Any, *args: Any) -> Any:
         calls.append(1)
@@ -121,7 +121,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(
             raise KeyboardInterrupt
         return plain(self, *args)
 
-    monkeypatch.setattr(encode.Encoder, "_block", killed)
+    monkeypatch.setattr(encode.Encoding, "_work", killed)
     with pytest.raises(KeyboardInterrupt):
         evaluate(cut, data, pictures, "--model", str(clip_folder))
     evaluate(cut, data, pictures, "--model", str(clip_folder))
@@ -151,6 +151,50 @@ def test_a_selection_changes_no_row(tmp_path: Path, data: Path, pictures: Path, 
     own = rows_of(part, name, "coco")
     assert list(own) == ["mcq.rephrased.jsonl"]
     assert own["mcq.rephrased.jsonl"].splitlines() == all_rows[:5]
+
+
+def test_limit_and_tasks_may_grow(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
+    arguments = (data, pictures, "--model", str(clip_folder), "--datasets", "coco")
+    evaluate(tmp_path / "whole", *arguments)
+    for more in (("--tasks", "mcq", "--limit", "2"), ("--limit", "5"), ()):
+        evaluate(tmp_path / "grown", *arguments, *more)
+    name = next(p.name for p in (tmp_path / "whole" / "out").glob("clip*"))
+    assert rows_of(tmp_path / "grown", name, "coco") == rows_of(tmp_path / "whole", name, "coco")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-3])])
+def test_features_that_have_vanished_are_made_again(
+    tmp_path: Path, data: Path, pictures: Path, damage: Any
+) -> None:
+    arguments = (data, pictures, "--model", "random", "--datasets", "coco")
+    evaluate(tmp_path, *arguments)
+    rows, kept = rows_of(tmp_path, "random", "coco"), sorted((tmp_path / "out").rglob("*.safetensors"))
+    whole = [path.read_bytes() for path in kept]
+    for path in (kept[0], kept[-1]):
+        damage(path)
+    evaluate(tmp_path, *arguments)
+    assert [path.read_bytes() for path in kept] == whole
+    assert rows_of(tmp_path, "random", "coco") == rows
+
+
+def test_a_cache_serves_several_folders(
+    tmp_path: Path, data: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (
+        data,
+        pictures,
+        "--model",
+        "random",
+        "--datasets",
+        "coco",
+        "--cache",
+        str(tmp_path / "cache"),
+    )
+    evaluate(tmp_path / "a", *arguments)
+    for name in ("encode", "encode_text"):
+        monkeypatch.setattr(f"metrics.dual.controls.ControlEncoder.{name}", lambda *_: pytest.fail("again"))
+    evaluate(tmp_path / "b", *arguments)
+    assert rows_of(tmp_path / "a", "random", "coco") == rows_of(tmp_path / "b", "random", "coco")
 
 
 def test_two_models_of_one_name_are_told_apart(

@@ -20,7 +20,7 @@ import pytest
 import metrics
 from nein import cli
 from nein.benchmarks.negbench import plots, run  # noqa: F401 - here, so that no forked process has to import them
-from nein.engine import atomic, journal
+from nein.engine import atomic
 from tests.negbench.conftest import write_data
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def arguments(data: Path, pictures: Path, model: Path, out: Path) -> list[str]:
     """Retrieval, questions and binary questions to a CLIP, and the questions to a generative model."""
     return [
         "eval", "--data", str(data), "--image-root", str(pictures), "--model", str(model),
-        "--vlm", "scripted:B", "--batch-size", "2", "--device", "cpu", "--out", str(out),
+        "--vlm", "tests.rehearsal:b", "--batch-size", "2", "--device", "cpu", "--out", str(out),
     ]  # fmt: skip
 
 
@@ -42,14 +42,14 @@ def contents(out: Path) -> dict[str, bytes]:
         str(path.relative_to(out)): path.read_bytes()
         for path in sorted(out.rglob("*"))
         if path.is_file()
-        and path.parent.name != "journal"
         and (path.suffix in kept or path.name == "summary.json")
         and not path.name.startswith(".")
     }
 
 
-def journals(out: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in out.rglob("journal/*.jsonl")}
+def times(out: Path) -> dict[Path, int]:
+    """When each block was written."""
+    return {path: path.stat().st_mtime_ns for path in out.rglob("[0-9]*.jsonl")}
 
 
 def forked(
@@ -57,42 +57,31 @@ def forked(
 ) -> int:
     """Exit code of the command in a forked process that kills itself at its MOMENT-th write to disk.
 
-    A write is a line of a journal or a whole file. "before" it, "torn" in the middle of it (a file is then
-    still under its temporary name), or "after" it. `count` gets the number of writes, of an undisturbed run.
+    "before" it, "torn" in the middle of it (the file is then still under its temporary name), or "after" it.
+    `count` gets the number of writes, of an undisturbed run.
     """
 
     def child() -> None:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
         numbers = itertools.count(1)
-        whole_line, whole_file = journal.Journal._write, atomic.writing
-
-        @contextlib.contextmanager
-        def counted() -> Iterator[bool]:
-            """Around a write; gives whether to tear it."""
-            last = next(numbers) == moment  # several threads write
-            if last and how == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield last and how == "torn"
-            if last:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def to_line(self: journal.Journal, data: bytes) -> None:
-            with counted() as torn:
-                whole_line(self, data[: len(data) // 2] if torn else data)
+        whole_file = atomic.writing
 
         @contextlib.contextmanager
         def to_file(path: Path) -> Iterator[IO[bytes]]:
-            with counted() as torn:
-                if not torn:
-                    with whole_file(path) as file:
-                        yield file
-                    return
+            last = next(numbers) == moment  # several threads write
+            if last and how == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if last and how == "torn":
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with (path.parent / f".{path.name}.killed.tmp").open("wb") as file:
                     yield file
                     file.truncate(file.tell() // 2)
+            else:
+                with whole_file(path) as file:
+                    yield file
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-        journal.Journal._write = to_line  # type: ignore[method-assign]
         atomic.writing = to_file
         try:
             cli.main(["negbench", *line])
@@ -133,19 +122,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory, pictures: Path, clip_folder:
 
 
 def test_twenty_kills_in_a_row_and_a_last_run_give_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
-    written: dict[Path, bytes] = {}
+    written: dict[Path, int] = {}
     for moment, how in zip(range(2, 22), itertools.cycle(HOW), strict=False):
         assert forked(whole.line(tmp_path), moment, how) == -signal.SIGKILL
         assert "table.md" not in contents(tmp_path)
-        found = journals(tmp_path)
-        for path, lines in written.items():
-            assert found[path].startswith(lines)  # nothing that was on disk is lost
+        found = times(tmp_path)
+        assert written.items() <= found.items()  # nothing that was on disk is made again
         written = found
     assert forked(whole.line(tmp_path)) == 0
     assert contents(tmp_path) == whole.files
-    before = journals(tmp_path)
-    assert forked(whole.line(tmp_path)) == 0  # finished, it writes no line more
-    assert journals(tmp_path) == before
+    before = times(tmp_path)
+    assert forked(whole.line(tmp_path)) == 0  # finished, it makes no block again
+    assert times(tmp_path) == before
     assert contents(tmp_path) == whole.files
 
 
@@ -165,7 +153,7 @@ def environment() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mark",
-    ["*/coco/manifest.json", "*/coco/journal/pictures-0000.jsonl", "*/coco/samples/mcq*", "*/*/summary.json"],
+    ["*/coco/manifest.json", "*/coco/pictures/000000.jsonl", "*/coco/samples/mcq*", "*/*/summary.json"],
 )
 def test_the_command_killed_from_outside_goes_on(whole: Whole, tmp_path: Path, mark: str) -> None:
     """A process of its own, killed as soon as a file is there."""
@@ -203,8 +191,6 @@ def test_two_processes_give_the_same_bytes_also_after_one(whole: Whole, tmp_path
     done = launch(whole, tmp_path / "two", tmp_path, 29671)
     assert done.returncode == 0, done.stderr[-3000:]
     assert contents(tmp_path / "two") == whole.files
-    ranks = {path.name for path, data in journals(tmp_path / "two").items() if data}
-    assert ranks == {f"{kind}-{rank:04d}.jsonl" for kind in ("pictures", "answers") for rank in (0, 1)}
     assert done.stdout.count("### Multiple choice") == 1
 
     assert forked(whole.line(tmp_path / "mixed"), 9, "torn") == -signal.SIGKILL

@@ -72,12 +72,16 @@ def test_a_detector_drops_absent_objects_it_sees_and_an_unreadable_image_is_not_
     coco: Path, negbench: Build, tmp_path: Path
 ) -> None:
     sees_all = negbench(
-        *coco_arguments(coco, tmp_path / "all", "--verify", "negatives", "--detector", "scripted:0.1")
+        *coco_arguments(
+            coco, tmp_path / "all", "--verify", "negatives", "--detector", "tests.rehearsal:score_01"
+        )
     )
     assert sees_all.code == 2  # 0.1 and above is there: no absent object is left
     assert "Not one caption or question came out of 7 images" in sees_all.stderr
     done = negbench(
-        *coco_arguments(coco, tmp_path / "none", "--verify", "negatives", "--detector", "scripted:0.09")
+        *coco_arguments(
+            coco, tmp_path / "none", "--verify", "negatives", "--detector", "tests.rehearsal:score_009"
+        )
     )
     assert done.code == 0, done.stderr
     assert "1 unusable: unreadable image" in done.stdout
@@ -88,7 +92,9 @@ def test_a_detector_drops_absent_objects_it_sees_and_an_unreadable_image_is_not_
 def test_with_both_verified_a_present_object_that_is_not_found_is_dropped(
     coco: Path, negbench: Build, tmp_path: Path
 ) -> None:
-    done = negbench(*coco_arguments(coco, tmp_path, "--verify", "both", "--detector", "scripted:0.05"))
+    done = negbench(
+        *coco_arguments(coco, tmp_path, "--verify", "both", "--detector", "tests.rehearsal:score_005")
+    )
     assert done.code == 0, done.stderr
     assert not (tmp_path / "dataset" / "mcq.csv").exists()  # nothing present is left to ask about
     assert "present object not detected, dropped" in done.stdout
@@ -162,7 +168,7 @@ def _killed(arguments: list[str], count: int) -> int:
 def test_killed_and_started_again_it_ends_in_the_same_files(
     coco: Path, negbench: Build, tmp_path: Path, moment: int
 ) -> None:
-    more = ("--verify", "negatives", "--detector", "scripted:0.05")
+    more = ("--verify", "negatives", "--detector", "tests.rehearsal:score_005")
     assert negbench(*coco_arguments(coco, tmp_path / "whole", *more)).code == 0
     given = coco_arguments(coco, tmp_path / "torn", *more)
     assert _killed([str(word) for word in given], moment) == -signal.SIGKILL

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from metrics.base import MetricError
-from metrics.judges.scripted import ScriptedDetector
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.engine.images import ImageError
 from nein.generate.negbench import pairs
 from nein.generate.negbench.verify import Verifier, verify
+from tests.rehearsal import ScriptedDetector
 
 NAMES = ("dog", "cat", "car", "boat")
 

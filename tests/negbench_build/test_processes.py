@@ -27,7 +27,8 @@ CONCURRENCY = 2
 def arguments(captions: Path, out: Path, server: Server) -> list[str]:
     return [
         "generate", "--source", "captions", "--captions", str(captions), "--form", "training",
-        "--concepts", "llm", "--verify", "negatives", "--detector", "scripted:0.05", "--paraphrase",
+        "--concepts", "llm", "--verify", "negatives", "--detector", "tests.rehearsal:score_005",
+        "--paraphrase",
         "--llm.model", f"openai:{server.url}#eye-7b", "--llm.retries", "0",
         "--llm.concurrency", str(CONCURRENCY),
         "--shard-size", "3", "--device", "cpu", "--out", str(out),

@@ -82,7 +82,7 @@ def test_the_table_has_a_row_per_family_and_says_what_must_stay(
     folder = with_families(make_data(4, 1), ["plain", "double_negation", "implicit", "implicit"])
     done = evaluate(
         *("--editor", "identity", "--data", folder, "--out", tmp_path / "out", "--device", "cpu"),
-        *("--metrics", "removal_vqa", "--models.vqa", "scripted:No", "--control", "none"),
+        *("--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--control", "none"),
     )
     assert done.code == 0, done.stderr
     table = done.stdout.split("### By family of negation")[1]
@@ -101,7 +101,7 @@ def test_data_without_families_have_no_such_table(
 ) -> None:
     done = evaluate(
         *("--editor", "identity", "--data", make_data(2, 1), "--out", tmp_path / "out", "--device", "cpu"),
-        *("--metrics", "removal_vqa", "--models.vqa", "scripted:No", "--control", "none"),
+        *("--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--control", "none"),
     )
     assert done.code == 0, done.stderr
     assert "By family" not in done.stdout

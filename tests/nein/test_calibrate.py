@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.judges.scripted import ScriptedJudge
-from metrics.judges.weakened import Weakened
 from nein.benchmarks.nein.reporting import collect, judge_tables
 from nein.benchmarks.nein.reporting.command import main_report
 from nein.engine import atomic
@@ -25,6 +23,7 @@ from nein.nano import data as nano_data
 from nein.nano.scenes import render
 from tests.helpers import commands
 from tests.nein.conftest import Outcome
+from tests.rehearsal import ScriptedJudge, Weakened
 
 SOURCES = 36
 
@@ -124,11 +123,11 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     share = gone / len(samples)
     weak = Weakened(perfect(known), miss=0.25, invent=0.1)
     judges = {"vqa": weak}
-    monkeypatch.setattr("nein.benchmarks.nein.models.load_judges", lambda *arguments: judges)
+    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *arguments: judges)
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa",
                     "--out", out,
-                    "--device", "cpu", "--models.vqa", "scripted:unused")  # fmt: skip
+                    "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
     assert done.code == 0, done.stderr
     given = ("--judges", "vqa", "--sets", "instances", "--device", "cpu")
     assert commands.exit_code("calibrate", out, *given) == 0
@@ -181,7 +180,16 @@ def scored_run(world: Path, out: Path, evaluate: Callable[..., Outcome]) -> None
         "--control",
         "none",
     ]
-    line += ["--device", "cpu", "--models.vqa", "scripted:No", "--models.ovd", "scripted:0.5", "--limit", "4"]
+    line += [
+        "--device",
+        "cpu",
+        "--models.vqa",
+        "tests.rehearsal:no",
+        "--models.ovd",
+        "tests.rehearsal:score_05",
+        "--limit",
+        "4",
+    ]
     assert evaluate(*line, "--out", out).code == 0
 
 
@@ -254,7 +262,7 @@ def test_mistakes_are_one_sentence(
 
 def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
     scored_run(world, tmp_path / "out", evaluate)
-    given = ("--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=scripted:0.05")
+    given = ("--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=tests.rehearsal:score_005")
     commands.exit_code("calibrate", tmp_path / "out", *given)
     [file] = (tmp_path / "out" / "calibration").glob("ovd-*.json")
     about = atomic.read_json(file)

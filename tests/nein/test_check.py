@@ -11,10 +11,10 @@ import pytest
 from editors import EditRequest, EditResult
 from editors.basic import Identity, Solid
 from metrics.judges.base import Answer
-from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
 from nein.judges.checks.editors import check_editor
 from nein.judges.checks.judges import check_judge
 from tests.helpers import commands
+from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 
 class Noisy(Identity):
@@ -136,7 +136,7 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(
     assert run("own_editor:Noisy", "--device", "cpu") == 1
     text = capsys.readouterr().out
     assert "FAIL  gives the same pictures again: pictures differ by up to" in text
-    assert run("--judge", "vqa", "scripted:No", "--device", "cpu") == 0
+    assert run("--judge", "vqa", "tests.rehearsal:no", "--device", "cpu") == 0
     assert run("solid", "--device", "cpu", "--option", "color=#112233") == 0
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scor
     done = evaluate(
         *("--editor", "flaky", "--editor-options.fail_every", "0"),
         *("--editor-options.fail_ids", "[NeIn_000000000001_2]"),
-        *base(data, out, "--models.vqa", "scripted:No", "--control", "none", metrics="l1,removal_vqa"),
+        *base(data, out, "--models.vqa", "tests.rehearsal:no", "--control", "none", metrics="l1,removal_vqa"),
     )
     assert done.code == 0, done.stderr
     rows = {(row["id"], row["metric"]): row for row in lines(out / "flaky" / "negative" / "scores.jsonl")}
@@ -116,7 +117,7 @@ def test_a_picture_changed_between_the_stages_is_unscored(
     make_data: Make, evaluate: Evaluate, tmp_path: Path
 ) -> None:
     data, out = make_data(2, 1), tmp_path / "out"
-    options = ["--editor", "identity", "--control", "none", "--models.vqa", "scripted:No"]
+    options = ["--editor", "identity", "--control", "none", "--models.vqa", "tests.rehearsal:no"]
     assert evaluate(*options, *base(data, out, "--stages", "edit")).code == 0
     other = np.zeros((24, 32, 3), dtype=np.uint8)
     images.write_png(out / "identity" / "negative" / "images" / "NeIn_000000000001_1.png", other)
@@ -133,17 +134,17 @@ def test_a_picture_changed_between_the_stages_is_unscored(
 def test_a_metric_that_raises_loses_only_its_own_sample(
     make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from metrics.presence import Presence
+    from metrics import presence
 
-    score = Presence.score
+    ask = presence._ask_all
 
-    def raising(self: Presence, items: list) -> dict:
-        if any(item.id == "NeIn_000000000002_1" for item in items):
+    def raising(questions: Any) -> Any:
+        if any(item.id == "NeIn_000000000002_1" for item in questions.batch.items):
             raise RuntimeError("cannot look at this")
-        return score(self, items)
+        return ask(questions)
 
-    monkeypatch.setattr(Presence, "score", raising)
-    options = ["--editor", "identity", "--models.vqa", "scripted:No"]
+    monkeypatch.setattr(presence, "_ask_all", raising)
+    options = ["--editor", "identity", "--models.vqa", "tests.rehearsal:no"]
     out = tmp_path / "out"
     done = evaluate(*options, *base(make_data(3, 1), out, metrics="l1,removal_vqa"))
     assert done.code == 0

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from metrics.fid import frechet_distance
-from metrics.judges.scripted import ScriptedDetector
 from nein.benchmarks.nein import models
 from nein.engine import images, journal
 from tests.nein.conftest import Outcome
+from tests.rehearsal import ScriptedDetector
 
 Evaluate = Callable[..., Outcome]
 
@@ -40,9 +40,9 @@ def colours(monkeypatch: pytest.MonkeyPatch) -> Colours:
     encoder = Colours()
 
     def load(wanted: list[str], *_: object) -> dict[str, Any]:
-        return {models.ENCODER_OF[name]: encoder for name in wanted if name in models.ENCODER_OF}
+        return dict.fromkeys(models.model_kinds(wanted), encoder)
 
-    monkeypatch.setattr(models, "load_encoders", load)
+    monkeypatch.setattr(models, "load_models", load)
     return encoder
 
 
@@ -171,7 +171,7 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detector = ScriptedDetector(lambda image, label: float(image.std() > 10 and label != "cat"))
-    monkeypatch.setattr(models, "load_judges", lambda *_: {"ovd": detector})
+    monkeypatch.setattr(models, "load_models", lambda *_: {"ovd": detector})
     data, out = make_data(2, 2), tmp_path / "out"
     line = [*options(data, out, metrics="removal_ovd,retention_ovd"), "--evidence", "own"]
     assert evaluate("--editor", "identity", *line).code == 0

@@ -11,7 +11,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.engine.images import decode, write_png
 from tests.nein.conftest import Outcome
 
-METRICS = ["--device", "cpu", "--metrics", "l1,removal_vqa", "--models.vqa", "scripted:No"]
+METRICS = ["--device", "cpu", "--metrics", "l1,removal_vqa", "--models.vqa", "tests.rehearsal:no"]
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_references_are_folders_ids_or_embedded(tmp_path: Path) -> None:
     ("metric", "key", "argv"),
     [
         ("l1", "align", ["--align", "crop"]),
-        ("clip_i", "model", ["--models.clip", "a/b"]),
+        ("clip_i", "clip", ["--models.clip", "a/b"]),
         ("removal_vqa", "protocol", ["--protocol", "paper"]),
         ("removal_vqa", "article", ["--article", "a_an"]),
         ("retention_vqa", "quantization", ["--models.vqa_quantization", "bnb-fp4"]),

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
-from metrics.presence import Presence, PresenceItem
+import metrics
+from metrics import METRICS, Batch, Item, Settings
 from nein.benchmarks.nein import protocols
 from nein.benchmarks.nein.protocols import NoEvidence, Rules, verdict
 from tests.nein.conftest import Outcome
+from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 CAPTIONS = [
     "A couple of dogs and a cat; it sits near the cars.",
@@ -21,17 +22,17 @@ CAPTIONS = [
 ANSWERS = ["Yes", "yes", "Yes.", "No", "no", "No.", "Perhaps"]
 
 
-def items() -> list[PresenceItem]:
+def items() -> list[Item]:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (24, 6, 6, 3), dtype=np.uint8)
     return [
-        PresenceItem(
+        Item(
             f"s{i}",
             pictures[2 * i],
-            pictures[2 * i + 1],
-            ("cat", "dog", "car")[i % 3],
-            CAPTIONS[i % 3],
-            f"k{i}",
+            sample=pictures[2 * i + 1],
+            object=("cat", "dog", "car")[i % 3],
+            caption=CAPTIONS[i % 3],
+            sample_key=f"k{i}",
         )
         for i in range(12)
     ]
@@ -41,32 +42,30 @@ def pick(image: np.ndarray, text: str) -> int:
     return int(image.astype(int).sum()) + sum(map(ord, text))
 
 
-def presence(protocol: Any, evidence: Any = "both") -> Presence:
+def scored(protocol: Any, evidence: Any = "both") -> dict[str, list[metrics.Score]]:
     judge = ScriptedJudge(lambda image, prompt: ANSWERS[pick(image, prompt) % 7], "mixed")
     detector = ScriptedDetector(lambda image, label: pick(image, label) % 20 / 100 + 0.00000003, "mixed")
     names = ["removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd"]
-    return Presence(names, vqa=judge, detector=detector, protocol=protocol, evidence=evidence)
+    batch = Batch(items(), {"vqa": judge, "ovd": detector}, Settings(protocol=protocol, evidence=evidence))
+    return metrics.score([METRICS[name] for name in names], batch)
 
 
 @pytest.mark.parametrize("own", ["fixed", "paper"])
 @pytest.mark.parametrize("other", ["fixed", "paper"])
 def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own: Any, other: Any) -> None:
-    recorded, expected = presence(own).score(items()), presence(other, "own").score(items())
+    recorded, expected = scored(own), scored(other, "own")
     for metric in protocols.MOVES:
         if metric == "fid":
             continue
         rows = [{"value": s.value, "reason": s.reason, "detail": dict(s.detail)} for s in recorded[metric]]
         values = [verdict(metric, row, Rules.of(other)) for row in rows]
         assert values == [score.value for score in expected[metric]], metric
-    assert (
-        expected["removal_vqa"]
-        != presence("fixed" if other == "paper" else "paper").score(items())["removal_vqa"]
-    )
+    assert expected["removal_vqa"] != scored("fixed" if other == "paper" else "paper")["removal_vqa"]
 
 
 def test_asking_for_the_record_changes_no_score() -> None:
     for protocol in ("fixed", "paper"):
-        both, own = presence(protocol).score(items()), presence(protocol, "own").score(items())
+        both, own = scored(protocol), scored(protocol, "own")
         for metric in both:
             assert [(s.value, s.reason) for s in both[metric]] == [(s.value, s.reason) for s in own[metric]]
 
@@ -74,14 +73,14 @@ def test_asking_for_the_record_changes_no_score() -> None:
 def test_quirks_apart_differ_from_quirks_together() -> None:
     rows = [
         {"value": s.value, "reason": s.reason, "detail": dict(s.detail)}
-        for s in presence("fixed").score(items())["retention_vqa"]
+        for s in scored("fixed")["retention_vqa"]
     ]
     settings = [Rules(), Rules(answers="paper"), Rules(objects="paper"), Rules.of("paper")]
     assert len({tuple(verdict("retention_vqa", row, rules) for row in rows) for rules in settings}) == 4
 
 
 def test_without_the_other_protocols_answers_there_is_no_guess() -> None:
-    row = presence("fixed", "own").score(items())["retention_vqa"][0]
+    row = scored("fixed", "own")["retention_vqa"][0]
     record = {"value": row.value, "reason": row.reason, "detail": dict(row.detail)}
     assert verdict("retention_vqa", record, Rules()) == row.value
     with pytest.raises(NoEvidence, match="--evidence own"):
@@ -104,11 +103,11 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
         "--control",
         "none",
         "--models.vqa",
-        "scripted:no",
+        "tests.rehearsal:lower_case_no",
     ]
     line += [
         "--models.ovd",
-        "scripted:0.5",
+        "tests.rehearsal:score_05",
         "--metrics",
         "removal_vqa,retention_vqa,removal_ovd,retention_ovd",
     ]
@@ -135,7 +134,7 @@ def test_stored_values_that_contradict_their_evidence_are_counted(
     from nein.benchmarks.nein.runs import RunDir
 
     line = ["--editor", "identity", "--data", make_data(2, 2), "--device", "cpu", "--control", "none"]
-    line += ["--models.vqa", "scripted:No", "--metrics", "removal_vqa", "--out", tmp_path / "out"]
+    line += ["--models.vqa", "tests.rehearsal:no", "--metrics", "removal_vqa", "--out", tmp_path / "out"]
     assert evaluate(*line).code == 0
     run = RunDir(tmp_path / "out", "identity", "negative")
     path = run.path / "scores.jsonl"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metrics import INFO
+from metrics import METRICS
 from nein.benchmarks.nein import paper_numbers, report, results_table
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import atomic
@@ -171,15 +171,15 @@ def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
 
 def test_figures_are_scaled_as_the_paper_prints_them() -> None:
     entry = {"value": 0.12345, "low": 0.1, "high": 0.16}
-    assert results_table.figure(INFO["l1"], entry) == "12.3 ± 3.0"
-    assert results_table.figure(INFO["lpips"], entry) == "0.12 ± 0.03"
-    assert results_table.figure(INFO["removal_vqa"], entry) == "12.3 [10.0, 16.0]"
-    assert results_table.figure(INFO["l1"], {"value": 0.5, "low": None, "high": None}) == "50.0"
-    assert results_table.figure(INFO["l1"], None) == "–"
+    assert results_table.figure(METRICS["l1"], entry) == "12.3 ± 3.0"
+    assert results_table.figure(METRICS["lpips"], entry) == "0.12 ± 0.03"
+    assert results_table.figure(METRICS["removal_vqa"], entry) == "12.3 [10.0, 16.0]"
+    assert results_table.figure(METRICS["l1"], {"value": 0.5, "low": None, "high": None}) == "50.0"
+    assert results_table.figure(METRICS["l1"], None) == "–"
 
 
 def test_published_figures_are_those_of_table_3() -> None:
-    assert paper_numbers.COLUMNS == tuple(name for name in INFO if name != "clip_t")
+    assert paper_numbers.COLUMNS == tuple(name for name in METRICS if name != "clip_t")
     found = paper_numbers.figures("ip2p")
     assert found is not None
     assert (found["l1"], found["fid"], found["lpips"], found["removal_vqa"]) == (11.24, 10.60, 0.43, 3.83)

@@ -41,7 +41,7 @@ def arguments(data: Path, out: Path, *more: str, metrics: str = METRICS) -> list
             "2",
         ),
         *("--metrics", metrics),
-        *("--models.vqa", "scripted:No", "--models.ovd", "scripted:0.25", *more),
+        *("--models.vqa", "tests.rehearsal:no", "--models.ovd", "tests.rehearsal:score_025", *more),
     ]
 
 

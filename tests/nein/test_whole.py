@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metrics import INFO
+from metrics import METRICS
 from nein.engine import journal
 from tests.editors.tiny import build_pipeline
 from tests.helpers import commands
@@ -57,15 +57,15 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
     assert len(expected) == 4 * 4  # two editors, two tracks
     for name in (name for name in expected if name.endswith("summary.json")):
         metrics = json.loads(expected[name])["metrics"]
-        assert list(metrics) == list(INFO)
+        assert list(metrics) == list(METRICS)
         for metric, entry in metrics.items():
             assert entry["n"] + entry["n_unscored"] == 4, metric
             assert entry["n"] == 4 or metric.startswith("retention"), metric
             if entry["value"] is not None:
-                low, high = INFO[metric].range
+                low, high = METRICS[metric].range
                 assert low <= entry["value"] <= high
     rows = [json.loads(line) for name in expected if "scores" in name for line in expected[name].splitlines()]
-    assert len(rows) == 4 * 4 * (len(INFO) - 1)  # FID has no value of its own for a sample
+    assert len(rows) == 4 * 4 * (len(METRICS) - 1)  # FID has no value of its own for a sample
     assert len({row["value"] for row in rows if row["metric"] == "dino"}) > 4
 
     append, seen = journal.Journal.append, 0

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from nein import statistics
+from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import report, run
 from nein.benchmarks.negbench.config import NegbenchConfig
-from nein.benchmarks.negbench.folder import EvalDir, find
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder
 from nein.engine.world import World
 from nein.statistics.estimates import Estimate
 from train.contrast.options import ContrastConfig, spelled
@@ -39,7 +40,7 @@ class Row:
     label: str
     alpha: float | None
     summary: Mapping[str, Any]
-    folder: EvalDir
+    folder: Folder
 
     def figure(self, **about: Any) -> Mapping[str, Any] | None:
         return report.pick(self.summary, variant=TEMPLATED, **about)
@@ -96,12 +97,12 @@ def evaluate(
     )
     run.evaluate(settings, world or World())
     rows = []
-    for found in find(out):
+    for found in files.find(out):
         label, weight = names.get(found.manifest()["identity"]["model"], ("", None))
-        if label and found.summary.is_file():
+        if label and files.summary(found).is_file():
             # All models of a sweep are folders called "model": its tables name them by alpha.
-            summary = {**atomic.read_json(found.summary), "model": label}
-            atomic.write_json(found.summary, summary)
+            summary = {**atomic.read_json(files.summary(found)), "model": label}
+            atomic.write_json(files.summary(found), summary)
             rows.append(Row(label, weight, summary, found))
     report.report(out)
     order = list(names.values())
@@ -198,13 +199,13 @@ def plot(rows: Sequence[Row]) -> Any:
 
 def credits_of(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
     """(credit by question, picture by question) of a model's multiple choice."""
-    lines = atomic.read_lines(row.folder.samples(f"{row.summary['dataset']}/{MCQ}", TEMPLATED))
+    lines = atomic.read_lines(files.samples(row.folder, f"{MCQ}.{TEMPLATED}"))
     return {line["id"]: line["credit"] for line in lines}, {line["id"]: line["source"] for line in lines}
 
 
 def caption_gaps(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
     """(recall@1 with the original minus with the negated caption, picture) by caption, text to image."""
-    lines = atomic.read_lines(row.folder.samples(f"{row.summary['dataset']}/{RETRIEVAL}", TEMPLATED))
+    lines = atomic.read_lines(files.samples(row.folder, f"{RETRIEVAL}.{TEMPLATED}"))
     own = [line for line in lines if line["direction"] == TEXT_TO_IMAGE]
     found = {kind: {x["id"]: x["recall@1"] for x in own if x["kind"] == kind} for kind in (ORIGINAL, NEGATED)}
     gaps: dict[str, float | None] = {}

@@ -17,9 +17,9 @@ import torch
 from editors.checkpoint import quiet
 from editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
+from train.instruct.features import DTYPES
 from train.instruct.model import ADAPTER, trainable
 from train.instruct.options import TuneConfig
-from train.instruct.precompute import DTYPES
 
 MODEL = "model"  # the folder in OUT
 #: Options that a card states also where they have their defaults.

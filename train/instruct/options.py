@@ -223,8 +223,8 @@ def check(config: TuneConfig) -> None:
     import metrics
 
     for name in config.validation_metrics:
-        if name not in metrics.INFO or metrics.INFO[name].kind == "corpus":
-            allowed = [key for key, info in metrics.INFO.items() if info.kind != "corpus"]
+        if name not in metrics.METRICS or metrics.METRICS[name].kind == "corpus":
+            allowed = [key for key, info in metrics.METRICS.items() if info.kind != "corpus"]
             raise unknown("validation metric", name, allowed)
     if config.push is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", config.push):
         raise UserError(f"--push is '{config.push}'; it must be a hub id OWNER/NAME.")

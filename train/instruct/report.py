@@ -22,7 +22,7 @@ from typing import Any
 
 import tabulate
 
-from metrics import INFO, MetricInfo
+from metrics import METRICS, Metric
 from nein import statistics
 from nein.benchmarks.nein import config as evaluation
 from nein.benchmarks.nein import grid
@@ -119,7 +119,7 @@ def _estimate(
     metric: str, found: Mapping[str, float | None], clusters: Mapping[str, str]
 ) -> statistics.Estimate | None:
     estimator: Callable[..., statistics.Estimate | None] = (
-        statistics.proportion if INFO[metric].kind == "proportion" else statistics.mean
+        statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
     )
     scored = {key: value for key, value in found.items() if value is not None}
     estimate = estimator(list(scored.values()), [clusters[key] for key in scored])
@@ -132,7 +132,7 @@ def markdown(found: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table, metrics in their printed units."""
     table = []
     for row in found:
-        info = INFO[row["metric"]]
+        info = METRICS[row["metric"]]
         title = info.title
         if row["task"] == "add" and row["metric"].startswith("removal"):
             title = title.replace("Removal", "Added")
@@ -155,7 +155,7 @@ def markdown(found: Sequence[Mapping[str, Any]]) -> str:
     return tabulate.tabulate(table, heads, tablefmt="pipe", disable_numparse=True)
 
 
-def _figure(found: statistics.Estimate | None, info: MetricInfo) -> str:
+def _figure(found: statistics.Estimate | None, info: Metric) -> str:
     if found is None:
         return "–"
     digits = 2 if info.scale == 1 else 1
@@ -165,7 +165,7 @@ def _figure(found: statistics.Estimate | None, info: MetricInfo) -> str:
     return f"{text} [{found.low * info.scale:.{digits}f}, {found.high * info.scale:.{digits}f}]"
 
 
-def _signed(row: Mapping[str, Any], info: MetricInfo) -> str:
+def _signed(row: Mapping[str, Any], info: Metric) -> str:
     found = row["difference"]
     if found is None:
         return "–"

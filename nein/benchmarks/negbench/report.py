@@ -46,16 +46,16 @@ def report(out: Path) -> str:
 
 def read(out: Path) -> list[dict[str, Any]]:
     """The summaries of the finished runs below `out`, in order of model and data set."""
-    runs = [run for run in folder.find(out) if run.summary.is_file()]
-    found = [atomic.read_json(run.summary) for run in runs]
+    runs = [run for run in folder.find(out) if folder.summary(run).is_file()]
+    found = [atomic.read_json(folder.summary(run)) for run in runs]
     if not found:
         raise UserError(f"Nothing to report in '{out}': no run there is finished.")
     # Models of one name, from two folders say, are told apart by the names of their run directories.
     folders: dict[str, set[str]] = {}
     for run, summary in zip(runs, found, strict=True):
-        folders.setdefault(summary["model"], set()).add(run.model)
+        folders.setdefault(summary["model"], set()).add(run.path.parent.name)
     return [
-        {**summary, "model": run.model if len(folders[summary["model"]]) > 1 else summary["model"]}
+        {**summary, "model": run.path.parent.name if len(folders[summary["model"]]) > 1 else summary["model"]}
         for run, summary in zip(runs, found, strict=True)
     ]
 

@@ -70,7 +70,7 @@ def load_questions(config: NegvqaConfig) -> Questions:
 
 def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
     identity = {
-        "model": _without_address(config.judge if reference == JUDGE else reference),
+        "model": references.without_address(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": asked.sha256,
         "prompt": config.prompt,
@@ -98,10 +98,6 @@ def run_name(reference: str, config: NegvqaConfig) -> str:
     if reference.startswith("openai:"):
         return references.slug(f"openai-{reference.partition('#')[2]}")
     return references.slug(reference.replace("nano:", "nano-"))
-
-
-def _without_address(reference: str) -> str:
-    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
 
 
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
@@ -230,21 +226,18 @@ def _row(item: Item, variant: str, reply: Reply) -> Row:
 
 
 def conclude(config: NegvqaConfig, run: Run, folder: Folder) -> dict[str, int]:
-    """answers.jsonl, scores.jsonl and summary.json from the blocks, in data order, for the selection."""
+    """answers.jsonl, scores.jsonl and figures.csv from the blocks, in data order, for the selection."""
     from nein.benchmarks.negvqa import figures, scores
+    from nein.reporting import figures as frames
 
     items = load_questions(config).items
     selected = items if config.limit is None else items[: config.limit]
     [asking] = run.stages
     answers = list(_answer_lines(selected, folder.rows(ANSWERS, asking.blocks.numbers)))
     atomic.write_lines(files.answers(folder), answers)
-    manifest = folder.manifest()
     scored = scores.score(answers, [name for name in config.scoring if name in run.identity["scoring"]])
     atomic.write_lines(files.scores(folder), scored)
-    summary = figures.summary(scored, manifest)
-    atomic.write_json(files.summary(folder), summary)
-    if run.identity["role"] == JUDGE:
-        atomic.write_json(files.grade(folder), figures.grade(summary))
+    frames.write(files.figures(folder), figures.figures(scored, run.identity.get("asking")))
     failed = sum(bool(row["error"]) for row in answers)
     return {"questions": len(selected), "answers": len(answers), "failed": failed}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tabulate
 
-from metrics import INFO, PRESENCE_METRICS
+from metrics import METRICS
 from nein.benchmarks.nein.results_table import TRACK_NAMES, figure, heading
 from nein.wording.families import FAMILIES, STAYS
 
@@ -55,20 +55,20 @@ def markdown(summaries: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     names = [
         name
-        for name in INFO
-        if name in PRESENCE_METRICS
+        for name in METRICS
+        if METRICS[name].by_judge
         and any(name in found for s in summaries for found in s.get("families", {}).values())
     ]
     for summary in summaries:
         track = TRACK_NAMES.get(summary["track"], summary["track"])
         for family, found in summary.get("families", {}).items():
             label = f"{family} (object must stay: Removal ↓)" if family in STAYS else family
-            cells = [figure(INFO[name], found.get(name)) for name in names]
+            cells = [figure(METRICS[name], found.get(name)) for name in names]
             n = max((entry["n"] + entry["n_unscored"] for entry in found.values()), default=0)
             rows.append([summary["editor"], track, label, *cells, str(n)])
     if not rows or not names:
         return ""
-    headers = ["editor", "instruction", "family", *(heading(INFO[name]) for name in names), "n"]
+    headers = ["editor", "instruction", "family", *(heading(METRICS[name]) for name in names), "n"]
     table = tabulate.tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
     note = (
         "\n\nSamples whose object must stay are not in the Removal figures above." if _stay(summaries) else ""

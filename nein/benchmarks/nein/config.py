@@ -194,11 +194,11 @@ def _metrics(wanted: list[str]) -> list[str]:
     import metrics
 
     if wanted == ["all"]:
-        return list(metrics.INFO)
+        return list(metrics.METRICS)
     for name in wanted:
-        if name not in metrics.INFO:
-            raise unknown("metric", name, metrics.INFO)
-    return [name for name in metrics.INFO if name in wanted]
+        if name not in metrics.METRICS:
+            raise unknown("metric", name, metrics.METRICS)
+    return [name for name in metrics.METRICS if name in wanted]
 
 
 def _check(config: EvalConfig) -> None:

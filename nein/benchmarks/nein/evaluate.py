@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import gc
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nein.benchmarks.nein import models, report
 from nein.benchmarks.nein.config import EvalConfig
@@ -21,16 +20,12 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine import atomic, environment, images, memory
 from nein.engine.answers import AnswerCache, BlockAnswers
-from nein.engine.cache import FeatureCache
 from nein.engine.errors import UserError
+from nein.engine.features import FeatureCache
 from nein.engine.world import World
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
-
-if TYPE_CHECKING:
-    from metrics.presence import Presence
-    from metrics.similarity import ImageMetrics
 
 log = logging.getLogger(__name__)
 Runs = list[tuple[EditorChoice, RunDir]]
@@ -202,52 +197,16 @@ def build_scorers(
 
     They share the models; each has its own view of the caches, so that several can work on different blocks.
     """
-    encoders = models.load_encoders(names, config, device)
-    judges = models.load_judges(names, config, device)
-    loaded = {**encoders, **judges}
+    loaded = models.load_models(names, config, device)
     described = {kind: (model.fingerprint, model.describe()) for kind, model in loaded.items()}
-    answers = AnswerCache(config.cache_dir / "answers.sqlite")
-    return [_scorer(config, encoders, judges, answers) for _ in range(count)], described
-
-
-def _scorer(
-    config: EvalConfig, encoders: Mapping[str, Any], judges: Mapping[str, Any], answers: AnswerCache
-) -> Any:
     from nein.benchmarks.nein.score import Scorer
 
-    features, records = FeatureCache(config.cache_dir / "features"), BlockAnswers(answers)
-
-    @functools.cache
-    def image_metrics(chosen: tuple[str, ...]) -> ImageMetrics:
-        from metrics.similarity import ImageMetrics
-
-        return ImageMetrics(
-            chosen,
-            encoders=encoders,
-            align=config.align,
-            resolution=config.align_resolution,
-            store=features,
-            batch_size=config.batch_size,
-        )
-
-    @functools.cache
-    def presence(chosen: tuple[str, ...]) -> Presence:
-        from metrics.presence import Presence
-
-        return Presence(
-            chosen,
-            vqa=judges.get("vqa"),
-            detector=judges.get("ovd"),
-            protocol=config.protocol,
-            threshold=config.threshold,
-            article=config.article,
-            evidence=config.evidence,
-            store=records,
-        )
-
-    return Scorer(
-        lambda chosen: image_metrics(tuple(chosen)), lambda chosen: presence(tuple(chosen)), features, records
-    )
+    folder, settings = config.cache_dir, models.settings(config)
+    answers = AnswerCache(folder / "answers.sqlite")
+    return [
+        Scorer(loaded, settings, FeatureCache(folder / "features"), BlockAnswers(answers))
+        for _ in range(count)
+    ], described
 
 
 def _open(

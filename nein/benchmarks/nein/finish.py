@@ -10,7 +10,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from metrics import INFO, MetricError
+from metrics import METRICS, MetricError
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, identity_hash
 from nein.engine import atomic
@@ -40,52 +40,56 @@ def finish_scores(run: RunDir, plan: Plan, wanted: Sequence[str], protocol: str)
     for metrics in run.scores().values():
         for metric, found in metrics.items():
             rows.setdefault(metric, {}).update(found)
-    whole = [name for name in INFO if all(sample.id in rows.get(name, {}) for sample in selection)]
+    whole = [name for name in METRICS if all(sample.id in rows.get(name, {}) for sample in selection)]
     missing = [name for name in wanted if name not in whole]
     if missing:
         raise UserError(
             f"'{run.path}' lacks {', '.join(missing)} for some samples; "
             "run the same command again to score them."
         )
-    partial = [name for name in INFO if name in rows and name not in whole]
+    partial = [name for name in METRICS if name in rows and name not in whole]
     if partial:
         log.warning(
             "%s: %s scored on a smaller selection only, and left out; add to --metrics to complete",
             run.label,
             ", ".join(partial),
         )
-    run.write_scores(selection, [name for name in whole if INFO[name].kind != "corpus"], rows)
-    corpus = {}
-    if "fid" in whole:
-        corpus["fid"] = _frechet_once(run, plan, rows["fid"], protocol)
+    run.write_scores(selection, [name for name in whole if METRICS[name].kind != "corpus"], rows)
+    corpus = {
+        name: _corpus_once(name, run, plan, rows[name], protocol)
+        for name in whole
+        if METRICS[name].kind == "corpus"
+    }
     atomic.write_json(run.path / "corpus.json", corpus)
     return {name: sum(_is_unscored(rows[name][sample.id]) for sample in selection) for name in whole}
 
 
-def _frechet_once(
-    run: RunDir, plan: Plan, rows: Mapping[str, Mapping[str, Any]], protocol: str
+def _corpus_once(
+    name: str, run: RunDir, plan: Plan, rows: Mapping[str, Mapping[str, Any]], protocol: str
 ) -> dict[str, Any]:
-    """`frechet`, or what corpus.json already says about the same samples: the interval takes minutes."""
+    """`corpus_figure`, or what corpus.json already says about the same samples: an interval takes minutes."""
     seal = identity_hash(
         {
             "samples": [sample.id for sample in plan.selection()],
-            "identity": (run.manifest() or {})["score_identity"]["fid"],
+            "identity": (run.manifest() or {})["score_identity"][name],
         }
     )
     path = run.path / "corpus.json"
-    if path.exists() and (known := atomic.read_json(path).get("fid", {})).get("seal") == seal:
+    if path.exists() and (known := atomic.read_json(path).get(name, {})).get("seal") == seal:
         return known
-    return {**frechet(run, plan, rows, protocol), "seal": seal}
+    return {**corpus_figure(name, run, plan, rows, protocol), "seal": seal}
 
 
-def frechet(run: RunDir, plan: Plan, rows: Mapping[str, Mapping[str, Any]], protocol: str) -> dict[str, Any]:
-    """FID of the selection, in the form of a summary's entry.
+def corpus_figure(
+    name: str, run: RunDir, plan: Plan, rows: Mapping[str, Mapping[str, Any]], protocol: str
+) -> dict[str, Any]:
+    """FID, say, of the selection, in the form of a summary's entry.
 
     protocol  "paper": against every target once, as a folder of the COCO images would be; "fixed": against
               the target of every sample, so that both sets weigh the scenes alike.
     """
-    from metrics.fid import jackknife_interval
-
+    distance = METRICS[name].corpus
+    assert distance is not None, name
     wanted = {sample.id: sample.source_id for sample in plan.selection()}
     edited, target, clusters, keys = [], [], [], []
     for block in plan.blocks:
@@ -110,11 +114,11 @@ def frechet(run: RunDir, plan: Plan, rows: Mapping[str, Mapping[str, Any]], prot
     if len(edited) < 2 or len(chosen) < 2:
         return {**entry, "reasons": entry["reasons"] or {"fewer than two images": 1}}
     try:
-        found = jackknife_interval(
+        found = distance(
             np.stack(edited),
             np.stack([target[index] for index in chosen]),
             clusters,
-            target_clusters=[clusters[index] for index in chosen],
+            [clusters[index] for index in chosen],
         )
     except MetricError as error:
         return {**entry, "n": 0, "n_unscored": len(wanted), "reasons": {str(error): 1}}

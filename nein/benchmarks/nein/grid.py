@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from metrics import INFO
+from metrics import METRICS
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
@@ -44,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(list(argv))
     if options.number < 1 or options.size < 16:
         raise UserError(f"--number {options.number} and --size {options.size}: at least 1 and 16 are needed.")
-    if options.metric is not None and options.metric not in INFO:
-        raise unknown("metric", options.metric, INFO)
+    if options.metric is not None and options.metric not in METRICS:
+        raise unknown("metric", options.metric, METRICS)
     found = read_runs(options.runs, options.tracks)
     dataset = (
         loading.load(options.data, split=options.split) if options.data else loading.reload(found[0].origin)
@@ -177,7 +177,7 @@ def choose(
         return [sample for sample in edited if sample in kept]
     means = _means(found, metric or "removal_vqa")
     scored = [sample for sample in ranked if sample.id in means]
-    ascending = INFO[metric or "removal_vqa"].higher_is_better == (select == "worst")
+    ascending = METRICS[metric or "removal_vqa"].higher_is_better == (select == "worst")
     return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
 
 
@@ -228,7 +228,7 @@ def _edit_cell(sample_id: str, records: Records, shown: str | None) -> Cell:
         if sample_id in records.scores.get(metric, {})
     ]
     if shown and sample_id in records.scores.get(shown, {}):
-        value, info = records.scores[shown][sample_id]["value"], INFO[shown]
+        value, info = records.scores[shown][sample_id]["value"], METRICS[shown]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))
     return Cell(cell.picture, cell.message, badges)

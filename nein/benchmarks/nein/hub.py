@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metrics import INFO
+from metrics import METRICS
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.benchmarks.nein.reporting.page import without_folders
 from nein.engine import atomic
@@ -89,7 +89,7 @@ def results(run: Run, dataset: str) -> list[dict[str, Any]]:
     for metric, entry in run.summary["metrics"].items():
         if entry["value"] is None:
             continue
-        info = INFO[metric]
+        info = METRICS[metric]
         low, high = (None if entry[e] is None else round(entry[e] * info.scale, 4) for e in ("low", "high"))
         found.append(
             {

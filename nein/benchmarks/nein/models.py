@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import metrics
+from metrics.judges.plugin import attribute, is_attribute
 from nein.benchmarks.nein.config import EvalConfig
 from nein.models.references import resolve
 
-ENCODER_OF = {metric: kind for metric, kind in metrics.NEEDS.items() if kind in metrics.ENCODERS}
 
-
-JUDGE_OF = {metric: kind for metric, kind in metrics.NEEDS.items() if kind in metrics.JUDGES}
+def model_kinds(wanted: Iterable[str]) -> list[str]:
+    """What the metrics `wanted` ask, each once: kinds of encoders and judges, and networks of their own."""
+    return list(dict.fromkeys(kind for name in wanted for kind in metrics.METRICS[name].models))
 
 
 def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
@@ -21,40 +22,35 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
 
     Raises UserError or MetricError for an unknown name, a missing folder, or a folder without safetensors.
     """
-    kinds = dict.fromkeys(metrics.NEEDS[name] for name in wanted if name in metrics.NEEDS)
-    for kind in kinds:
+    for kind in model_kinds(wanted):
+        if is_attribute(kind):
+            attribute(kind)
+            continue
         where, _ = resolve(getattr(config.models, kind))
         if metrics.special_reference(where) or ("/" not in where and not Path(where).exists()):
-            continue  # a name of the library behind the metric ("alex", "inception", "scripted:No")
+            continue  # a name of the library behind the metric ("alex", "inception")
         from metrics.loading import check_folder
 
         check_folder(where)
 
 
-def load_encoders(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[str, Any]:
-    """Encoder kind -> loaded encoder, for the metrics `wanted`. Always float32: encoders measure."""
-    kinds = dict.fromkeys(ENCODER_OF[name] for name in wanted if name in ENCODER_OF)
+def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[str, Any]:
+    """Kind -> loaded encoder, judge or network, for the metrics `wanted`. Encoders measure: in float32."""
     loaded = {}
-    for kind in kinds:
+    for kind in model_kinds(wanted):
+        if is_attribute(kind):
+            loaded[kind] = attribute(kind)(device=device)
+            continue
         where, revision = resolve(getattr(config.models, kind))
-        loaded[kind] = metrics.load_encoder(kind, where, revision=revision, device=device, dtype="float32")
-    return loaded
-
-
-def load_judges(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[str, Any]:
-    """Judge kind ("vqa", "ovd") -> loaded judge, for the metrics `wanted`."""
-    kinds = dict.fromkeys(JUDGE_OF[name] for name in wanted if name in JUDGE_OF)
-    loaded = {}
-    for kind in kinds:
-        where, revision = resolve(getattr(config.models, kind))
-        loaded[kind] = metrics.load_judge(
-            kind,
-            where,
-            revision=revision,
-            device=device,
-            dtype=config.judge_dtype,
-            **judge_options(kind, config),
-        )
+        if kind in metrics.ENCODERS:
+            loaded[kind] = metrics.load_encoder(
+                kind, where, revision=revision, device=device, dtype="float32"
+            )
+        else:
+            options = judge_options(kind, config)
+            loaded[kind] = metrics.load_judge(
+                kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
+            )
     return loaded
 
 
@@ -67,23 +63,24 @@ def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
     return {}
 
 
+def settings(config: EvalConfig) -> metrics.Settings:
+    """How metrics score, as the configuration says."""
+    return metrics.Settings(
+        align=config.align,
+        resolution=config.align_resolution,
+        protocol=config.protocol,
+        threshold=config.threshold,
+        article=config.article,
+        evidence=config.evidence,
+        batch_size=config.batch_size,
+    )
+
+
 def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
     """Everything in the configuration that decides a metric's values, given the images."""
-    facts: dict[str, Any] = {"device": device.partition(":")[0]}
-    if metric in JUDGE_OF:
-        kind = JUDGE_OF[metric]
-        facts |= {
-            "protocol": config.protocol,
-            "model": getattr(config.models, kind),
-            "dtype": config.judge_dtype,
-        }
-        facts |= judge_options(kind, config)
-        facts |= {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
-        return facts
-    if metric in ENCODER_OF:
-        facts["model"] = getattr(config.models, ENCODER_OF[metric])
-    if metric == "fid":
-        facts["protocol"] = config.protocol
-    if metric != "clip_t":
-        facts["align"] = config.align if config.align == "stretch" else f"crop at {config.align_resolution}"
-    return facts
+    row, facts = metrics.METRICS[metric], {"device": device.partition(":")[0]}
+    for kind in row.models:
+        facts[kind] = kind if is_attribute(kind) else getattr(config.models, kind)
+        if kind in metrics.JUDGES:
+            facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
+    return facts | {name: settings(config).identity(name) for name in row.settings}

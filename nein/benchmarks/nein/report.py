@@ -9,7 +9,7 @@ from typing import Any
 
 import tabulate
 
-from metrics import INFO
+from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import (
     by_family,
@@ -77,14 +77,14 @@ def summarise(
     split = by_family.split(values, families, clusters, _entry)
     values = by_family.without_staying(values, families)
     entries: dict[str, Any] = {}
-    for metric in INFO:
+    for metric in METRICS:
         if metric in values:
             entries[metric] = _entry(metric, values[metric], clusters)
             entries[metric]["reasons"] = dict(reasons.get(metric, Counter()).most_common(5))
     corpus_file = run.path / "corpus.json"
     if corpus_file.exists():
         entries |= atomic.read_json(corpus_file)
-    entries = {metric: entries[metric] for metric in INFO if metric in entries}
+    entries = {metric: entries[metric] for metric in METRICS if metric in entries}
     summary = {
         "editor": run.editor,
         "track": run.track,
@@ -103,7 +103,7 @@ def summarise(
 def _entry(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> dict[str, Any]:
     ids = [key for key, value in values.items() if value is not None]
     numbers = [float(values[key]) for key in ids]  # type: ignore[arg-type]
-    estimator = statistics.proportion if INFO[metric].kind == "proportion" else statistics.mean
+    estimator = statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
     found: statistics.Estimate | None = estimator(numbers, [clusters[key] for key in ids])
     unscored = len(values) - len(ids)
     if found is None:
@@ -252,7 +252,7 @@ def _losses(summary: Mapping[str, Any]) -> list[str]:
         if entry["n_unscored"] > failed:
             more = f"{entry['n_unscored'] - failed}{' more' if failed else ''}"
             example = f", for instance: {others[0]}" if others else ""
-            found.append(f"{label}: {more} are unscored in {INFO[metric].title}{example}")
+            found.append(f"{label}: {more} are unscored in {METRICS[metric].title}{example}")
     return found
 
 

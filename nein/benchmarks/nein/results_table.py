@@ -9,17 +9,16 @@ from typing import Any
 
 import tabulate
 
-from metrics import INFO, MetricInfo
+from metrics import METRICS, Metric
 
-IMAGE = ("l1", "l2", "clip_i", "clip_t", "dino", "fid", "lpips")
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
 
 
-def heading(info: MetricInfo) -> str:
+def heading(info: Metric) -> str:
     return f"{info.title} {'↑' if info.higher_is_better else '↓'}"
 
 
-def figure(info: MetricInfo, entry: Mapping[str, Any] | None) -> str:
+def figure(info: Metric, entry: Mapping[str, Any] | None) -> str:
     """ "12.3 ± 0.4", "3.8 [2.5, 5.6]" for a proportion, "12.3" without an interval, "–" without a value."""
     if entry is None or entry["value"] is None:
         return "–"
@@ -39,9 +38,9 @@ def markdown(summaries: Sequence[Mapping[str, Any]], published: Mapping[str, Map
     summaries  As `nein.benchmarks.nein.report.summarise` makes them.
     published  Editor -> metric -> figure in the paper's units.
     """
-    names = [name for name in INFO if any(name in summary["metrics"] for summary in summaries)]
-    groups = [("Image quality", [n for n in names if n in IMAGE])]
-    groups.append(("Removal and retention", [n for n in names if n not in IMAGE]))
+    names = [name for name in METRICS if any(name in summary["metrics"] for summary in summaries)]
+    groups = [("Image quality", [n for n in names if not METRICS[n].by_judge])]
+    groups.append(("Removal and retention", [n for n in names if METRICS[n].by_judge]))
     parts = []
     for title, columns in groups:
         if not columns:
@@ -51,9 +50,9 @@ def markdown(summaries: Sequence[Mapping[str, Any]], published: Mapping[str, Map
             rows.append(_row(summary, columns))
             if summary["track"] == "negative" and summary["editor"] in published:
                 paper = published[summary["editor"]]
-                cells = [_plain(INFO[name], paper.get(name)) for name in columns]
+                cells = [_plain(METRICS[name], paper.get(name)) for name in columns]
                 rows.append(["  as printed in the paper", "negative", *cells, "24182", ""])
-        headers = ["editor", "instruction", *(heading(INFO[name]) for name in columns), "n", "unscored"]
+        headers = ["editor", "instruction", *(heading(METRICS[name]) for name in columns), "n", "unscored"]
         table = tabulate.tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
         parts.append(f"### {title}\n\n{table}")
     return "\n\n".join(parts)
@@ -77,12 +76,12 @@ def _row(summary: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     scored = [found[name]["n"] for name in columns if name in found]
     missing = [(name, found[name]["n_unscored"]) for name in columns if name in found]
     same = len({count for _, count in missing}) == 1
-    unscored = str(missing[0][1]) if same else ", ".join(f"{c} {INFO[n].title}" for n, c in missing if c)
+    unscored = str(missing[0][1]) if same else ", ".join(f"{c} {METRICS[n].title}" for n, c in missing if c)
     n = str(scored[0]) if len(set(scored)) == 1 else f"{min(scored)}-{max(scored)}" if scored else "0"
-    cells = [figure(INFO[name], found.get(name)) for name in columns]
+    cells = [figure(METRICS[name], found.get(name)) for name in columns]
     track = TRACK_NAMES.get(summary["track"], summary["track"])
     return [summary["editor"], track, *cells, n, unscored]
 
 
-def _plain(info: MetricInfo, value: float | None) -> str:
+def _plain(info: Metric, value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError
+from metrics.base import isolated
 from nein.datasets.negbench.concepts import Concepts
 from nein.engine.images import ImageError
 
@@ -91,16 +91,11 @@ def _each(
     verifier: Verifier, pictures: Sequence[np.ndarray], names: Sequence[Sequence[str]]
 ) -> list[dict[str, float] | str]:
     """All together, or, when that fails, one by one, so that one odd image costs itself only."""
-    try:
-        return list(verifier.scores(pictures, names)) if pictures else []
-    except MetricError:
-        found: list[dict[str, float] | str] = []
-        for picture, row in zip(pictures, names, strict=True):
-            try:
-                found.extend(verifier.scores([picture], [row]))
-            except MetricError as error:
-                found.append(str(error))
-        return found
+    return isolated(
+        lambda rows: verifier.scores([pictures[i] for i in rows], [names[i] for i in rows]),
+        range(len(pictures)),
+        str,
+    )
 
 
 def _brief(error: ImageError) -> str:

@@ -154,7 +154,7 @@ def _model(config: BuildConfig, choice: editor_choice.EditorChoice, kind: str, d
             return choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
         where, revision = references.resolve(getattr(config.models, kind))
         options: dict[str, Any] = {}
-        if not where.startswith("scripted:"):
+        if metrics.special_reference(where) is None:
             options["batch_size"] = config.batch_size
             if kind == "vqa":
                 options["quantization"] = config.models.vqa_quantization
@@ -174,7 +174,7 @@ def _check_model(config: BuildConfig, stage: str) -> None:
     if kind is None:
         return
     where, _ = references.resolve(getattr(config.models, kind))
-    if where.startswith("scripted:"):
+    if metrics.special_reference(where):
         return
     if "/" not in where and not Path(where).exists():
         raise UserError(f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME.")

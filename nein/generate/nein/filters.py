@@ -9,13 +9,13 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from metrics.answers import parse_yes_no
-from metrics.base import MODEL_ERRORS, reason
+from metrics.base import isolated
 from metrics.judges.base import Answer, Matcher, VqaJudge
 from metrics.judges.templates import template
 from nein.generate.nein import wording
@@ -27,8 +27,6 @@ NO_BOTH = 'answered "no" to both'
 UNPARSABLE = "unparsable answer"
 FAILED = "the judge failed"
 ACCEPTED = "accepted"
-
-Result = TypeVar("Result")
 
 
 def match(
@@ -42,9 +40,9 @@ def match(
     """Filter 1: one row per candidate with the cosine of picture and text, and whether it is above
     `above`."""
     texts = [wording.matched_text(c["caption"], c["object"], protocol) for c in candidates]
-    found = each(
+    found = isolated(
         lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
-        len(candidates),
+        range(len(candidates)),
     )
     rows = []
     for candidate, text, value in zip(candidates, texts, found, strict=True):
@@ -69,8 +67,9 @@ def ask(
     prefix."""
     form = template(judge.template)
     prompts = [wording.questions(c["caption"], c["object"], form, protocol) for c in candidates]
-    found = each(
-        lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]), len(candidates)
+    found = isolated(
+        lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]),
+        range(len(candidates)),
     )
     rows = []
     for candidate, value in zip(candidates, found, strict=True):
@@ -105,33 +104,6 @@ def verdict(about_caption: str, about_object: str, protocol: str) -> str:
     if False in read:
         return NO_CAPTION if read[0] is False else NO_OBJECT
     return UNPARSABLE
-
-
-def each(call: Callable[[Sequence[int]], Sequence[Result]], count: int) -> list[Result | str]:
-    """`call` over the indices 0..count-1 at once; where that fails, over each alone, with the reason in its
-    place.
-
-    Running out of memory is no fault of a picture, and passes through.
-    """
-    if not count:
-        return []
-    try:
-        return list(call(range(count)))
-    except MODEL_ERRORS as error:
-        _unless_memory(error)
-    found: list[Result | str] = []
-    for index in range(count):
-        try:
-            found.append(call([index])[0])
-        except MODEL_ERRORS as error:
-            _unless_memory(error)
-            found.append(reason(error))
-    return found
-
-
-def _unless_memory(error: BaseException) -> None:
-    if type(error).__name__ == "OutOfMemoryError":
-        raise error
 
 
 def _answer(answer: Answer) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import editors
+from metrics.base import isolated
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -104,13 +105,13 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
             except images.ImageError as error:
                 problems[source.path] = f"{UNREADABLE}: {error}".replace(f"{source.path}: ", "")
     usable = [source for source in members if not problems[source.path]]
-    found = filters.each(
+    found = isolated(
         lambda rows: matcher.match(
             [pictures[usable[i].id] for i in rows],
             [clauses.queried(rules, usable[i].id) for i in rows],
             head="itc",
         ),
-        len(usable),
+        range(len(usable)),
     )
     cosines = dict(zip((source.id for source in usable), found, strict=True))
     made = []

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from nein import cli
-from nein.benchmarks.negbench.folder import EvalDir
+from nein.benchmarks.negbench import folder as files
 from nein.engine import atomic
+from nein.engine.folder import Folder
 from train.contrast import study, sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
@@ -20,7 +21,7 @@ RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
 
 def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tuple[float, ...]) -> sweep.Row:
     """A model with four captions and as many questions as `credit` has, each about a picture of its own."""
-    run = EvalDir(folder / f"model-{alpha}" / "nano")
+    run = Folder(folder / f"model-{alpha}" / "nano")
     lines = [
         {
             "id": f"c{k}", "source": f"p{k}", "kind": kind, "direction": "text_to_image", "recall@1": value,
@@ -28,9 +29,9 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
         for kind, values in (("original", RECALLS["original"]), ("negated", negated))
         for k, value in enumerate(values)
     ]  # fmt: skip
-    atomic.write_lines(run.samples("nano/retrieval", "templated"), iter(lines))
+    atomic.write_lines(files.samples(run, "retrieval.templated"), iter(lines))
     asked = [{"id": f"q{k}", "source": f"p{k}", "credit": value} for k, value in enumerate(credit)]
-    atomic.write_lines(run.samples("nano/mcq", "templated"), iter(asked))
+    atomic.write_lines(files.samples(run, "mcq.templated"), iter(asked))
 
     def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
         ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "n_unscored": 0}

@@ -113,15 +113,15 @@ def main_report(argv: Sequence[str]) -> int:
 def main_compare(argv: Sequence[str]) -> int:
     """Runs `nein compare argv`: every pair of the runs named, tested and corrected for their number."""
     options = _compare_parser().parse_args(list(argv))
-    from metrics import INFO
+    from metrics import METRICS
     from nein.benchmarks.nein.reporting import collect, comparisons, sections, tables
 
     wanted = None
     if options.metrics:
         wanted = [name.strip() for name in options.metrics.split(",") if name.strip()]
         for name in wanted:
-            if name not in INFO:
-                raise unknown("metric", name, INFO)
+            if name not in METRICS:
+                raise unknown("metric", name, METRICS)
     loaded, unfinished = collect.load(options.runs)
     loaded = [run for run in loaded if run.track == options.track] if options.track != "all" else loaded
     if len(loaded) < 2:
@@ -167,7 +167,7 @@ def _report_parser() -> argparse.ArgumentParser:
     add("--calibration", type=Path, action="append", metavar="FOLDER", help="calibration of the judges "
         "(default: RUN/calibration where it exists)")  # fmt: skip
     add("--judge-grade", type=Path, action="append", metavar="PATH", help="what nein negvqa --model judge "
-        "wrote: its folder or grade.json")  # fmt: skip
+        "wrote: its folder")  # fmt: skip
     add(
         "--labels",
         type=Path,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics import INFO
+from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import frechet_features, results_table
 from nein.benchmarks.nein.reporting.collect import Run
@@ -73,14 +73,14 @@ def comparisons(
     over the whole table, power."""
     found = []
     for first, second in pairs:
-        for metric in metrics or INFO:
+        for metric in metrics or METRICS:
             test = compare(first, second, metric, draws)
             if test is not None:
                 found.append((first, second, metric, test))
     adjusted = statistics.holm([test["p"] for *_, test in found])
     rows, data = [], []
     for (first, second, metric, test), p_holm in zip(found, adjusted, strict=True):
-        info = INFO[metric]
+        info = METRICS[metric]
         difference = test["difference"]
         digits = 2 if info.scale == 1 else 1
         needed = "–" if test["needed"] is None else str(test["needed"])

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from metrics import INFO
+from metrics import METRICS
 from nein.benchmarks.nein.reporting.judge_tables import KINDS, Calibration
 from nein.benchmarks.nein.reporting.sections import Table
 from nein.statistics import calibration
@@ -102,7 +102,7 @@ def removal(table: Table) -> Plot | None:
                 for y, k in enumerate(labels)
                 if k in lines and lines[k]["value"] is not None
             ]
-            _bars(panel, own, COLORS[metric], INFO[metric].title)
+            _bars(panel, own, COLORS[metric], METRICS[metric].title)
         panel.set_yticks(range(len(labels)), [f"{editor}, {track}" for editor, track in labels])
         panel.invert_yaxis()
         panel.set_xlim(0, 100)

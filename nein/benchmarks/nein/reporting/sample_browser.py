@@ -19,7 +19,7 @@ from typing import Any
 
 from PIL import Image
 
-from metrics import INFO
+from metrics import METRICS
 from nein.benchmarks.nein import negation_gap
 from nein.benchmarks.nein.reporting.collect import Run, template_of
 from nein.benchmarks.nein.reporting.sections import SIZES
@@ -75,7 +75,7 @@ class Browser:
         sizes = [name for _, name in SIZES if name in self.sizes.values()]
         templates = [template_of(told[name]) for name in self.ids]
         used = sorted({t for t in templates if t is not None})
-        metrics = [m for m in INFO if any(m in run.values for run in self.runs)]
+        metrics = [m for m in METRICS if any(m in run.values for run in self.runs)]
         return {
             "runs": [{"label": run.label, "name": run.name, "track": run.track} for run in self.runs],
             "metrics": [_metric(name) for name in metrics],
@@ -185,7 +185,7 @@ def _details(run: Run, name: str) -> dict[str, Any] | None:
 
 
 def _metric(name: str) -> dict[str, Any]:
-    info = INFO[name]
+    info = METRICS[name]
     scale = {"scale": info.scale, "digits": 2 if info.scale == 1 else 1}
     return {"name": name, "title": info.title, "higher": info.higher_is_better, "kind": info.kind, **scale}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metrics import INFO
+from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import negation_gap, results_table
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS, shifts
@@ -67,13 +67,12 @@ def record(found: Any, **about: Any) -> dict[str, Any]:
 def results(loaded: Sequence[Run], fid: Mapping[str, Estimate]) -> list[Table]:
     """Table 3 of these runs, in two parts as the paper has it. `fid`: run label -> FID with its interval."""
     parts = []
-    present = [m for m in INFO if any(m in run.summary["metrics"] for run in loaded)]
+    present = [m for m in METRICS if any(m in run.summary["metrics"] for run in loaded)]
     groups = (
-        ("results_quality", "Image quality", results_table.IMAGE),
-        ("results_presence", "Removal and retention", HEADLINES),
+        ("results_quality", "Image quality", [m for m in present if not METRICS[m].by_judge]),
+        ("results_presence", "Removal and retention", [m for m in present if METRICS[m].by_judge]),
     )
-    for key, title, group in groups:
-        names = [name for name in present if name in group]
+    for key, title, names in groups:
         if not names:
             continue
         rows, data = [], []
@@ -93,7 +92,7 @@ def results(loaded: Sequence[Run], fid: Mapping[str, Estimate]) -> list[Table]:
         columns = [
             "editor",
             "instruction",
-            *(results_table.heading(INFO[name]) for name in names),
+            *(results_table.heading(METRICS[name]) for name in names),
             "n",
             "unscored",
         ]
@@ -103,7 +102,7 @@ def results(loaded: Sequence[Run], fid: Mapping[str, Estimate]) -> list[Table]:
 
 def _result(run: Run, metric: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     exact: tuple[float | None, float | None] = (None, None)
-    if INFO[metric].kind == "proportion" and entry["n"]:
+    if METRICS[metric].kind == "proportion" and entry["n"]:
         ones = round(entry["value"] * entry["n"])
         exact = statistics.exact_interval(ones, entry["n"])
     return {
@@ -132,7 +131,7 @@ def coverage(loaded: Sequence[Run]) -> Table:
             attempted = entry["n"] + entry["n_unscored"]
             share = entry["n"] / attempted if attempted else 0.0
             cells = [str(attempted), str(entry["n"]), percent(share), str(entry["n_unscored"]), why]
-            rows.append([run.label, INFO[metric].title, *cells])
+            rows.append([run.label, METRICS[metric].title, *cells])
             data.append({"run": run.label, "metric": metric, "attempted": attempted, "n": entry["n"],
                          "n_unscored": entry["n_unscored"], "reasons": dict(reasons)})  # fmt: skip
     columns = ["run", "metric", "attempted", "scored", "scored %", "unscored", "commonest reasons"]
@@ -225,7 +224,7 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str]) -> list[Table]:
                     )
                 rows.append([run.label, shown, *cells, str(len(groups[group]))])
         if len({row[1] for row in rows}) > 1:
-            columns = ["run", title, *(results_table.heading(INFO[m]) for m in metrics), "samples"]
+            columns = ["run", title, *(results_table.heading(METRICS[m]) for m in metrics), "samples"]
             found.append(Table(f"by_{key}", f"By {title}", columns, rows, data))
     return found
 
@@ -233,10 +232,10 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str]) -> list[Table]:
 def _estimate(run: Run, metric: str, ids: Iterable[str]) -> Estimate | None:
     values = run.values.get(metric, {})
     own = [(float(value), run.sources[i]) for i in ids if (value := values.get(i)) is not None]
-    if INFO[metric].kind == "proportion":
+    if METRICS[metric].kind == "proportion":
         return statistics.proportion([v for v, _ in own], [s for _, s in own])
     found = statistics.mean([v for v, _ in own], [s for _, s in own])
-    return None if found is None else statistics.bounded(found, *INFO[metric].range)
+    return None if found is None else statistics.bounded(found, *METRICS[metric].range)
 
 
 # --- protocols -----------------------------------------------------------------------------
@@ -247,7 +246,7 @@ def protocols(loaded: Sequence[Run]) -> Table:
     rows, data = [], []
     for run in loaded:
         for shift in shifts(run.directory):
-            info = INFO[shift.metric]
+            info = METRICS[shift.metric]
             shown = "all of them" if shift.quirk == "all" else shift.quirk
             moved = "–"
             if shift.fixed is not None and shift.paper is not None:

@@ -12,8 +12,7 @@ import editors
 import metrics
 from metrics import MetricError
 from metrics.judges.base import Detection
-from metrics.judges.scripted import ScriptedDetector, ScriptedJudge
-from metrics.judges.weakened import Weakened
+from tests.rehearsal import ScriptedDetector, ScriptedJudge, Weakened
 
 IMAGES = [
     np.full((4, 4, 3), i % 250, np.uint8) + np.arange(3, dtype=np.uint8) * (i // 250) for i in range(800)
@@ -47,12 +46,24 @@ def test_unclear_answers_stay_and_detections_cross_the_threshold() -> None:
     assert (found["cat"].count, found["dog"].count) == (0, 1)
 
 
-def test_a_weakened_judge_is_loaded_by_reference() -> None:
-    judge = metrics.load_judge("vqa", "weakened:1,0:scripted:Yes")
+def test_a_judge_is_found_by_module_and_attribute() -> None:
+    judge = metrics.load_judge("vqa", "tests.rehearsal:no")
     assert judge.ask(IMAGES[:1], [["a?"]])[0][0].text == "No"
-    for wrong in ("weakened:0.1:scripted:Yes", "weakened:a,b:scripted:Yes", "weakened:2,0:scripted:Yes"):
-        with pytest.raises(MetricError):
-            metrics.load_judge("vqa", wrong)
+    assert metrics.load_judge("ovd", "tests.rehearsal:score_05").detect(IMAGES[:1], [["car"]])[0]["car"] == (
+        Detection(0.5, 1, (0.0, 0.0, 4.0, 4.0))
+    )
+    assert judge.fingerprint != metrics.load_judge("vqa", "tests.rehearsal:yes").fingerprint
+
+
+def test_a_judge_that_is_already_there_is_found_by_module_and_attribute(installed: None) -> None:
+    sys.modules["third_party"].here = Echo()  # type: ignore[attr-defined]
+    assert metrics.load_judge("vqa", "third_party:here") is sys.modules["third_party"].here  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("reference", ["tests.rehearsal:nothing", "no_such_module:load"])
+def test_a_judge_that_cannot_be_imported_is_a_sentence(reference: str) -> None:
+    with pytest.raises(MetricError, match="cannot be imported"):
+        metrics.load_judge("vqa", reference)
 
 
 class Echo:

@@ -1,0 +1,236 @@
+"""What metrics score: edits with what they are compared with, and what several metrics need of them, once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from metrics.base import (
+    FeatureStore,
+    MemoryFeatures,
+    MemoryRecords,
+    MetricError,
+    RecordStore,
+    check_image,
+    choose,
+    isolated,
+)
+
+#: The pictures that a metric can need of an item.
+PICTURES = ("edited", "target", "sample")
+
+Made = TypeVar("Made")
+#: A (D,) float32 row of features, or a sentence saying why there is none.
+Feature = np.ndarray | str
+
+
+@dataclass(frozen=True)
+class Item:
+    """One edit. A picture is (H, W, 3) uint8 RGB, or a sentence saying why there is none.
+
+    id          Identifies the sample.
+    edited      What the editor made.
+    target      The picture it should have made (NeIn: the source image).
+    sample      The unedited picture.
+    object      What the instruction said should not be there, e.g. "traffic light".
+    caption     Describes the target and names the objects to retain; may be empty.
+    target_key, sample_key
+                SHA-256 of the picture's pixels, hexadecimal: equal keys mean equal pictures.
+    """
+
+    id: str
+    edited: np.ndarray | str
+    target: np.ndarray | str = "no target picture"
+    sample: np.ndarray | str = "no sample picture"
+    object: str = ""
+    caption: str = ""
+    target_key: str = ""
+    sample_key: str = ""
+
+    def lacks(self, pictures: Sequence[str]) -> str | None:
+        """Why the first unusable one of `pictures` is not there; None where all are."""
+        for name in pictures:
+            picture = getattr(self, name)
+            if isinstance(picture, str):
+                return picture
+            try:
+                check_image(picture)
+            except MetricError as error:
+                return str(error)
+        return None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How items are scored. A metric names those that decide its values (`Metric.settings`).
+
+    align       "stretch", the published protocol: the edited picture is stretched to the target's size where
+                pixels are compared; the networks see both pictures as they are. "crop": the target first gets
+                the crop that NeIn's samples got (`r64_fit`), because those do not show all of it.
+    resolution  Of that crop; 512 for NeIn, 64 for 64-pixel data.
+    protocol    How a judge's answers are read, and which objects it is asked about. "paper": the released
+                scripts. Removed if the answer is exactly "No"; present if it is "yes" in any case; every
+                other answer counts as the opposite. Objects are the roots of noun chunks as written,
+                repetitions kept for VQA. "fixed": the first word decides, whatever its case and punctuation,
+                and any other answer leaves the sample unscored; objects are distinct nouns
+                (`metrics.objects`).
+    threshold   A detection counts when its score is strictly above this; 0.1 is the default of the pipeline
+                that NeIn uses.
+    article     In questions: "none" as in the released code, "a_an" as in the paper's text.
+    evidence    "own": ask what this protocol needs. "both": ask for Retention also about the objects that the
+                other protocol would ask about, and keep all replies, so that the other protocol's figure can
+                be worked out without the judge (`objects_of` in the detail). The scores are the same.
+    batch_size  Edited pictures that go through a network together.
+    workers     Threads for resizing; None: by the number of cores.
+    """
+
+    align: Literal["stretch", "crop"] = "stretch"
+    resolution: int = 512
+    protocol: Literal["paper", "fixed"] = "paper"
+    threshold: float = 0.1
+    article: Literal["none", "a_an"] = "none"
+    evidence: Literal["own", "both"] = "own"
+    batch_size: int = 32
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        choose("alignment", self.align, ("stretch", "crop"))
+        choose("protocol", self.protocol, ("paper", "fixed"))
+        choose("article", self.article, ("none", "a_an"))
+        choose("evidence", self.evidence, ("own", "both"))
+        if not 0 <= self.threshold < 1:
+            raise MetricError(
+                f"The detection threshold must be at least 0 and below 1, not {self.threshold}."
+            )
+
+    def identity(self, name: str) -> Any:
+        """What of one setting decides values: its value, and of "align" the resolution too."""
+        if name == "align" and self.align == "crop":
+            return f"crop at {self.resolution}"
+        return getattr(self, name)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Items scored together, the models that may be asked, and what has been worked out about them.
+
+    models    Kind -> what `load_encoder` or `load_judge` gave.
+    names     The metrics that are scored together: a judge is asked for all of them in one pass.
+    features  Cache for the features of targets, which five samples and every editor share. Keys hold the
+              encoder's fingerprint, the target's key, the alignment, and a digest of the targets encoded
+              together.
+    records   Cache of what judges said about unedited samples, asked once and not once per editor.
+    """
+
+    items: Sequence[Item]
+    models: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    names: tuple[str, ...] = ()
+    features: FeatureStore = field(default_factory=MemoryFeatures)
+    records: RecordStore = field(default_factory=MemoryRecords)
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, items: Sequence[Item], names: Sequence[str] | None = None) -> Batch:
+        """The same for other items or names; this batch itself, with all that it has, for its own."""
+        names = self.names if names is None else tuple(names)
+        if items is self.items and names == self.names:
+            return self
+        return replace(self, items=items, names=names, _made={})
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """`make()`, which is called for the first of several metrics that ask for the same `key`."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    # ---------------------------------------------------------------------------------------- pictures
+
+    def targets(self) -> dict[str, np.ndarray]:
+        """Target key -> the target as it is compared, (H, W, 3) uint8, in the order of the items."""
+
+        def aligned() -> dict[str, np.ndarray]:
+            targets: dict[str, Any] = {}
+            for item in self.items:
+                targets.setdefault(item.target_key, item.target)
+            if self.settings.align == "stretch":
+                return targets
+            from metrics.preprocess import r64_fit
+
+            return {key: r64_fit(target, self.settings.resolution) for key, target in targets.items()}
+
+        return self.once("targets", aligned)
+
+    def pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Per item the edited picture at its target's size, and the target: (H, W, 3) uint8 both."""
+
+        def fitted() -> list[tuple[np.ndarray, np.ndarray]]:
+            from metrics.preprocess import map_images, stretch
+
+            targets = [self.targets()[item.target_key] for item in self.items]
+            jobs: list[tuple[Any, Any]] = [
+                (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
+            ]
+            edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
+            return list(zip(edited, targets, strict=True))
+
+        return self.once("pairs", fitted)
+
+    # ---------------------------------------------------------------------------------------- features
+
+    def edited_features(self, kind: str) -> list[Feature]:
+        """Of every edited picture by the encoder of that kind."""
+        return self.once((kind, "edited"), lambda: self._encoded(kind, [item.edited for item in self.items]))
+
+    def target_features(self, kind: str) -> list[Feature]:
+        """Of every item's target by the encoder of that kind, from the cache where it can be."""
+        by_key = self.once((kind, "target"), lambda: self._encoded_targets(kind))
+        return [by_key[item.target_key] for item in self.items]
+
+    def caption_features(self, kind: str) -> list[Feature]:
+        """Of every caption by the text encoder of that kind."""
+
+        def encoded() -> dict[str, Feature]:
+            captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
+            rows = _encode(self.models[kind].encode_text, captions, self.settings.batch_size)
+            return dict(zip(captions, rows, strict=True))
+
+        by_caption = self.once((kind, "caption"), encoded)
+        return [by_caption.get(item.caption, "no caption") for item in self.items]
+
+    def _encoded(self, kind: str, pictures: Sequence[Any]) -> list[Feature]:
+        return _encode(self.models[kind].encode, pictures, self.settings.batch_size)
+
+    def _encoded_targets(self, kind: str) -> dict[str, Feature]:
+        """Features of all targets by key, from the store where it has every one of them, else together.
+
+        The last bits of a feature can depend on what else is in its batch; a cached one is therefore used
+        only where the same targets, in the same order, are asked for again, and never changes a result.
+        """
+        targets, space = self.targets(), self.models[kind].fingerprint
+        alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
+        company = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
+        names = {key: f"{key}-{alignment}-{company}" for key in targets}
+        cached = {key: self.features.get(space, name) for key, name in names.items()}
+        if all(row is not None and row.ndim == 1 and np.isfinite(row).all() for row in cached.values()):
+            return cached  # type: ignore[return-value]  # none of them is None
+        rows = dict(zip(targets, self._encoded(kind, list(targets.values())), strict=True))
+        if any(isinstance(row, str) for row in rows.values()):
+            return {key: f"the target: {row}" if isinstance(row, str) else row for key, row in rows.items()}
+        for key, row in rows.items():
+            self.features.put(space, names[key], row)  # type: ignore[arg-type]  # none of them is a string
+        return rows
+
+
+def _encode(encode: Callable[[Any], np.ndarray], inputs: Sequence[Any], size: int) -> list[Feature]:
+    """One row per input, `size` inputs at a time."""
+    rows: list[Feature] = []
+    for start in range(0, len(inputs), size):
+        rows += isolated(lambda chunk: list(encode(chunk)), inputs[start : start + size])
+    return [
+        row if isinstance(row, str) or np.isfinite(row).all() else "the features are not finite"
+        for row in rows
+    ]

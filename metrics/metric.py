@@ -1,0 +1,104 @@
+"""A metric is one object: what it is called, how it is read, what it needs, and how it scores a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from metrics.base import MetricError, Score, choose, isolated
+from metrics.batch import PICTURES, Batch
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric, as `metrics.table.METRICS` holds them.
+
+    name      Key used in files and on the command line, e.g. "clip_i".
+    title     Column title, e.g. "CLIP-I".
+    unit      "per cent": values from 0 to 1 are shown as percentages; "raw": as they are.
+    better    "higher" or "lower".
+    range     Closed interval of possible values, before percentages.
+    kind      "mean" (continuous per-sample value), "proportion" (per-sample 0 or 1), "corpus" (no per-sample
+              value: FID).
+    needs     Pictures ("edited", "target", "sample"), without which a sample is unscored, and models: a kind
+              of `ENCODERS` or `JUDGES`, or "module:function", which is called with `device=` and returns a
+              network with `fingerprint` and `describe()`.
+    score     One Score per item. Every item has the pictures named in `needs`.
+    settings  The fields of `Settings` that decide its values, beside the models: they are part of the
+              identity of a score.
+    source    Paper and equation, or URL.
+    corpus    Of a corpus metric: (edited rows, target rows, source image of every edited row, of every target
+              row) -> something with `value`, `low`, `high` and `standard_error`.
+    """
+
+    name: str
+    title: str
+    unit: Literal["per cent", "raw"]
+    better: Literal["higher", "lower"]
+    range: tuple[float, float]
+    kind: Literal["mean", "proportion", "corpus"]
+    needs: tuple[str, ...]
+    score: Callable[[Batch], Sequence[Score]]
+    settings: tuple[str, ...] = ()
+    source: str = ""
+    corpus: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        choose("unit", self.unit, ("per cent", "raw"))
+        choose("direction", self.better, ("higher", "lower"))
+        choose("kind of metric", self.kind, ("mean", "proportion", "corpus"))
+        if (self.kind == "corpus") != (self.corpus is not None):
+            raise MetricError(f"The metric '{self.name}' is of kind 'corpus' if and only if it has `corpus`.")
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """What of `needs` is a picture."""
+        return tuple(need for need in self.needs if need in PICTURES)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What of `needs` is a model."""
+        return tuple(need for need in self.needs if need not in PICTURES)
+
+    @property
+    def by_judge(self) -> bool:
+        """Whether a judge looks at the pictures, as opposed to a comparison of pixels or features."""
+        return bool({"vqa", "ovd", "itm"} & set(self.models))
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.better == "higher"
+
+    @property
+    def scale(self) -> float:
+        """Factor for display: the paper prints percentages (100), FID and LPIPS raw (1)."""
+        return 100.0 if self.unit == "per cent" else 1.0
+
+
+def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
+    """Metric name -> one Score per item of `batch`, in item order.
+
+    An item without a picture that a metric needs, or that a metric fails on, is unscored with the reason and
+    does not disturb the others. Metrics that need the same pictures share what is worked out about them.
+    Raises MetricError for a metric whose model is not in `batch.models`.
+    """
+    for metric in wanted:
+        for kind in metric.models:
+            if kind not in batch.models:
+                raise MetricError(f"The metric '{metric.name}' needs the model '{kind}', which is not there.")
+    rows: dict[str, list[Score]] = {}
+    for pictures in dict.fromkeys(metric.pictures for metric in wanted):
+        together = [metric for metric in wanted if metric.pictures == pictures]
+        lacking = [item.lacks(pictures) for item in batch.items]
+        usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
+        part = batch.of(usable, [metric.name for metric in together])
+        for metric in together:
+            scores = iter(_isolated(metric, part))
+            rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
+    return {metric.name: rows[metric.name] for metric in wanted}
+
+
+def _isolated(metric: Metric, batch: Batch) -> list[Score]:
+    scores = isolated(lambda items: metric.score(batch.of(items)), batch.items)
+    return [Score(None, found) if isinstance(found, str) else found for found in scores]

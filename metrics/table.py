@@ -1,0 +1,70 @@
+"""The table of metrics: ours in the order of the paper's Table 3, then those of installed packages.
+
+A package offers a metric with
+
+    [project.entry-points."nein.metrics"]
+    sharpness = "my_package.sharpness:SHARPNESS"
+
+where the attribute is a `metrics.Metric`. It is then one of `--metrics`, and a column of every table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import metadata
+
+from metrics import frechet, perceptual, pixels, presence, similarity
+from metrics.base import MetricError
+from metrics.metric import Metric
+
+GROUP = "nein.metrics"
+
+_OURS = (
+    *pixels.METRICS,
+    similarity.CLIP_I,
+    similarity.DINO,
+    frechet.FID,
+    perceptual.LPIPS,
+    *presence.METRICS,
+    similarity.CLIP_T,  # which the paper does not report
+)
+
+
+class Table(Mapping[str, Metric]):
+    """Name -> metric. Plug-ins are imported when all metrics are asked for, or one that is not ours."""
+
+    def __init__(self) -> None:
+        self._ours = {metric.name: metric for metric in _OURS}
+
+    def __getitem__(self, name: str) -> Metric:
+        return self._ours[name] if name in self._ours else self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @cached_property
+    def _all(self) -> dict[str, Metric]:
+        found = dict(self._ours)
+        for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
+            metric = _load(point)
+            if metric.name in found:
+                raise MetricError(f"The metric plug-in '{point.name}' takes the name '{metric.name}'.")
+            found[metric.name] = metric
+        return found
+
+
+def _load(point: metadata.EntryPoint) -> Metric:
+    try:
+        metric = point.load()
+    except (ImportError, AttributeError) as error:
+        raise MetricError(f"The metric plug-in '{point.name}' cannot be loaded: {error}.") from None
+    if not isinstance(metric, Metric):
+        raise MetricError(f"The metric plug-in '{point.name}' is no metrics.Metric, but {metric!r}.")
+    return metric
+
+
+METRICS = Table()

@@ -1,0 +1,103 @@
+"""A metric is one object: those of another package are scored, shown and checked like ours."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from metrics import METRICS, MetricError
+from nein.engine import images
+from tests.helpers import packages
+from tests.nein import outside
+from tests.nein.conftest import Outcome
+
+Evaluate = Callable[..., Outcome]
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install]:
+    """Installs a package that offers metrics, for the length of a test."""
+
+    def install(**offered: str) -> None:
+        packages.install(tmp_path / "site", {"nein.metrics": offered})
+        monkeypatch.syspath_prepend(tmp_path / "site")
+
+    METRICS.__dict__.pop("_all", None)
+    yield install
+    METRICS.__dict__.pop("_all", None)
+
+
+def arguments(data: Path, out: Path, *more: str) -> list[str]:
+    return ["--editor", "identity,solid", "--data", str(data), "--out", str(out), "--device", "cpu", *more]
+
+
+def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
+    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path, install: Install
+) -> None:
+    install(dark="tests.nein.outside:DARKENING", colours="tests.nein.outside:PALETTE")
+    data, out = make_data(3, 2), tmp_path / "out"
+    done = evaluate(*arguments(data, out, "--metrics", "palette,darkening,l1", "--control", "none"))
+    assert done.code == 0, done.stderr
+    assert "L1 ↓" in done.stdout
+    assert "Palette ↑" in done.stdout
+    assert "Darkening ↓" in (out / "table.md").read_text()
+    with (out / "table.csv").open() as file:
+        rows = {(row["editor"], row["metric"]): row for row in csv.DictReader(file)}
+    assert set(rows) == {(e, m) for e in ("identity", "solid") for m in ("l1", "darkening", "palette")}
+    scores = [json.loads(line) for line in (out / "solid/negative/scores.jsonl").read_text().splitlines()]
+    for row in (row for row in scores if row["metric"] == "darkening"):
+        target = images.decode(data / "coco_for_val" / f"COCO_{row['id'][5:17]}.png")
+        assert row["value"] == pytest.approx(max(0.0, target.mean() - 128) / 255)
+    manifest = json.loads((out / "solid/negative/manifest.json").read_text())
+    assert manifest["models"][outside.NETWORK]["fingerprint"] == "colours-1"
+
+
+def test_its_settings_and_weights_are_part_of_its_identity(
+    make_data: Callable[..., Path],
+    evaluate: Evaluate,
+    tmp_path: Path,
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(colours="tests.nein.outside:PALETTE")
+    data, out = make_data(3, 2), tmp_path / "out"
+    line = arguments(data, out, "--metrics", "palette", "--control", "none")
+    assert evaluate(*line, "--limit", "2", "--batch-size", "2").code == 0
+    refused = evaluate(*line, "--batch-size", "2", "--align", "crop", "--align-resolution", "64")
+    assert refused.code == 2
+    assert "palette" in refused.stderr
+    assert "align stretch, not crop at 64" in refused.stderr
+    monkeypatch.setattr(outside.Colours, "fingerprint", "colours-2")
+    changed = evaluate(*line, "--batch-size", "2")
+    assert changed.code == 2
+    assert "have changed" in changed.stderr
+
+
+def test_a_name_that_nobody_offers_gets_a_near_match_among_all(
+    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path, install: Install
+) -> None:
+    install(colours="tests.nein.outside:PALETTE")
+    done = evaluate(*arguments(make_data(1, 1), tmp_path / "out", "--metrics", "pallette"))
+    assert done.code == 2
+    assert "did you mean 'palette'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("tests.nein.outside:NOTHING", "cannot be loaded"),
+        ("tests.nein.outside:NETWORK", "is no metrics.Metric"),
+        ("metrics.similarity:DINO", "takes the name 'dino'"),
+    ],
+)
+def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(
+    install: Install, place: str, sentence: str
+) -> None:
+    install(mine=place)
+    with pytest.raises(MetricError, match=sentence):
+        list(METRICS)

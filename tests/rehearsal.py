@@ -1,0 +1,188 @@
+"""Judges that say what they are told, by reference: `--models.vqa tests.rehearsal:no`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from metrics.answers import parse_yes_no
+from metrics.judges.base import Answer, Detection, check_batch
+from metrics.loading import fingerprint
+
+
+class ScriptedJudge:
+    """A VQA judge whose answer is `rule(image, prompt)`.
+
+    name: goes into the fingerprint; give different rules different names. `asked` counts the prompts
+    answered.
+    """
+
+    template = "plain"
+
+    def __init__(self, rule: Callable[[np.ndarray, str], str], name: str = "rule") -> None:
+        self.rule = rule
+        self.name = name
+        self.asked = 0
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Says that no model is behind the answers."""
+        return {"kind": "vqa", "class": "scripted", "name": self.name, "template": self.template}
+
+    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+        """`rule` applied to every prompt; errors of the rule pass through."""
+        check_batch(images, questions, "questions")
+        self.asked += sum(map(len, questions))
+        return [
+            [_answer(self.rule(image, prompt)) for prompt in row]
+            for image, row in zip(images, questions, strict=True)
+        ]
+
+
+class ScriptedDetector:
+    """A detector whose score is `rule(image, label)`, in [0, 1]; the box is the whole picture."""
+
+    def __init__(self, rule: Callable[[np.ndarray, str], float], name: str = "rule") -> None:
+        self.rule = rule
+        self.name = name
+        self.asked = 0
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Says that no model is behind the scores."""
+        return {"kind": "ovd", "class": "scripted", "name": self.name}
+
+    def detect(
+        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
+    ) -> list[dict[str, Detection]]:
+        """`rule` applied to every label; errors of the rule pass through."""
+        check_batch(images, labels, "labels")
+        self.asked += sum(map(len, labels))
+        result: list[dict[str, Detection]] = []
+        for image, row in zip(images, labels, strict=True):
+            height, width = image.shape[:2]
+            scores = {label: float(self.rule(image, label)) for label in dict.fromkeys(row)}
+            box = (0.0, 0.0, float(width), float(height))
+            result.append({label: Detection(s, int(s > threshold), box) for label, s in scores.items()})
+        return result
+
+
+class ScriptedMatcher:
+    """A matcher whose value is `rule(image, text)`."""
+
+    def __init__(self, rule: Callable[[np.ndarray, str], float], name: str = "rule") -> None:
+        self.rule = rule
+        self.name = name
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Says that no model is behind the values."""
+        return {"kind": "itm", "class": "scripted", "name": self.name}
+
+    def match(
+        self,
+        images: Sequence[np.ndarray],
+        texts: Sequence[Sequence[str]],
+        head: Literal["itc", "itm"] = "itm",
+    ) -> list[np.ndarray]:
+        """`rule` applied to every text."""
+        check_batch(images, texts, "texts")
+        return [
+            np.array([self.rule(image, text) for text in row], dtype=np.float64)
+            for image, row in zip(images, texts, strict=True)
+        ]
+
+
+def _answer(text: str) -> Answer:
+    return Answer(text.strip(), len(text.split()))
+
+
+class Weakened:
+    """Turns a share of another judge's verdicts round: `miss` of what it sees, `invent` of what it does not.
+
+    Which ones depends on the picture and the question alone (SHA-256), so the same question gets the same
+    answer however often and in whatever company it is asked.
+    """
+
+    def __init__(self, judge: Any, miss: float, invent: float) -> None:
+        self.judge = judge
+        self.miss = miss
+        self.invent = invent
+        self.fingerprint = fingerprint(self.describe())
+
+    @property
+    def template(self) -> str:
+        """Of the judge behind it."""
+        return self.judge.template
+
+    def describe(self) -> dict[str, Any]:
+        """The judge's own description, and how it was weakened."""
+        return {**self.judge.describe(), "weakened": {"miss": self.miss, "invent": self.invent}}
+
+    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+        """The judge's answers, some of them turned round; an answer that is neither yes nor no stays."""
+        found = self.judge.ask(images, questions)
+        return [
+            [self._answer(image, question, answer) for question, answer in zip(row, answers, strict=True)]
+            for image, row, answers in zip(images, questions, found, strict=True)
+        ]
+
+    def detect(
+        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
+    ) -> list[dict[str, Detection]]:
+        """The judge's detections, some of them moved to the other side of the threshold."""
+        found = self.judge.detect(images, labels, threshold)
+        return [
+            {label: self._detection(image, label, one, threshold) for label, one in row.items()}
+            for image, row in zip(images, found, strict=True)
+        ]
+
+    def _answer(self, image: np.ndarray, question: str, answer: Answer) -> Answer:
+        seen = parse_yes_no(answer.text)
+        if seen is None or not self._flips(image, question, seen):
+            return answer
+        return Answer("No" if seen else "Yes", 1, answer.p_no, answer.p_yes)
+
+    def _detection(self, image: np.ndarray, label: str, found: Detection, threshold: float) -> Detection:
+        seen = found.score > threshold
+        if not self._flips(image, label, seen):
+            return found
+        return Detection(threshold / 2 if seen else (1 + threshold) / 2, int(not seen), found.box)
+
+    def _flips(self, image: np.ndarray, question: str, seen: bool) -> bool:
+        digest = hashlib.sha256(np.ascontiguousarray(image).tobytes() + question.encode()).digest()
+        return int.from_bytes(digest[:8], "big") / 2**64 < (self.miss if seen else self.invent)
+
+
+# ------------------------------------------------------------------------------------------- by reference
+
+Rule = Callable[[np.ndarray, str], Any]
+
+
+def scripted(rule: Rule, name: str) -> Callable[..., Any]:
+    """What `module:attribute` names: makes the scripted judge of the kind asked for."""
+
+    def load(*, kind: str, device: str, dtype: str, **options: Any) -> Any:
+        return {"vqa": ScriptedJudge, "ovd": ScriptedDetector, "itm": ScriptedMatcher}[kind](rule, name)
+
+    return load
+
+
+def always(value: str | float) -> Callable[..., Any]:
+    """A judge that always says the same."""
+    return scripted(lambda _image, _text: value, f"always {value}")
+
+
+def _varied(picture: np.ndarray, prompt: str) -> str:
+    """An answer that depends on picture and question: mostly yes, sometimes no, sometimes neither."""
+    number = hashlib.sha256(picture.tobytes() + prompt.encode()).digest()[0]
+    return ("Yes", "Yes", "Yes", "yes.", "Yes", "No", "No.", "It depends")[number % 8]
+
+
+no, yes, lower_case_no, b = always("No"), always("Yes"), always("no"), always("B")
+score_005, score_009, score_01 = always(0.05), always(0.09), always(0.1)
+score_025, score_05 = always(0.25), always(0.5)
+varied = scripted(_varied, "varied")
