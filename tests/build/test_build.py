@@ -233,7 +233,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
 
 
 def test_the_paper_preset_has_the_papers_values() -> None:
-    config, _ = configuration.parse(["--preset", "paper", "--source", "x.json"])
+    config = configuration.BuildConfig.parse(["--preset", "paper", "--source", "x.json"])
     assert (config.queried, config.kept, config.absent_below, config.match_above) == (15, 5, 0.4, 0.4)
     assert (config.family_labels, config.editor, config.protocol) == (["plain"], "magicbrush", "paper")
     assert config.models.itm == "Salesforce/blip-itm-large-coco"

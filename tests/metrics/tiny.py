@@ -260,5 +260,9 @@ def make_medical(root: Path) -> Path:
     with seeded(8):
         own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
         torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
-    convert.main(["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")])
+    convert.run(
+        convert.ConvertConfig.parse(
+            ["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")]
+        )
+    )
     return root / "model"

@@ -166,10 +166,10 @@ def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
 
 
-def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.NegbenchConfig:
+def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.EvalConfig:
     line = ["--data", str(data), "--image-root", str(pictures), "--out", str(tmp_path / "out")]
     line += ["--batch-size", "3", "--device", "cpu", *extra]
-    return config.parse(line)[0]
+    return config.EvalConfig.parse(line)
 
 
 def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:

@@ -306,13 +306,13 @@ def test_the_command_lists_its_subcommands_and_loads_nothing_heavy() -> None:
 def test_the_resolved_configuration_reads_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands.exit_code("negbench", "eval", "--dry-run", "--model", "random", "--limit", "7")
     (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
-    again = config.parse(["--config", str(tmp_path / "c.yaml")])[0]
+    again = config.EvalConfig.parse(["--config", str(tmp_path / "c.yaml")])
     assert (again.model, again.limit, again.data) == (["random"], 7, "nano")
 
 
 def test_the_nano_world_is_the_default(tmp_path: Path) -> None:
-    options = config.parse(["--scenes", "12", "--model", "random", "--out", str(tmp_path / "out")])[0]
-    assert config.parse([])[0].model == ["nano:clip"]
+    options = config.EvalConfig.parse(["--scenes", "12", "--model", "random", "--out", str(tmp_path / "out")])
+    assert config.EvalConfig.parse([]).model == ["nano:clip"]
     text = run.evaluate(options, World())
     assert text is not None
     assert report.NANO_LABEL in text

@@ -135,13 +135,14 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--device", "gpu"], "--device is 'gpu'"),
         (["--split", "dev", "--data", "."], "--data nano"),
         (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
+        (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "one model at two places"),
         (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
     line = [str(data) if word == "DATA" else word for word in line]
     with pytest.raises(UserError) as caught:
-        run.evaluate(config.parse([*line, "--out", str(tmp_path / "out")])[0], World())
+        run.evaluate(config.EvalConfig.parse([*line, "--out", str(tmp_path / "out")]), World())
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -21,8 +21,9 @@ from nein.engine.folder import Folder
 from nein.engine.images import ImageError
 from nein.engine.world import World
 from nein.models.remembered import Remembered
+from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
-from tests.negbench.conftest import questions
+from tests.negbench.conftest import evaluate, questions
 from tests.rehearsal import ScriptedJudge
 
 TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int(name[:3]))))
@@ -165,6 +166,25 @@ def test_an_endpoint_that_has_stopped_ends_the_command_and_loses_nothing(tmp_pat
     assert {row["letter"] for row in ask(endpoint, tmp_path).values()} == {"B"}
 
 
+def test_a_server_at_another_address_goes_on_with_the_same_run(
+    tmp_path: Path, data: Path, pictures: Path
+) -> None:
+    asked = []
+    for limit in (["--limit", "4"], [], []):
+        server = Server()
+        server.rule = lambda body, count: (200, say("B"), {})
+        line = ["--vlm", f"openai:{server.url}#eye-7b", "--model", "none", "--datasets", "coco", *limit]
+        try:
+            found = evaluate(tmp_path, data, pictures, *line)
+        finally:
+            server.close()
+        asked.append(len(server.requests))
+        entry = report.pick(found["openai-eye-7b/coco"], metric="accuracy", type="all")
+        assert entry is not None
+        assert entry["n"] == (4 if limit else 12)
+    assert asked == [6, 6, 0]  # whole blocks of three
+
+
 def test_a_picture_that_is_there_now_is_asked_about(tmp_path: Path) -> None:
     gone = {"002.png"}
 
@@ -223,7 +243,7 @@ def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Pat
         "--tasks",
         "mcq",
     ]
-    options = config.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])[0]
+    options = config.EvalConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
     run.evaluate(options, World())
     (summary,) = report.read(tmp_path / "out")
     entry = report.pick(summary, metric="accuracy", type="all")

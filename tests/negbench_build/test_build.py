@@ -224,7 +224,7 @@ def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_p
         (["--source", "pairs", "--captions", "x.jsonl"], "needs --instances as well"),
         (["--affneg"], "give --paraphrase as well"),
         (["--source", "pairs", "--maker", "magic"], "editor:NAME or text:ID"),
-        (["--stages", "verifi"], "allowed: pairs, concepts"),
+        (["--stages", "verifi"], "Allowed: pairs, concepts"),
         (["--thing", "pictur"], "pictur"),
         (["--verify", "both", "--detector", "nano:owlv3"], "owlv3"),
         (["--scenes", "0"], "scenes"),

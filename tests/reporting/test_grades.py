@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein.reporting.command import main_report as report
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from tests.negvqa.tiny import run, write_questions
 from tests.reporting import made
+from tests.reporting.conftest import report
 
 
 @pytest.fixture(scope="module")

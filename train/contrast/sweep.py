@@ -19,7 +19,7 @@ from typing import Any
 from nein import statistics
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import report, run
-from nein.benchmarks.negbench.config import NegbenchConfig
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
@@ -84,7 +84,7 @@ def evaluate(
     for alpha, folder in zip(config.alphas, folders, strict=True):
         names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)
     out = config.out_dir / "evaluation"
-    settings = NegbenchConfig(
+    settings = EvalConfig(
         preset=config.preset,
         model=list(names),
         data=config.evaluate or "nano",

@@ -10,7 +10,7 @@ from typing import Any
 from nein.benchmarks import runner
 from nein.benchmarks.negbench import encode, figures, models, results, vlm
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.config import NegbenchConfig
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoding
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
@@ -27,7 +27,7 @@ from nein.engine.world import World
 from nein.models.remembered import Remembered
 
 
-def evaluate(config: NegbenchConfig, world: World) -> str | None:
+def evaluate(config: EvalConfig, world: World) -> str | None:
     """Encodes and asks what is missing, then writes rows, figures and tables of every model and data set.
 
     Everything that can be wrong with names, files and folders is found before a model is loaded. Raises
@@ -52,7 +52,7 @@ class ModelRun(Run):
         return next(t for t in self.data.tasks if (t.name, t.variant) == (task.name, task.variant))
 
 
-def runs(config: NegbenchConfig, device: str) -> list[Run]:
+def runs(config: EvalConfig, device: str) -> list[Run]:
     """One run per model and data set, everything looked at and nothing loaded."""
     choices = [models.choose(name) for name in config.model]
     choices += [models.choose(name, "vlm") for name in config.vlm]
@@ -72,7 +72,7 @@ def runs(config: NegbenchConfig, device: str) -> list[Run]:
     return found
 
 
-def _selected(config: NegbenchConfig) -> list[tuple[DataSet, list[Task]]]:
+def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     """The data sets with the tasks that are asked for."""
     sets = sources.load(
         config.data,
@@ -94,9 +94,7 @@ def _selected(config: NegbenchConfig) -> list[tuple[DataSet, list[Task]]]:
     return selected
 
 
-def _run(
-    config: NegbenchConfig, choice: Choice, data: DataSet, tasks: Sequence[Task], device: str
-) -> ModelRun:
+def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task], device: str) -> ModelRun:
     identity = {
         "model": choice.identity,
         "weights": models.weights(choice.reference),
@@ -129,7 +127,7 @@ def _run(
 # --- what is computed --------------------------------------------------------------------------
 
 
-def _encoding(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]:
+def _encoding(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
     def describe(loaded: Any) -> dict[str, Any]:
         about = {**loaded.describe(), "scale": loaded.scale, "bias": loaded.bias}
         return {"model": (loaded.fingerprint, about)}
@@ -139,7 +137,7 @@ def _encoding(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]
     return [encoding.stage(model) for encoding in encodings]
 
 
-def _pictures(config: NegbenchConfig, run: ModelRun) -> Encoding:
+def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
     """The pictures of all tasks."""
     wanted = {name for task in run.tasks for name in task.references}
     return encode.of_pictures(
@@ -148,7 +146,7 @@ def _pictures(config: NegbenchConfig, run: ModelRun) -> Encoding:
     )  # fmt: skip
 
 
-def _sentences(config: NegbenchConfig, run: ModelRun, task: Task) -> Encoding:
+def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
     return encode.of_sentences(
         Folder(config.out_dir / run.folder), f"{files.SENTENCES}/{files.task_name(task)}",
         run.whole(task).sentences, set(task.sentences),
@@ -156,7 +154,7 @@ def _sentences(config: NegbenchConfig, run: ModelRun, task: Task) -> Encoding:
     )  # fmt: skip
 
 
-def _asking(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]:
+def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
     def load() -> Remembered:
         cache = AnswerCache(config.cache_dir / "answers.sqlite")
         return Remembered(_load(config, run.choice, device), cache)
@@ -177,14 +175,14 @@ def _asking(config: NegbenchConfig, run: ModelRun, device: str) -> list[Stage]:
     return stages
 
 
-def _load(config: NegbenchConfig, choice: Choice, device: str) -> Any:
+def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
     return models.load(choice, device=device, dtype=config.dtype, batch_size=config.batch_size)
 
 
 # --- what is written ---------------------------------------------------------------------------
 
 
-def conclude(config: NegbenchConfig, run: Run, folder: Folder) -> dict[str, int]:
+def conclude(config: EvalConfig, run: Run, folder: Folder) -> dict[str, int]:
     """samples/<task>.jsonl and summary.json; task -> number of rows."""
     assert isinstance(run, ModelRun)
     found, counts = [], {}
@@ -199,7 +197,7 @@ def conclude(config: NegbenchConfig, run: Run, folder: Folder) -> dict[str, int]
     return counts
 
 
-def _scored(config: NegbenchConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
     encoded, about = _pictures(config, run), folder.notes("models")["model"]
     own = {"scale": about["scale"], "bias": about["bias"], "protocol": config.protocol}
     for task in run.tasks:
@@ -214,7 +212,7 @@ def _scored(config: NegbenchConfig, run: ModelRun, folder: Folder) -> Iterator[t
             )
 
 
-def _answered(config: NegbenchConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
     for task, stage in zip(run.tasks, run.stages, strict=True):
         assert isinstance(task, ChoiceTask)
         answers = {row["id"]: row for row in folder.rows(stage.name, stage.blocks.numbers)}
@@ -232,7 +230,7 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return [{**about, **figure} for figure in found]
 
 
-def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
+def _shown(config: EvalConfig, choice: Choice) -> dict[str, Any]:
     """What a table says about a run."""
     return {
         "preset": config.preset,
@@ -244,7 +242,7 @@ def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
     }
 
 
-def write_report(config: NegbenchConfig, folders: Sequence[Folder]) -> str:
+def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ import pandas as pd
 
 from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa import page, paper_numbers, sections
-from nein.benchmarks.negvqa.config import FORMATS
-from nein.config.options import names
+from nein.benchmarks.negvqa.config import ReportConfig
+from nein.config.groups import FORMATS
 from nein.datasets.negvqa.questions import Item
 from nein.engine import atomic
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import cards, report
 from nein.reporting import figures as frames
@@ -101,33 +100,14 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
     return notes
 
 
-def main(argv: Sequence[str]) -> int:
-    """`nein negvqa report RUN...`"""
-    parser = argparse.ArgumentParser(
-        prog="nein negvqa report", description="Write the report of finished runs of nein negvqa."
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
-    parser.add_argument("-o", "--out", type=Path, default=Path("negvqa.html"),
-        help="page to write (default: negvqa.html); the other files lie beside it")  # fmt: skip
-    parser.add_argument("--samples", type=int, default=400, help="questions shown in the page (default: 400)")
-    parser.add_argument("--data", help="the questions, if they are not nano's (for their pictures)")
-    parser.add_argument("--negated", help="the second of two files with the questions")
-    parser.add_argument("--images", help="folder of the pictures, if not beside the file")
-    parser.add_argument("--formats", default=",".join(FORMATS), help="(default: %(default)s)")
-    options = parser.parse_args(list(argv))
-    formats = names(options.formats)
-    for name in formats:
-        if name not in FORMATS:
-            raise unknown("format", name, FORMATS)
+def run(options: ReportConfig) -> str:
+    """Writes the report of finished runs; returns the headline as text. Raises UserError."""
     folders = [folder for path in options.runs for folder in files.find(path)]
     if not folders:
         raise UserError(f"'{options.runs[0]}' holds no run of nein negvqa; give the folder passed to --out.")
-    if options.samples < 0:
-        raise UserError("--samples must be 0 or above.")
     items = _items(folders, options.data, options.negated, options.images)
     out = options.out.with_suffix(".html")
-    print(write(folders, out, samples=options.samples, items=items, formats=formats), end="")
-    return 0
+    return write(folders, out, samples=options.samples, items=items, formats=options.formats)
 
 
 def _items(

@@ -12,6 +12,7 @@ import pytest
 
 from nein import cli
 from nein.benchmarks.negbench import folder as files
+from nein.config.launch import launch
 from nein.engine import atomic
 from nein.engine.folder import Folder
 from train.contrast import study, sweep
@@ -123,11 +124,11 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
     monkeypatch.setattr(vision, "POOL", 50)
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
 
-    words = ["--alpha", "0", "1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
+    words = ["--alpha", "0,1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
 
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            cli.finish(lambda: study.main(words))
+            cli.finish(lambda: launch("negbench nano", study.COMMAND, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out

@@ -11,7 +11,6 @@ OUT/pca.png, pca_all.png      like figures 6 and 9 of the paper; measures.png
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
@@ -24,14 +23,13 @@ import tabulate
 
 from nein.benchmarks.negbench.analysis.templates import (
     AFFIRMED,
-    ARTICLES,
     DENIED,
     GROUPS,
     PAIRS,
     PUBLISHED,
     sentences,
 )
-from nein.benchmarks.negbench.config import check_device
+from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,19 +37,12 @@ if TYPE_CHECKING:
     from nein.benchmarks.negbench.models import Choice
     from nein.engine.executors import Threads
 
-PROG = "nein negbench analyse"
-MODELS = ("nano:clip", "random")
 
-
-def main(argv: Sequence[str]) -> None:
+def run(options: AnalyseConfig) -> None:
     """The command. Raises UserError or MetricError."""
-    options = _parser().parse_args(list(argv))
-    pairs = _pairs(options.objects) if options.objects else list(PAIRS)
-    names = [name.strip() for part in options.model or MODELS for name in part.split(",") if name.strip()]
-    if not names:
-        raise UserError("No model was named; say --model NAME, or sentence:FOLDER_OR_ID.")
-    check_device(options.device)
-    print(analyse(names, pairs, options.out, article=options.article, device=options.device), end="")
+    pairs = [(a.strip(), b.strip()) for a, _, b in (item.partition("/") for item in options.objects)]
+    where = {"article": options.article, "device": options.device}
+    print(analyse(options.model, pairs or list(PAIRS), options.out, **where), end="")
     print(f"Results: {options.out}", file=sys.stderr)
 
 
@@ -166,43 +157,6 @@ def _labels(names: Mapping[str, str]) -> dict[str, str]:
     """Reference -> label; where several references have the same, each is shown as it was given."""
     shared = [label for label, count in Counter(names.values()).items() if count > 1]
     return {name: name if label in shared else label for name, label in names.items()}
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROG,
-        description="How text encoders place affirmed and negated templates: numbers, and the paper's plots.",
-    )
-    parser.add_argument(
-        "--model",
-        action="append",
-        default=None,
-        metavar="NAME,...",
-        help="names, folders, hub ids, open_clip:ARCH/TAG, nano:clip, random, or sentence:FOLDER_OR_ID "
-        f"(default: {','.join(MODELS)})",
-    )
-    parser.add_argument(
-        "--objects", metavar="A/B,...", help=f"pairs of objects (default: {len(PAIRS)} pairs, dog/cat first)"
-    )
-    parser.add_argument(
-        "--article",
-        choices=ARTICLES,
-        default="a_an",
-        help='"a dog" or "dog" in the templates (default: a_an)',
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/negbench-templates"), help="output folder")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
-    return parser
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    found = []
-    for item in text.split(","):
-        a, slash, b = (part.strip() for part in item.partition("/"))
-        if not slash or not a or not b or a == b:
-            raise UserError(f"--objects has '{item}'; it must be pairs of two objects: dog/cat,car/bus.")
-        found.append((a, b))
-    return found
 
 
 def _entry(measure: str, found: Any) -> dict[str, Any]:
