@@ -3,7 +3,7 @@
 OUT/manifest.json         configuration, environment, counts; OUT/notes: the models
 OUT/list/                 the images, cut into shards once
 OUT/work/<stage>/         the rows of every stage, a file per shard
-OUT/work/answers.sqlite   every answer of the language model
+OUT/answers.sqlite        every answer of the language model
 OUT/dataset/              CSV files in the official layout, a card, and pictures that were drawn or made
 OUT/unusable.jsonl        images that yield nothing, with the reason
 """
@@ -164,8 +164,7 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
 def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
     from nein.models import llm
 
-    cache = AnswerCache(folder.path / "work" / "answers.sqlite")
-    return llm.load(config.llm, cache=cache, device=device)
+    return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
 
 
 def _describe_client(client: Any) -> Described:
