@@ -42,6 +42,11 @@ class Model:
     load: Callable[[], Any]
     describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
 
+    @classmethod
+    def one(cls, name: str, load: Callable[[], Any]) -> Model:
+        """A single model that has `fingerprint` and `describe()` itself."""
+        return cls(name, load, lambda loaded: {"model": (loaded.fingerprint, loaded.describe())})
+
 
 @dataclass(frozen=True)
 class Stage:

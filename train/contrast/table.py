@@ -111,8 +111,8 @@ class Captions(Table[RetrievalItem]):
         place = f"{self.path}, line {where}"
         item = RetrievalItem(
             id=row.get("id") or f"line {where}",
-            image=official._cell(row, "filepath", self.path, where),  # type: ignore[arg-type]
-            captions=official._strings(row["captions"], f"{place}, captions"),
+            image=official.cell(row, "filepath", self.path, where),
+            captions=official.strings(row["captions"], f"{place}, captions"),
         )
         check_items([item], place)
         return item
@@ -123,14 +123,12 @@ class Questions(Table[Question]):
 
     def record(self, row: dict[str, str], where: int | str) -> Question:
         place = f"{self.path}, line {where}"
-        texts = [row[name] for name in sorted(official._captions(row), key=official._number)]
-        while texts and not texts[-1]:
-            texts.pop()
+        texts = official.option_texts(row)
         question = Question(
             id=row.get("id") or f"line {where}",
-            image=official._cell(row, "image_path", self.path, where),  # type: ignore[arg-type]
+            image=official.cell(row, "image_path", self.path, where),
             options=tuple(Option(text) for text in texts),
-            correct=official._index(row["correct_answer"], len(texts), f"{place}, correct_answer"),
+            correct=official.correct_index(row["correct_answer"], len(texts), f"{place}, correct_answer"),
         )
         check_questions([question], place)
         return question

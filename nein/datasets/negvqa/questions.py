@@ -23,9 +23,8 @@ from metrics.letters import LETTERS
 from nein.datasets import hub
 from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
-from nein.datasets.nein.samples import Problems
 from nein.engine import atomic, images
-from nein.engine.errors import UserError
+from nein.engine.errors import Problems, UserError
 
 #: Our name of a field -> its name in NegVQA's files.
 FIELDS = {

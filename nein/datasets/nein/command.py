@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse.typing import PositiveInt
 
 from nein.config.options import Options, argument, option
-from nein.engine.errors import UserError
+from nein.engine.errors import Problems, UserError
 
 
 @dataclass(kw_only=True)
@@ -42,7 +42,7 @@ def draw(options: DrawConfig) -> str:
 def check(options: CheckConfig) -> str:
     """Validates annotations and every image of a folder; says how many. Raises UserError."""
     from nein.datasets.nein import loading
-    from nein.datasets.nein.samples import Problems, validate_images
+    from nein.datasets.nein.samples import validate_images
     from nein.engine import images
 
     dataset = loading.load(options.folder, split=options.split)
