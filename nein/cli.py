@@ -16,10 +16,11 @@ from types import FrameType
 from typing import NoReturn
 
 from nein.config.commands import Command
-from nein.engine.errors import UserError, near_match
+from nein.engine.errors import UserError, near_match, unknown
 
 USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
 GROUP = "nein.commands"
+COMPLETION = "--print-completion"
 
 # fmt: off
 COMMANDS: dict[str, Command] = {
@@ -69,7 +70,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench eval": Command(
         "measure how well two-tower and generative models understand negated captions",
-        "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:evaluate", shared=True,
+        "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
     ),
     "negbench analyse": Command(
         "say how text encoders place affirmed and negated templates: numbers, and the paper's plots",
@@ -85,7 +86,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa": Command(
         "ask vision-language models questions and their negations, and report what is lost",
-        "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:evaluate", shared=True,
+        "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:NEGVQA", shared=True,
     ),
     "negvqa report": Command(
         "write the report of finished runs of nein negvqa",
@@ -122,6 +123,9 @@ def _run(words: Sequence[str]) -> int | None:
     if not words or words[0] in ("-h", "--help"):
         print(_overview("", commands()))
         return 0 if words else USER_MISTAKE
+    if words[0].startswith(COMPLETION):
+        print(_completion(words))
+        return 0
     match = _match(words, table := COMMANDS) or _match(words, table := commands())
     if match is None:
         below = _below(words[0], table)
@@ -133,6 +137,18 @@ def _run(words: Sequence[str]) -> int | None:
 
     name, command, rest = match
     return launch(name, command, rest, _below(name, table))
+
+
+def _completion(words: Sequence[str]) -> str:
+    from nein.config.completion import SHELLS, script
+
+    option, equals, shell = words[0].partition("=")
+    shell = shell if equals else "".join(words[1:2])
+    if option != COMPLETION or len(words) > 2 - bool(equals) or not shell:
+        raise UserError(f"nein {COMPLETION} takes one of {', '.join(SHELLS)}.")
+    if shell not in SHELLS:
+        raise unknown("shell", shell, SHELLS)
+    return script(shell, commands())
 
 
 def commands() -> dict[str, Command]:
@@ -180,7 +196,8 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
         "How well image editors and vision-language models understand what is not there.\n\n"
         + "\n".join(f"  nein {name:<{width}}  {text}" for name, text in shown.items())
-        + f"\n\nnein {start}COMMAND --help says more. Documentation: README.md."
+        + f"\n\nnein {start}COMMAND --help says more. Documentation: README.md.\n"
+        f"Completion in a shell: nein {COMPLETION} bash, or zsh."
     )
 
 

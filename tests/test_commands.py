@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from nein import cli
+from nein.config import options
 from tests.helpers import packages
 from tests.helpers.commands import in_a_process, outcome
 from tests.test_startup import HEAVY, ROOT
@@ -133,3 +136,69 @@ def test_help_comes_at_once(name: str) -> None:
     seconds, *heavy = done.stderr.split()
     assert heavy == []
     assert float(seconds) < 0.5  # of the processor: other work on the machine does not count
+
+
+#: What bash offers after a line; the last word is the one being typed.
+OFFER = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+_shtab_nein nein "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
+echo "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What bash sources; printed without a heavy import, too."""
+    code = (
+        "import sys; from nein import cli\n"
+        "try: cli.main(['--print-completion', 'bash'])\n"
+        f"finally: print(*(m for m in {NOT_FOR_HELP} if m in sys.modules), file=sys.stderr)"
+    )
+    done = in_a_process(script=("-c", code))
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    file = tmp_path_factory.mktemp("completion") / "nein.bash"
+    file.write_text(done.stdout)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ([""], {name.partition(" ")[0] for name in OURS}),
+        (["neg"], {"negbench", "negvqa"}),
+        (["negvqa", ""], {"report", "generate", "check"}),
+        (["negvqa", "--judge-"], {"--judge-asking", "--judge-quantization"}),
+        (["negvqa", "report", "--fo"], {"--formats"}),
+        (["eval", "--models.vq"], {"--models.vqa", "--models.vqa_quantization"}),
+        (["eval", "--protocol", ""], {"paper", "fixed"}),
+        (["eval", "--stages", ""], {"edit", "score", "report"}),
+    ],
+)
+def test_bash_completes_commands_options_and_values(
+    completion: Path, words: list[str], offered: set[str]
+) -> None:
+    line = ["bash", "-c", OFFER, "bash", str(completion), "nein", *words]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == offered
+
+
+def test_every_option_of_every_command_can_be_completed(completion: Path) -> None:
+    text = completion.read_text()
+    for name, command in cli.COMMANDS.items():
+        [known] = re.findall(
+            rf"^_shtab_nein_{name.replace(' ', '_')}_option_strings=\((.*)\)$", text, re.MULTILINE
+        )
+        configuration = pkgutil.resolve_name(command.configuration)
+        flags = {
+            flag
+            for action in options.make_parser(configuration, "", "")._actions
+            for flag in action.option_strings
+        }
+        assert set(known.split()) == flags
+
+
+def test_zsh_has_its_own_and_another_shell_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(capsys, "--print-completion=zsh").stdout.startswith("#compdef nein")
+    assert "Unknown shell 'bsh'; did you mean 'bash'?" in outcome(capsys, "--print-completion", "bsh").stderr
+    assert "takes one of bash, zsh" in outcome(capsys, "--print-completion").stderr

@@ -112,7 +112,7 @@ def read(
         flags = [
             flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")
         ]
-        raise complaint(error, flags, _hints(cls), prog) from None
+        raise complaint(error, flags, hints(cls), prog) from None
     values = {key: _plain(value) for key, value in found.as_dict().items()}
     nested = {name: kind(**values.pop(name)) for name, kind in _nested(cls).items()}
     given = cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values}, **nested)
@@ -172,7 +172,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse.ArgumentParser:
     """The parser of a command, without the values of a preset."""
-    hints, nested = typing.get_type_hints(cls), _nested(cls)
+    outer, nested = typing.get_type_hints(cls), _nested(cls)
     places = [item for item in fields(cls) if "metavar" in item.metadata]
     source = "--config, then the preset" if cls.presets is not None else "--config"
     parser = jsonargparse.ArgumentParser(
@@ -195,7 +195,7 @@ def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse
             title = metadata(cls, item).get("group", "")
             if title not in groups:
                 groups[title] = parser.add_argument_group(title) if title else parser
-            _add(groups[title], cls, item.name.replace("_", "-"), item, hints[item.name])
+            _add(groups[title], cls, item.name.replace("_", "-"), item, outer[item.name])
     for name, kind in nested.items():
         inner = typing.get_type_hints(kind)
         group = parser.add_argument_group(name.capitalize(), " ".join((kind.__doc__ or "").split()))
@@ -226,12 +226,12 @@ def _nested(cls: type) -> dict[str, Any]:
     return {name: hint for name, hint in typing.get_type_hints(cls).items() if dataclasses.is_dataclass(hint)}
 
 
-def _hints(cls: type) -> dict[str, Any]:
+def hints(cls: type) -> dict[str, Any]:
     """Type of every option, dotted names included."""
-    hints = typing.get_type_hints(cls)
+    found = typing.get_type_hints(cls)
     for name, kind in _nested(cls).items():
-        hints |= {f"{name}.{key}": hint for key, hint in typing.get_type_hints(kind).items()}
-    return hints
+        found |= {f"{name}.{key}": hint for key, hint in typing.get_type_hints(kind).items()}
+    return found
 
 
 def _flat(values: dict[str, Any], nested: dict[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 
 FORMAT = 2
@@ -171,6 +172,16 @@ class Folder:
                     f"'{self.path}' lacks block {number} of {output}; give the same command again to make it."
                 )
             yield from self.read(output, number)
+
+    def selected(self, output: str, blocks: Blocks, id_of: Callable[[int], str]) -> Iterator[Row]:
+        """The rows of the selected records, in data order: a selection ends inside a block, a block does not.
+
+        id_of  Index of a record -> the "id" of its rows.
+        """
+        wanted = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
+        for number in blocks.numbers:
+            ids = {id_of(index) for index in blocks.members(number) if index in wanted}
+            yield from (row for row in self.rows(output, [number]) if row["id"] in ids)
 
     def cost(self, stage: str, number: int, values: Mapping[str, Any]) -> None:
         """What a block took (seconds, memory): apart from its rows, which are the same whoever makes them."""

@@ -37,7 +37,7 @@ class Corpus:
     """The two files of a run with the pictures behind them.
 
     caption_media, question_media  One object where a reference names the same picture in both files.
-    about  JSON-serialisable: where they come from, how many there are, `records_sha256`.
+    facts  JSON-serialisable: where they come from, how many there are, `records_sha256`.
 
     Rows of files are read when they are asked for: memory holds 8 bytes of each.
     """
@@ -46,7 +46,7 @@ class Corpus:
     questions: Sequence[Question]
     caption_media: Media
     question_media: Media
-    about: dict[str, Any]
+    facts: dict[str, Any]
 
     @property
     def parts(self) -> tuple[tuple[Sequence[Any], Media], ...]:
@@ -94,7 +94,7 @@ def load(config: ContrastConfig) -> Corpus:
                 f"A step takes {flag} {name}, but there are {count}; lower --batch-size and "
                 "--questions-per-step."
             )
-    about = {
+    facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
         "pictures_with_captions": len(captions),
@@ -106,7 +106,7 @@ def load(config: ContrastConfig) -> Corpus:
         "nano" not in (config.captions, config.questions)
         and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
     )
-    return Corpus(captions, questions, shown, shown if shared else media(config.questions), about)
+    return Corpus(captions, questions, shown, shown if shared else media(config.questions), facts)
 
 
 def _digest(records: Sequence[Any]) -> str:

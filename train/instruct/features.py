@@ -87,9 +87,9 @@ class Features:
             "geometry": [config.resolution, config.target_align, config.align_resolution],
             "orientations": self._orientations,
             "dtype": config.feature_dtype,
-            "records": pairs.about["records_sha256"],
-            "affirmative": pairs.about.get("affirmative"),
-            "origin": pairs.about["origin"]["kind"],
+            "records": pairs.facts["records_sha256"],
+            "affirmative": pairs.facts.get("affirmative"),
+            "origin": pairs.facts["origin"]["kind"],
         }
         root = Path(config.features) if config.features else user_cache.root() / "features"
         self.folder = root / identity_hash(facts)

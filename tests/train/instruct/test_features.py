@@ -13,10 +13,10 @@ from editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from nein.engine.world import World
 from train.instruct.batches import Loader
+from train.instruct.data import load
 from train.instruct.encoder import Encoder, frozen_hash
 from train.instruct.features import DTYPES, Features, complain
 from train.instruct.order import Order
-from train.instruct.pairs import load
 
 CPU = torch.device("cpu")
 
