@@ -12,7 +12,7 @@ faster. On a GPU one block runs at a time, and the inputs of the next are read b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
@@ -101,11 +101,15 @@ class Loaded:
 
     def clear(self) -> None:
         """Gives the memory of all models back."""
+        self.keep(())
+
+    def keep(self, names: Collection[str]) -> None:
+        """Gives the memory of all other models back."""
         import gc
 
-        if not self._models:
+        if self._models.keys() <= set(names):
             return
-        self._models.clear()
+        self._models = {name: model for name, model in self._models.items() if name in names}
         gc.collect()
         import torch
 
