@@ -70,7 +70,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench eval": Command(
         "measure how well two-tower and generative models understand negated captions",
-        "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:evaluate", shared=True,
+        "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
     ),
     "negbench analyse": Command(
         "say how text encoders place affirmed and negated templates: numbers, and the paper's plots",
@@ -86,7 +86,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa": Command(
         "ask vision-language models questions and their negations, and report what is lost",
-        "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:evaluate", shared=True,
+        "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:NEGVQA", shared=True,
     ),
     "negvqa report": Command(
         "write the report of finished runs of nein negvqa",

@@ -1,8 +1,9 @@
 """From a benchmark, which is a value, to finished folders and a report: what all benchmarks have in common.
 
-A benchmark says which runs a configuration asks for and which stages each of them has, and what is written
-when all blocks are there. Everything else is done here and in `nein.engine`: opening folders, refusing
-mixtures, computing what is missing on any number of processes, and the word "complete".
+A benchmark says which runs a configuration asks for, which stages each of them has, which figures follow from
+the rows, and which tables and plots show them. Everything else is done here, in `nein.engine` and in
+`nein.reporting`: opening folders, refusing mixtures, computing what is missing on any number of processes,
+files and pages.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ import datetime
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from nein.engine import atomic, environment, images
 from nein.engine.executors import Stage, Threads
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.world import World
+from nein.reporting import figures as frames
+from nein.reporting import report
+from nein.reporting.report import Section
+from nein.reporting.tables import Table
+
+FIGURES = "figures.csv"
 
 
 @dataclass(frozen=True)
@@ -41,20 +51,31 @@ class Run:
 class Benchmark:
     """What there is to know about a benchmark.
 
-    name      Of its command.
+    name      Of its command, and in the column "benchmark" of its figures.
+    title     Of its report.
     holds     What its folders hold, in messages: "answers".
     runs      (configuration, device) -> the runs that are asked for. Finds everything that can be wrong with
               names, data and models; loads nothing.
-    conclude  (configuration, run, folder) -> counts for the manifest, once all blocks are there: writes the
-              canonical files and figures of a run.
-    report    (configuration, folders) -> text for the terminal: writes tables and pages.
+    figures   (configuration, run, folder) -> the figures of a run, once all its blocks are there; also writes
+              the canonical files, if there are any beside the blocks.
+    sections  Tables and plots, as specifications over the figures of all runs.
+    headline  The tables that a command prints when it ends.
+    report    (configuration, folders) -> text for the terminal, for a benchmark whose report is more than
+              these sections; None: `write_report`.
     """
 
     name: str
+    title: str
     holds: str
     runs: Callable[[Any, str], Sequence[Run]]
-    conclude: Callable[[Any, Run, Folder], Mapping[str, Any]]
-    report: Callable[[Any, Sequence[Folder]], str]
+    figures: Callable[[Any, Run, Folder], pd.DataFrame]
+    sections: Sequence[Section] = ()
+    headline: Sequence[Table] = ()
+    report: Callable[[Any, Sequence[Folder]], str] | None = None
+
+    def __call__(self, config: Any, world: World) -> str | None:
+        """What the benchmark's row in the table of commands names: see `evaluate`."""
+        return evaluate(self, config, world)
 
 
 def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
@@ -69,20 +90,34 @@ def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
     folders = [Folder(config.out_dir / run.folder, benchmark.holds) for run in runs]
     if world.is_main:
         for run, folder in zip(runs, folders, strict=True):
-            facts = {**run.facts, "invocation": invocation(device, world)}
+            facts = {**run.facts, "name": run.name, "invocation": invocation(device, world)}
             folder.open(run.identity, facts, overwrite=config.overwrite)
     world.barrier()  # no process reads a folder that another is about to refuse or to remove
     executor = Threads(world, device)
-    for run, folder in zip(runs, folders, strict=True):
+    for number, (run, folder) in enumerate(zip(runs, folders, strict=True), start=1):
         for stage in run.stages:
             executor.compute(folder, stage, label=run.name)
+        later = (stage.model for other in runs[number:] for stage in other.stages)
+        executor.loaded.keep({model.name for model in later if model is not None})
     if not world.is_main:
         return None
     for run, folder in zip(runs, folders, strict=True):
         folder.update(status=INCOMPLETE)
-        counts = benchmark.conclude(config, run, folder)
-        folder.update(status=COMPLETE, counts=dict(counts))
-    return benchmark.report(config, folders)
+        figures = frames.label(
+            benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
+        )
+        atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
+        folder.update(status=COMPLETE)
+    if benchmark.report is not None:
+        return benchmark.report(config, folders)
+    return write_report(benchmark, config.out_dir, folders)
+
+
+def write_report(benchmark: Benchmark, out: Path, folders: Sequence[Folder]) -> str:
+    """OUT/table.md, figures.csv, report.html and the rest of finished runs; the headline as text."""
+    figures = frames.concat(frames.read(folder.path / FIGURES) for folder in folders)
+    report.write(out, figures, title=benchmark.title, sections=benchmark.sections)
+    return report.headline(figures, benchmark.headline)
 
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.
 def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:
     """Runs the command; (model/data set) -> summary."""
     options = settings(tmp_path, data, pictures, *extra)
-    run.evaluate(options, World())
+    run.NEGBENCH(options, World())
     return {f"{s['row'] or s['model']}/{s['dataset']}": s for s in report.read(options.out_dir)}
 
 

@@ -204,7 +204,7 @@ def test_two_models_of_one_name_are_told_apart(
 
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
     options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
-    run.evaluate(options, World())
+    run.NEGBENCH(options, World())
     names = {summary["model"] for summary in report.read(options.out_dir)}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
@@ -313,7 +313,7 @@ def test_the_resolved_configuration_reads_back(tmp_path: Path, capsys: pytest.Ca
 def test_the_nano_world_is_the_default(tmp_path: Path) -> None:
     options = config.EvalConfig.parse(["--scenes", "12", "--model", "random", "--out", str(tmp_path / "out")])
     assert config.EvalConfig.parse([]).model == ["nano:clip"]
-    text = run.evaluate(options, World())
+    text = run.NEGBENCH(options, World())
     assert text is not None
     assert report.NANO_LABEL in text
     manifest = json.loads((tmp_path / "out" / "random" / "nano" / "manifest.json").read_text())

@@ -142,7 +142,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
 def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
     line = [str(data) if word == "DATA" else word for word in line]
     with pytest.raises(UserError) as caught:
-        run.evaluate(config.EvalConfig.parse([*line, "--out", str(tmp_path / "out")]), World())
+        run.NEGBENCH(config.EvalConfig.parse([*line, "--out", str(tmp_path / "out")]), World())
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -244,7 +244,7 @@ def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Pat
         "mcq",
     ]
     options = config.EvalConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
-    run.evaluate(options, World())
+    run.NEGBENCH(options, World())
     (summary,) = report.read(tmp_path / "out")
     entry = report.pick(summary, metric="accuracy", type="all")
     assert entry is not None

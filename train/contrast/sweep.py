@@ -95,7 +95,7 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-    run.evaluate(settings, world or World())
+    run.NEGBENCH(settings, world or World())
     rows = []
     for found in files.find(out):
         label, weight = names.get(found.manifest()["identity"]["model"], ("", None))

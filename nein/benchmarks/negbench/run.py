@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from nein.benchmarks import runner
 from nein.benchmarks.negbench import encode, figures, models, results, vlm
 from nein.benchmarks.negbench import folder as files
@@ -23,17 +25,8 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
-from nein.engine.world import World
 from nein.models.remembered import Remembered
-
-
-def evaluate(config: EvalConfig, world: World) -> str | None:
-    """Encodes and asks what is missing, then writes rows, figures and tables of every model and data set.
-
-    Everything that can be wrong with names, files and folders is found before a model is loaded. Raises
-    UserError or MetricError. Returns the tables, on the main process.
-    """
-    return runner.evaluate(NEGBENCH, config, world)
+from nein.reporting import figures as frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,19 +175,18 @@ def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
 # --- what is written ---------------------------------------------------------------------------
 
 
-def conclude(config: EvalConfig, run: Run, folder: Folder) -> dict[str, int]:
-    """samples/<task>.jsonl and summary.json; task -> number of rows."""
+def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
+    """The figures of a run; writes samples/<task>.jsonl and summary.json."""
     assert isinstance(run, ModelRun)
-    found, counts = [], {}
+    found = []
     rows_of = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
     for task, rows in rows_of:
         name = files.task_name(task)
         atomic.write_lines(files.samples(folder, name), rows)
         found += _figures(task, rows)
-        counts[name] = len(rows)
     about = {"model": run.choice.name, "dataset": run.data.name, "title": run.data.title}
     atomic.write_json(files.summary(folder), {**about, **_shown(config, run.choice), "figures": found})
-    return counts
+    return frames.frame(found)
 
 
 def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
@@ -249,4 +241,4 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     return report.report(config.out_dir)
 
 
-NEGBENCH = Benchmark("negbench", "results", runs, conclude, write_report)
+NEGBENCH = Benchmark("negbench", "NegBench", "results", runs, figures_of_run, report=write_report)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nein.benchmarks.runner import FIGURES
 from nein.engine.folder import Folder, runs_below
 
 
@@ -25,7 +26,7 @@ def scores(folder: Folder) -> Path:
 
 
 def figures(folder: Folder) -> Path:
-    return folder.path / "figures.csv"
+    return folder.path / FIGURES
 
 
 def find(out: Path) -> list[Folder]:
