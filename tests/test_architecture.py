@@ -47,7 +47,7 @@ def modules() -> dict[str, str]:
 
 
 def named(source: str) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything that a file imports, anywhere in it; relative imports are not ours."""
+    """(line, dotted name) of everything that a file imports, anywhere in it; we have no relative imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
