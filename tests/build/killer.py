@@ -10,15 +10,16 @@ import sys
 from typing import Any
 
 from nein import cli
-from nein.engine import images, journal
-from nein.generate.nein import finish
+from nein.engine import atomic, images
+from nein.engine.folder import Folder
+from nein.generate.nein import dataset
 
 
 def run(arguments: list[str], mark: str = "", count: int = 0, how: str = "before") -> int:
     """Exit code of `nein generate ARGUMENTS`; -9 where it was killed.
 
-    mark  The stage whose COUNT-th journal line (from 1) is the moment; "images": a picture; "layout": a file
-          of the finished data set; "" for never.
+    mark  The stage whose COUNT-th shard (from 1) is the moment; "images": a picture; "layout": a file of the
+          finished data set; "" for never.
     how   "before" the write, "torn" in the middle of it, or "after" it.
     """
     process = multiprocessing.get_context("fork").Process(target=_child, args=(arguments, mark, count, how))
@@ -38,21 +39,25 @@ def start(arguments: list[str]) -> Any:
 def _child(arguments: list[str], mark: str, count: int, how: str) -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
     seen = 0
-    write, write_png, put = journal.Journal._write, images.write_png, finish._put
+    write, write_png, put = Folder.write, images.write_png, dataset._put
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def journaled(self: journal.Journal, data: bytes) -> None:
+    def written(self: Folder, output: str, number: int, rows: Any) -> None:
         nonlocal seen
-        if not self.path.name.startswith(mark) or not mark or data == b"\n":
-            return write(self, data)
-        seen += 1
-        if seen == count:
-            if how != "before":
-                write(self, data if how == "after" else data[: len(data) // 2])
+        seen += output == f"work/{mark}"
+        moment = output == f"work/{mark}" and seen == count
+        if moment and how == "torn":
+            with atomic.writing(self.block_path(output, number)) as file:
+                file.write(b'{"id": "half a li')
+                file.flush()
+                die()
+        if moment and how == "before":
             die()
-        return write(self, data)
+        write(self, output, number, rows)
+        if moment:
+            die()
 
     def painted(path: Any, image: Any) -> None:
         nonlocal seen
@@ -62,14 +67,14 @@ def _child(arguments: list[str], mark: str, count: int, how: str) -> None:
                 die()
         write_png(path, image)
 
-    def placed(source: Any, target: Any, *, link: bool) -> None:
+    def placed(source: Any, target: Any, drafts: Any, *, link: bool) -> None:
         nonlocal seen
         seen += mark == "layout"
         if mark == "layout" and seen == count:
             die()
-        put(source, target, link=link)
+        put(source, target, drafts, link=link)
 
-    journal.Journal._write = journaled  # type: ignore[method-assign]
+    Folder.write = written  # type: ignore[method-assign]
     images.write_png = painted
-    finish._put = placed
+    dataset._put = placed
     cli.main(["generate", *arguments])

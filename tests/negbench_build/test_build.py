@@ -15,7 +15,8 @@ import pytest
 
 from nein import cli
 from nein.datasets.negbench import official, sources
-from nein.engine import atomic, journal
+from nein.engine import atomic
+from nein.engine.folder import Folder
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,22 +138,24 @@ def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
 
 
 def _killed(arguments: list[str], count: int) -> int:
-    """Exit code of the command in a forked process that dies half-way through its COUNT-th journal line."""
+    """Exit code of the command in a forked process that dies half-way through its COUNT-th shard."""
 
     def child() -> None:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
         seen = 0
-        write = journal.Journal._write
+        write = Folder.write
 
-        def torn(self: journal.Journal, data: bytes) -> None:
+        def torn(self: Folder, output: str, number: int, rows: Any) -> None:
             nonlocal seen
-            seen += data != b"\n"
+            seen += output.startswith("work/")
             if seen == count:
-                write(self, data[: len(data) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            write(self, data)
+                with atomic.writing(self.block_path(output, number)) as file:
+                    file.write(b'{"id": "half a li')
+                    file.flush()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            write(self, output, number, rows)
 
-        journal.Journal._write = torn  # type: ignore[method-assign]
+        Folder.write = torn  # type: ignore[method-assign]
         cli.main(["negbench", *arguments])
 
     process = multiprocessing.get_context("fork").Process(target=child)
@@ -234,7 +237,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
     assert done.code == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out" / "build.json").exists()
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(

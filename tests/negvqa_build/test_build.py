@@ -70,7 +70,7 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(
         str(out / "questions-original.jsonl"), negated=str(out / "questions-negated.jsonl")
     )
     assert split.items == found
-    assert json.loads((out / "build.json").read_text())["status"] == "complete"
+    assert json.loads((out / "manifest.json").read_text())["status"] == "complete"
 
 
 def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
@@ -97,14 +97,14 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
         ("not negatable", None), ("failed", "wrong schema"), ("failed", "unchanged question"),
         ("negated", None),
     ]  # fmt: skip
-    manifest = json.loads((tmp_path / "out" / "build.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["status"] == "incomplete"
     assert manifest["counts"] == {"failed": 6, "not negatable": 1, "negated": 17}
     server.rule = good
     server.requests.clear()
     run(*arguments)
     assert sorted(facts(body)[0] for body in server.requests) == [f"What is on table {k}?" for k in range(3)]
-    manifest = json.loads((tmp_path / "out" / "build.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert (manifest["status"], manifest["counts"]["negated"]) == ("complete", 20)
 
 
@@ -159,7 +159,7 @@ def _die(arguments: list[str], mark: str) -> None:
         seen += path.parent.name == "images" and mark == "image"
         if mark == "image" and path.parent.name == "images" and seen >= 3 + 24:
             die()
-        if path.name == "build.json" and mark == "manifest" and b'"complete"' in content:
+        if path.name == "manifest.json" and mark == "manifest" and b'"complete"' in content:
             die()
         write(path, content)
 
@@ -187,7 +187,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
     assert [found[k]["state"] for k in ("2", "3", "4", "5")] == ["negated", "refused", "refused", "unusable"]
     assert found["2"]["negated_question"] == "What is not on table 2?"
     assert "no wh-question" in found["3"]["reason"]
-    manifest = json.loads((tmp_path / "out" / "build.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["counts"] == {"negated": 21, "refused": 2, "unusable": 1}
 
 
