@@ -94,9 +94,11 @@ def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
             folder.open(run.identity, facts, overwrite=config.overwrite)
     world.barrier()  # no process reads a folder that another is about to refuse or to remove
     executor = Threads(world, device)
-    for run, folder in zip(runs, folders, strict=True):
+    for number, (run, folder) in enumerate(zip(runs, folders, strict=True), start=1):
         for stage in run.stages:
             executor.compute(folder, stage, label=run.name)
+        later = (stage.model for other in runs[number:] for stage in other.stages)
+        executor.loaded.keep({model.name for model in later if model is not None})
     if not world.is_main:
         return None
     for run, folder in zip(runs, folders, strict=True):

@@ -52,7 +52,7 @@ def test_every_candidate_has_a_verdict_and_the_counts_agree(built: Path) -> None
         assert row["generated"] == f"Add {row['generated'].split(' ', 1)[1]}"
     asked = [q for row in lines(built / "candidates.jsonl") if "queried" in row for q in row["queried"]]
     assert sum(facts["queried"].values()) == len(asked) == 7 * 8
-    assert json.loads((built / "build.json").read_text())["status"] == "complete"
+    assert json.loads((built / "manifest.json").read_text())["status"] == "complete"
 
 
 def test_the_official_layout_loads_and_no_image_is_in_both_splits(built: Path) -> None:
