@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nein.engine import atomic, environment, images
+from nein.engine import atomic, environment, images, memory
 from nein.engine.executors import Stage, Threads
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.world import World
@@ -28,6 +28,8 @@ class Run:
     identity  What decides its rows: another value of any key is another run.
     stages    What there is to compute, in order; a stage reads what those before it have written.
     facts     For the manifest: what the latest command says of itself.
+    outputs   Output -> identity, of those that may differ from the folder's (a metric, say).
+    whole     Whether all there is to a run is there in the end; a command may ask for a part.
     """
 
     folder: str
@@ -35,6 +37,8 @@ class Run:
     identity: Mapping[str, Any]
     stages: tuple[Stage, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,14 @@ class Benchmark:
               names, data and models; loads nothing.
     conclude  (configuration, run, folder) -> counts for the manifest, once all blocks are there: writes the
               canonical files and figures of a run.
-    report    (configuration, folders) -> text for the terminal: writes tables and pages.
+    report    (configuration, folders) -> text for the terminal, or None: writes tables and pages.
     """
 
     name: str
     holds: str
     runs: Callable[[Any, str], Sequence[Run]]
     conclude: Callable[[Any, Run, Folder], Mapping[str, Any]]
-    report: Callable[[Any, Sequence[Folder]], str]
+    report: Callable[[Any, Sequence[Folder]], str | None]
 
 
 def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
@@ -71,18 +75,44 @@ def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
         for run, folder in zip(runs, folders, strict=True):
             facts = {**run.facts, "invocation": invocation(device, world)}
             folder.open(run.identity, facts, overwrite=config.overwrite)
+            for output, identity in run.outputs.items():
+                folder.open_output(output, identity, overwrite=config.overwrite)
     world.barrier()  # no process reads a folder that another is about to refuse or to remove
     executor = Threads(world, device)
-    for run, folder in zip(runs, folders, strict=True):
-        for stage in run.stages:
-            executor.compute(folder, stage, label=run.name)
+    peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
+    for run, folder, stage in by_model(runs, folders):
+        if executor.compute(folder, stage, label=run.name) and world.is_main and stage.model is not None:
+            peaks[stage.model.name] = folder.notes("peak_memory")[stage.name]
     if not world.is_main:
         return None
+    for name, peak in peaks.items():
+        print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
     for run, folder in zip(runs, folders, strict=True):
         folder.update(status=INCOMPLETE)
         counts = benchmark.conclude(config, run, folder)
-        folder.update(status=COMPLETE, counts=dict(counts))
+        folder.update(status=COMPLETE if run.whole else INCOMPLETE, counts=dict(counts))
     return benchmark.report(config, folders)
+
+
+def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[tuple[Run, Folder, Stage]]:
+    """Every stage of every run, in an order in which each model is loaded once: what shares a model comes
+    together, models of later stages after those of earlier ones."""
+    steps = [
+        (run, folder, stage, place)
+        for run, folder in zip(runs, folders, strict=True)
+        for place, stage in enumerate(run.stages)
+    ]
+    latest: dict[str | None, int] = {}
+    for _, _, stage, place in steps:
+        name = stage.model.name if stage.model is not None else None
+        latest[name] = max(place, latest.get(name, 0))
+    first = {name: number for number, name in enumerate(latest)}
+
+    def order(step: tuple[Run, Folder, Stage, int]) -> tuple[int, int]:
+        name = step[2].model.name if step[2].model is not None else None
+        return latest[name], first[name]
+
+    return [(run, folder, stage) for run, folder, stage, _ in sorted(steps, key=order)]
 
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from nein.benchmarks.nein.runs import first_difference
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import first_difference
 
 FORMAT = 1
 COMPLETE, INCOMPLETE = "complete", "incomplete"
