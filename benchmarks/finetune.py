@@ -35,9 +35,10 @@ from editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
 from train import finetune_ip2p
+from train.instruct.data import load
 from train.instruct.model import noise_scheduler
 from train.instruct.options import parse
-from train.instruct.pairs import load, prepare
+from train.instruct.pairs import prepare
 from train.record import memory_gib
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -115,7 +115,7 @@ def plain_run(model: Plain, folder: Path) -> dict[str, float]:
 
 def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     line = ["--data", str(folder), "--image-root", str(folder), "--model", str(model), "--out", str(out)]
-    run.evaluate(config.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)])[0], World())
+    run.NEGBENCH(config.EvalConfig.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)]), World())
     (summary,) = report.read(out)
     found = {}
     for k in (1, 5):

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from nein.benchmarks.nein.reporting.command import main_report
+from nein.benchmarks.nein.config import ReportConfig
+from nein.benchmarks.nein.reporting.command import report
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import atomic
 from nein.engine.images import write_png
@@ -168,7 +169,7 @@ def main() -> None:
         )
         start = time.perf_counter()
         cpu = time.process_time()
-        main_report([str(runs), "-o", str(root / "report.html"), "--formats", "html,csv"])
+        report(ReportConfig.parse([str(runs), "-o", str(root / "report.html"), "--formats", "html,csv"]))
         print(f"nein report: {time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)")
         page, beside = root / "report.html", list((root / "report-data").glob("*.js"))
         size = sum(path.stat().st_size for path in beside) / 2**20

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import pkgutil
 import signal
 import sys
 import threading
@@ -17,75 +16,92 @@ from types import FrameType
 from typing import NoReturn
 
 from nein.config.commands import Command
-from nein.engine.errors import UserError, near_match
+from nein.engine.errors import UserError, near_match, unknown
 
 USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
 GROUP = "nein.commands"
+COMPLETION = "--print-completion"
 
+# fmt: off
 COMMANDS: dict[str, Command] = {
     "eval": Command(
         "edit, score and report: how image editors follow instructions that say what is absent",
-        "nein.benchmarks.nein.evaluate:evaluate",
-        "nein.benchmarks.nein.config:parse",
+        "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.evaluate:evaluate", shared=True,
     ),
-    "grid": Command("draw samples and what each editor made of them", "nein.benchmarks.nein.grid:main"),
+    "grid": Command(
+        "draw samples (rows) and what each editor made of them (columns) into one picture",
+        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid",
+    ),
     "report": Command(
         "write a report of finished runs: one page, tables, plots",
-        "nein.benchmarks.nein.reporting.command:main_report",
+        "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.nein.reporting.command:report",
     ),
     "compare": Command(
-        "compare runs sample by sample: differences, intervals, tests",
-        "nein.benchmarks.nein.reporting.command:main_compare",
+        "compare runs sample by sample: differences, intervals, tests, power",
+        "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.nein.reporting.command:compare",
     ),
     "calibrate": Command(
-        "measure a run's judges on pictures whose truth is known", "nein.judges.calibrate:main"
+        "measure the error rates of a run's judges on pictures whose truth is known",
+        "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run",
     ),
-    "check": Command("check that an editor or a judge keeps its contract", "nein.judges.check:main"),
-    "data": Command(
-        "draw the miniature world, or check a folder in NeIn's layout", "nein.datasets.nein.command:main"
+    "check": Command(
+        "check that an editor or a judge keeps its contract, from determinism to error handling",
+        "nein.judges.config:CheckConfig", "nein.judges.check:run",
+    ),
+    "data nano": Command(
+        "draw the miniature world into a folder",
+        "nein.datasets.nein.command:DrawConfig", "nein.datasets.nein.command:draw",
+    ),
+    "data check": Command(
+        "validate annotations and every image of a folder in NeIn's layout",
+        "nein.datasets.nein.command:CheckConfig", "nein.datasets.nein.command:check",
     ),
     "convert": Command(
-        "write a checkpoint in the original format as a folder of safetensors", "nein.models.convert:main"
+        "write a checkpoint in the original format as safetensors, without running anything in it",
+        "nein.models.convert:ConvertConfig", "nein.models.convert:run",
     ),
     "generate": Command(
-        "make a NeIn data set from captioned images",
-        "nein.generate.nein.build:build",
-        "nein.generate.nein.config:parse",
+        "make a NeIn data set from captioned images: clauses, pictures, filters, split, card",
+        "nein.generate.nein.config:BuildConfig", "nein.generate.nein.build:build", shared=True,
     ),
-    "stats": Command("count the negative sentences of a caption set", "nein.generate.nein.stats:main"),
+    "stats": Command(
+        "count the negative sentences of a caption set, by word lists, with false positives",
+        "nein.generate.nein.config:StatsConfig", "nein.generate.nein.stats:run",
+    ),
     "negbench eval": Command(
-        "retrieval and multiple choice, with negated captions",
-        "nein.benchmarks.negbench.run:evaluate",
-        "nein.benchmarks.negbench.config:parse",
+        "measure how well two-tower and generative models understand negated captions",
+        "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
     ),
     "negbench analyse": Command(
-        "how text encoders place negated templates", "nein.benchmarks.negbench.analysis.command:main"
+        "say how text encoders place affirmed and negated templates: numbers, and the paper's plots",
+        "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis.command:run",
     ),
     "negbench generate": Command(
-        "make data: negated captions, multiple-choice questions, hard pairs",
-        "nein.generate.negbench.build:build",
-        "nein.generate.negbench.config:parse",
+        "make NegBench data: negated captions, multiple-choice questions, hard pairs",
+        "nein.generate.negbench.config:BuildConfig", "nein.generate.negbench.build:build", shared=True,
     ),
     "negbench convert": Command(
-        "write a checkpoint file of open_clip as a folder of safetensors",
-        "nein.benchmarks.negbench.convert:main",
+        "write a checkpoint file of open_clip as safetensors; nothing in it is run",
+        "nein.benchmarks.negbench.convert:ConvertConfig", "nein.benchmarks.negbench.convert:run",
     ),
     "negvqa": Command(
-        "ask vision-language models questions and their negations",
-        "nein.benchmarks.negvqa.run:evaluate",
-        "nein.benchmarks.negvqa.config:parse",
+        "ask vision-language models questions and their negations, and report what is lost",
+        "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:NEGVQA", shared=True,
     ),
-    "negvqa report": Command("write a report of finished runs", "nein.benchmarks.negvqa.report:main"),
+    "negvqa report": Command(
+        "write the report of finished runs of nein negvqa",
+        "nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.negvqa.report:run",
+    ),
     "negvqa generate": Command(
-        "make two-choice questions and their negations from a multiple-choice file",
-        "nein.generate.negvqa.run:build",
-        "nein.generate.negvqa.config:parse",
-        shared=False,
+        "make two-choice questions and their negations out of a multiple-choice file",
+        "nein.generate.negvqa.config:ConversionConfig", "nein.generate.negvqa.run:build",
     ),
     "negvqa check": Command(
-        "read the ticks of a check sheet: accuracy of a conversion", "nein.generate.negvqa.check:main"
+        "read the ticks of a check sheet: accuracy of a conversion, with its interval",
+        "nein.generate.negvqa.config:CheckConfig", "nein.generate.negvqa.check:run",
     ),
 }
+# fmt: on
 
 
 class Terminated(BaseException):
@@ -107,21 +123,32 @@ def _run(words: Sequence[str]) -> int | None:
     if not words or words[0] in ("-h", "--help"):
         print(_overview("", commands()))
         return 0 if words else USER_MISTAKE
-    match = _match(words, COMMANDS) or _match(words, table := commands())
+    if words[0].startswith(COMPLETION):
+        print(_completion(words))
+        return 0
+    match = _match(words, table := COMMANDS) or _match(words, table := commands())
     if match is None:
         below = _below(words[0], table)
         if not below or (len(words) > 1 and words[1] not in ("-h", "--help")):
             raise _unknown(" ".join(words[: 2 if below else 1]), below or _first_words(table))
         print(_overview(f"{words[0]} ", table))
         return 0 if len(words) > 1 else USER_MISTAKE
-    command, rest = match
-    if command.parse is None:
-        return pkgutil.resolve_name(command.work)(rest)
     from nein.config.launch import launch
 
-    config, dry_run = pkgutil.resolve_name(command.parse)(rest)
-    launch(config, dry_run, command)
-    return None
+    name, command, rest = match
+    return launch(name, command, rest, _below(name, table))
+
+
+def _completion(words: Sequence[str]) -> str:
+    from nein.config.completion import SHELLS, script
+
+    option, equals, shell = words[0].partition("=")
+    shell = shell if equals else "".join(words[1:2])
+    if option != COMPLETION or len(words) > 2 - bool(equals) or not shell:
+        raise UserError(f"nein {COMPLETION} takes one of {', '.join(SHELLS)}.")
+    if shell not in SHELLS:
+        raise unknown("shell", shell, SHELLS)
+    return script(shell, commands())
 
 
 def commands() -> dict[str, Command]:
@@ -135,16 +162,16 @@ def commands() -> dict[str, Command]:
     return {**COMMANDS, **{name: command for name, command in added.items() if name not in COMMANDS}}
 
 
-def _match(words: Sequence[str], table: Mapping[str, Command]) -> tuple[Command, list[str]] | None:
+def _match(words: Sequence[str], table: Mapping[str, Command]) -> tuple[str, Command, list[str]] | None:
     """The command with the longest name that `words` begin with, and the words after its name.
 
     A word that is no option cannot follow the name of a command that has subcommands ("negvqa reprot").
     """
     pair, rest = " ".join(words[:2]), list(words[1:])
     if pair in table:
-        return table[pair], rest[1:]
+        return pair, table[pair], rest[1:]
     stray = bool(rest) and not rest[0].startswith("-") and bool(_below(words[0], table))
-    return (table[words[0]], rest) if words[0] in table and not stray else None
+    return (words[0], table[words[0]], rest) if words[0] in table and not stray else None
 
 
 def _below(group: str, table: Mapping[str, Command]) -> list[str]:
@@ -169,7 +196,8 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
         "How well image editors and vision-language models understand what is not there.\n\n"
         + "\n".join(f"  nein {name:<{width}}  {text}" for name, text in shown.items())
-        + f"\n\nnein {start}COMMAND --help says more. Documentation: README.md."
+        + f"\n\nnein {start}COMMAND --help says more. Documentation: README.md.\n"
+        f"Completion in a shell: nein {COMPLETION} bash, or zsh."
     )
 
 

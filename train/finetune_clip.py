@@ -74,8 +74,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     from train.checkpoints import State
     from train.contrast import data, export, objective, towers
     from train.contrast.features import Features
-    from train.instruct import model
-    from train.instruct.order import reseed
+    from train.order import reseed
     from train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
@@ -93,7 +92,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     corpus = data.load(config)
     reader = data.Reader(config, corpus)
     steps = reader.steps()
-    record = Record(config, session, corpus.about, tower.dual.source.digest, steps)
+    record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
     record.open()
     folder = config.out_dir / "model"
     if record.finished and folder.is_dir():
@@ -107,7 +106,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     features = None
     if config.trainable == "text":
         features = Features(corpus, tower.dual, Path(config.features) if config.features else None)
-        features.make(world)
+        features.make(world, config.workers)
         reader = data.Reader(config, corpus, features)
 
     # ---------------------------------------------------------------------------------------------- optimiser
@@ -121,7 +120,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         betas=(float(config.beta1), float(config.beta2)),
         eps=float(config.epsilon),
     )
-    schedule = model.make_schedule(config, optimizer, steps)
+    schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
     network, optimizer = accelerator.prepare(tower, optimizer)
     state = State(names, parameters, optimizer, schedule, scaler=accelerator.scaler)
 

@@ -58,13 +58,14 @@ def train(config: TuneConfig, session: Session) -> None:
     from train import loop
     from train.checkpoints import State
     from train.instruct import batches, model
+    from train.instruct.data import load
     from train.instruct.encoder import Encoder, frozen_hash
     from train.instruct.export import export, push
+    from train.instruct.features import Features, complain
     from train.instruct.objective import losses
-    from train.instruct.order import Order, reseed
-    from train.instruct.pairs import load
-    from train.instruct.precompute import Features, complain
+    from train.instruct.order import Order
     from train.instruct.validate import Validation
+    from train.order import reseed
     from train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
@@ -83,7 +84,7 @@ def train(config: TuneConfig, session: Session) -> None:
     unet, scheduler = base.pipeline.unet, model.noise_scheduler(base.pipeline)
     order = Order(pairs, config.mix_affirmative, config.seed)
     steps = config.steps or math.ceil(order.length(config.epochs or 0) / config.batch_size)
-    record = Record(config, session, pairs.about, base.weights_sha256, steps)
+    record = Record(config, session, pairs.facts, base.weights_sha256, steps)
     record.open()
     validation = Validation(config, world, device, base)
 
@@ -116,7 +117,7 @@ def train(config: TuneConfig, session: Session) -> None:
     unet.to(device, memory_format=torch.channels_last).train()  # faster convolutions on CPU and GPU alike
     names, parameters = map(list, zip(*model.trainable(unet), strict=True))
     optimizer = model.make_optimizer(config, parameters, device)
-    schedule = model.make_schedule(config, optimizer, steps)
+    schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
     average = model.make_average(config, parameters)
     network, optimizer = accelerator.prepare(unet, optimizer)
     state = State(names, parameters, optimizer, schedule, average, scaler=accelerator.scaler)

@@ -102,6 +102,15 @@ def run(
     return done
 
 
+def make_schedule(kind: str, warmup: int, optimizer: Any, steps: int) -> Any:
+    """Linear warm-up, then "constant", "linear" to 0 or "cosine" to 0 at `steps`."""
+    from diffusers.optimization import get_scheduler
+
+    # diffusers' own "constant" ignores the warm-up without a word.
+    name = "constant_with_warmup" if kind == "constant" else kind
+    return get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
+
+
 @contextlib.contextmanager
 def terminable() -> Iterator[Callable[[], bool]]:
     """While this lasts SIGTERM is only noted; the value tells whether it has come."""

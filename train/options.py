@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nein.config.options import about
+from nein.config import options
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True) -> Any:
     """A field. `decides`: its value changes the weights that come out, so a run cannot change it half-way."""
-    metadata = {**about(text, group), "decides": decides}
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return options.option(default, text, group, decides=decides)
 
 
-class RunOptions:
+class RunOptions(options.Options):
     """A dataclass of `option`s that `Session`, `Record` and `loop.run` can work with, whatever learns.
 
     batch_size   Examples per optimiser step, over all processes.
@@ -57,8 +53,8 @@ class RunOptions:
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the weights, for comparison with an earlier part of the same run."""
-        options = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {item.name: getattr(self, item.name) for item in options if item.metadata["decides"]}
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return {item.name: getattr(self, item.name) for item in fields if item.metadata["decides"]}
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)  # type: ignore[call-overload]

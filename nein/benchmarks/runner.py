@@ -1,8 +1,9 @@
 """From a benchmark, which is a value, to finished folders and a report: what all benchmarks have in common.
 
-A benchmark says which runs a configuration asks for and which stages each of them has, and what is written
-when all blocks are there. Everything else is done here and in `nein.engine`: opening folders, refusing
-mixtures, computing what is missing on any number of processes, and the word "complete".
+A benchmark says which runs a configuration asks for, which stages each of them has, which figures follow from
+the rows, and which tables and plots show them. Everything else is done here, in `nein.engine` and in
+`nein.reporting`: opening folders, refusing mixtures, computing what is missing on any number of processes,
+files and pages.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ import datetime
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from nein.engine import atomic, environment, images, memory
 from nein.engine.executors import Stage, Threads
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.world import World
+from nein.reporting import figures as frames
+from nein.reporting import report
+from nein.reporting.report import Section
+from nein.reporting.tables import Table
+
+FIGURES = "figures.csv"
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class Run:
     stages    What there is to compute, in order; a stage reads what those before it have written.
     facts     For the manifest: what the latest command says of itself.
     outputs   Output -> identity, of those that may differ from the folder's (a metric, say).
-    whole     Whether all there is to a run is there in the end; a command may ask for a part.
+    partial   Whether the command asks for a part of what makes a run complete.
     """
 
     folder: str
@@ -38,27 +48,38 @@ class Run:
     stages: tuple[Stage, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    whole: bool = True
+    partial: bool = False
 
 
 @dataclass(frozen=True)
 class Benchmark:
     """What there is to know about a benchmark.
 
-    name      Of its command.
+    name      Of its command, and in the column "benchmark" of its figures.
+    title     Of its report.
     holds     What its folders hold, in messages: "answers".
     runs      (configuration, device) -> the runs that are asked for. Finds everything that can be wrong with
               names, data and models; loads nothing.
-    conclude  (configuration, run, folder) -> counts for the manifest, once all blocks are there: writes the
-              canonical files and figures of a run.
-    report    (configuration, folders) -> text for the terminal, or None: writes tables and pages.
+    figures   (configuration, run, folder) -> the figures of a run, once all its blocks are there; also writes
+              the canonical files, if there are any beside the blocks.
+    sections  Tables and plots, as specifications over the figures of all runs.
+    headline  The tables that a command prints when it ends.
+    report    (configuration, folders) -> text for the terminal or None, for a benchmark whose report is more
+              than these sections; None: `write_report`.
     """
 
     name: str
+    title: str
     holds: str
     runs: Callable[[Any, str], Sequence[Run]]
-    conclude: Callable[[Any, Run, Folder], Mapping[str, Any]]
-    report: Callable[[Any, Sequence[Folder]], str | None]
+    figures: Callable[[Any, Run, Folder], pd.DataFrame]
+    sections: Sequence[Section] = ()
+    headline: Sequence[Table] = ()
+    report: Callable[[Any, Sequence[Folder]], str | None] | None = None
+
+    def __call__(self, config: Any, world: World) -> str | None:
+        """What the benchmark's row in the table of commands names: see `evaluate`."""
+        return evaluate(self, config, world)
 
 
 def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
@@ -73,25 +94,39 @@ def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
     folders = [Folder(config.out_dir / run.folder, benchmark.holds) for run in runs]
     if world.is_main:
         for run, folder in zip(runs, folders, strict=True):
-            facts = {**run.facts, "invocation": invocation(device, world)}
+            facts = {**run.facts, "name": run.name, "invocation": invocation(device, world)}
             folder.open(run.identity, facts, overwrite=config.overwrite)
             for output, identity in run.outputs.items():
                 folder.open_output(output, identity, overwrite=config.overwrite)
     world.barrier()  # no process reads a folder that another is about to refuse or to remove
     executor = Threads(world, device)
+    steps = by_model(runs, folders)
     peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
-    for run, folder, stage in by_model(runs, folders):
+    for number, (run, folder, stage) in enumerate(steps, start=1):
         if executor.compute(folder, stage, label=run.name) and world.is_main and stage.model is not None:
             peaks[stage.model.name] = folder.notes("peak_memory")[stage.name]
+        executor.loaded.keep({other.model.name for _, _, other in steps[number:] if other.model is not None})
     if not world.is_main:
         return None
     for name, peak in peaks.items():
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
     for run, folder in zip(runs, folders, strict=True):
         folder.update(status=INCOMPLETE)
-        counts = benchmark.conclude(config, run, folder)
-        folder.update(status=COMPLETE if run.whole else INCOMPLETE, counts=dict(counts))
-    return benchmark.report(config, folders)
+        figures = frames.label(
+            benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
+        )
+        atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
+        folder.update(status=INCOMPLETE if run.partial else COMPLETE)
+    if benchmark.report is not None:
+        return benchmark.report(config, folders)
+    return write_report(benchmark, config.out_dir, folders)
+
+
+def write_report(benchmark: Benchmark, out: Path, folders: Sequence[Folder]) -> str:
+    """OUT/table.md, figures.csv, report.html and the rest of finished runs; the headline as text."""
+    figures = frames.concat(frames.read(folder.path / FIGURES) for folder in folders)
+    report.write(out, figures, title=benchmark.title, sections=benchmark.sections)
+    return report.headline(figures, benchmark.headline)
 
 
 def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[tuple[Run, Folder, Stage]]:

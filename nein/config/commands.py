@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """What a command does. Both places are "module:name" and imported only when the command is called.
+    """What a command takes and does. The places are "module:name", imported only when the command is called.
 
-    help   What `nein --help` says about it.
-    work   Function of the parsed options (and of the process's place among the launched ones), or of the
-           remaining words where `parse` is None.
-    parse  Function of the remaining words: the checked options, and whether `--dry-run` was given.
-    shared Several processes may share the work: `work` takes this process's place among them as well.
+    help           One sentence, without a full stop, for `nein --help`.
+    configuration  The dataclass of its options, a `nein.config.options.Options`, in a module that imports
+                   nothing heavy.
+    work           Function of the options; returns text to print, an exit code, or None.
+    shared         Several launched processes may share the work: `work` is told its place among them as well.
     """
 
     help: str
+    configuration: str
     work: str
-    parse: str | None = None
-    shared: bool = True
+    shared: bool = False

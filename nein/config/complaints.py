@@ -13,11 +13,16 @@ from jsonargparse.typing import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    restricted_string_type,
 )
 
 from nein.engine.errors import UserError, near_match
 
+#: The name of a device, as PyTorch has them, or "auto".
+Device = restricted_string_type("Device", r"^(auto|cpu|mps|cuda(:\d+)?)$")
+
 EXPECTED = {
+    Device: "auto, cpu, cuda, cuda:N or mps",
     PositiveInt: "a whole number above 0",
     NonNegativeInt: "a whole number, 0 or above",
     PositiveFloat: "a number above 0",
@@ -29,14 +34,12 @@ EXPECTED = {
 }
 
 
-def complaint(
-    error: Exception, flags: Sequence[str], hints: Mapping[str, Any], prog: str = "nein eval"
-) -> UserError:
+def complaint(error: Exception, flags: Sequence[str], hints: Mapping[str, Any], prog: str) -> UserError:
     """jsonargparse's complaint as one sentence that names the value, what is allowed and a near match.
 
     flags  Every option of the command, with its dashes.
     hints  Configuration key ("seed", "models.clip") -> its type.
-    command  Whose --help lists the options.
+    prog   Whose --help lists the options.
     """
     text = str(error)
     if found := re.search(r"unrecognized arguments: (\S+)", text):
@@ -51,7 +54,7 @@ def complaint(
         return UserError(f"Unknown key '{found.group(1)}' in the configuration file{guess}")
     key = re.search(r'Parser key "([^"]+)"', text)
     value = re.search(r"(?:Got value|Given value): (.*)", text) or re.search(
-        r"(?:base 10|to float): '([^']*)'|Not of type \w+: (.*) does not conform", text
+        r"(?:base 10|to float): '([^']*)'|Not of type \w+: (.*) does not (?:conform|match)", text
     )
     given = next((part for part in value.groups() if part), "") if value else ""
     if key and value and (expected := _expected(hints.get(key.group(1)), given)):

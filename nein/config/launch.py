@@ -1,35 +1,44 @@
-"""From parsed options to work done, for the commands that several processes can share."""
+"""From the words of a command line to work done."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pkgutil
 import sys
-from typing import Any
+from collections.abc import Sequence
 
 from nein.config import options
 from nein.config.commands import Command
 
 
-def launch(config: Any, dry_run: bool, command: Command) -> None:
-    """Calls the command's function, imported only now, with the configuration (and this process's place among
-    the launched ones), and prints the text that it returns to the main process.
+def launch(name: str, command: Command, words: Sequence[str], others: Sequence[str] = ()) -> int:
+    """Reads the options of `nein NAME WORDS`, does the work, prints the text it returns; the exit code.
 
-    dry_run  Print the configuration and do nothing else.
+    others  Commands whose names begin with this one's, for `--help`.
+
+    The function that works is imported only when the options are in order, and not at all for `--dry-run`.
     """
+    configuration = pkgutil.resolve_name(command.configuration)
+    description = command.help[0].upper() + command.help[1:] + "."
+    if others:
+        description += f" Also: {', '.join(f'nein {other}' for other in others)}."
+    config, dry_run = options.read(configuration, words, prog=f"nein {name}", description=description)
     if dry_run:
         print(options.dump(config), end="")
-        return
+        return 0
     from nein.engine import environment, world
 
     work = pkgutil.resolve_name(command.work)
     environment.keep_freed_memory()
-    own = world.from_environment()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    try:
-        text = work(config, own) if command.shared else work(config)
-        if text is not None:
-            print(text, end="", flush=True)
+    if command.shared:
+        with contextlib.closing(world.from_environment()) as here:
+            answer = work(config, here)
+    else:
+        answer = work(config)
+    if isinstance(answer, str):
+        print(answer, end="", flush=True)
+        if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
-    finally:
-        own.close()
+    return answer if isinstance(answer, int) else 0

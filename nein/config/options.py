@@ -1,19 +1,21 @@
-"""From a dataclass to a command line: one parser for every command that has presets and configuration files.
+"""From a dataclass to a command line: one parser for every command.
 
-Precedence: command line > `--config FILE` > preset (`configs/<folder><preset>.yaml`) > default. Reading,
-merging and type checks are jsonargparse's; complaints become one sentence with a near match. A field's
-metadata (`about`) holds its help text and heading; a field that is itself a dataclass becomes a group of
-dotted options.
+Precedence: command line > `--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. Reading,
+merging and type checks are jsonargparse's; complaints become one sentence with a near match. A field is
+declared by `option` or `argument`; a field that is itself a dataclass becomes a group of dotted options, its
+docstring the words above them. Groups that several commands share are in `nein.config.groups`.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
+import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jsonargparse
 
@@ -21,15 +23,54 @@ from nein.config.complaints import complaint
 from nein.engine.errors import UserError, unknown
 
 PRESETS = ("nano", "paper")
-Config = TypeVar("Config")
 
 #: A list of names: `a,b` on the command line (repeatable), a YAML list in a file.
 Names = list[str]
+#: A list of files or folders, given in the same way.
+Paths = list[Path]
 
 
-def about(text: str, group: str = "") -> dict[str, str]:
-    """A field's help text, and the heading of `--help` under which it stands."""
-    return {"help": text, "group": group}
+class Options:
+    """The options of a command. Subclasses are dataclasses whose fields are made by `option` and `argument`.
+
+    A field that a shared group declares keeps its help text where a subclass changes the default only.
+    """
+
+    #: Start of the names of its presets below `configs` ("negbench/eval-"), or None where it has none.
+    presets: ClassVar[str | None] = None
+    #: Words at the end of `--help`.
+    epilog: ClassVar[str] = ""
+
+    def check(self) -> None:
+        """Everything that can be wrong with the words alone. Raises UserError."""
+
+    @classmethod
+    def parse(cls: type[Given], argv: Sequence[str]) -> Given:
+        """The checked options of a command line, as `read` gives them."""
+        return read(cls, argv)[0]
+
+
+Given = TypeVar("Given", bound=Options)
+
+
+def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
+    """A field of a command's dataclass: `--name VALUE`.
+
+    text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for these attributes of the
+           class.
+    group  The heading of `--help` under which it stands.
+    more   Further metadata. `short`: a second flag such as "-o". `among`: the words a list may hold, and
+           `what` one of them is called in a complaint.
+    """
+    metadata = {"help": text, "group": group, **more}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: default.copy(), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """A field of a command's dataclass that is given by its place; of a list, at least one."""
+    return dataclasses.field(metadata={"help": text, "metavar": metavar})
 
 
 def names(value: Any) -> Names:
@@ -39,53 +80,84 @@ def names(value: Any) -> Names:
     return [] if found == ["none"] else list(dict.fromkeys(found))
 
 
-def read(
-    cls: type[Config], argv: Sequence[str], *, prog: str, description: str, folder: str, **groups: str
-) -> tuple[Config, bool]:
-    """The configuration of a command line, types checked, and whether `--dry-run` was given.
+def paths(value: Any) -> Paths:
+    """As `names`, for files and folders."""
+    return [Path(name) for name in names(value)]
 
-    cls     A dataclass with a field `preset`; fields without a help text (`about`) must be dataclasses.
-    folder  Below `configs`, where the command's presets are: "nein/eval-", say.
-    groups  Name of a nested dataclass field -> what `--help` says about it.
+
+LISTS: dict[Any, Any] = {Names: names, Paths: paths}
+
+
+def read(
+    cls: type[Given], argv: Sequence[str], *, prog: str = "nein", description: str = ""
+) -> tuple[Given, bool]:
+    """The checked options of a command line, and whether `--dry-run` was given.
+
+    prog  What is typed before the options, for `--help` and complaints.
 
     Raises UserError for anything wrong; prints and raises SystemExit(0) for `--help`.
     """
     arguments, files = _files_first(cls, argv, prog)
-    parser = _parser(cls, _preset_of(arguments, files), prog, description, folder, groups)
+    parser = make_parser(cls, prog, description)
+    if cls.presets is not None:
+        preset = _preset_of(arguments, files)
+        parser.set_defaults(_flat(_read_yaml(preset_file(preset, cls.presets)), _nested(cls)))
     try:
         found = parser.parse_args(arguments)
     except argparse.ArgumentError as error:
+        if missing := re.search(r"arguments are required: (.*)", str(error)):
+            shown = {action.dest: str(action.metavar) for action in parser._actions}
+            needed = " and ".join(shown.get(dest, dest) for dest in missing.group(1).split(", "))
+            raise UserError(f"{prog} needs {needed}; see {prog} --help.") from None
         flags = [
             flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")
         ]
-        raise complaint(error, flags, _hints(cls), prog) from None
-    values = found.as_dict()
-    dry_run = values.pop("dry_run")
-    nested = {
-        name: kind(**{key: _plain(value) for key, value in values.pop(name).items()})
-        for name, kind in _nested(cls).items()
-    }
-    known = {item.name for item in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    plain = {key: _plain(value) for key, value in values.items() if key in known}
-    return cls(**plain, **nested), dry_run
+        raise complaint(error, flags, hints(cls), prog) from None
+    values = {key: _plain(value) for key, value in found.as_dict().items()}
+    nested = {name: kind(**values.pop(name)) for name, kind in _nested(cls).items()}
+    given = cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values}, **nested)
+    for item in fields(cls):
+        among = metadata(cls, item).get("among", ())
+        for name in getattr(given, item.name) if among else ():
+            if name not in among:
+                raise unknown(metadata(cls, item)["what"], name, among)
+    given.check()
+    return given, values["dry_run"]
 
 
-def dump(config: Any) -> str:
-    """A configuration as YAML that `--config` reads back."""
+def dump(config: Options) -> str:
+    """Options as YAML that `--config` reads back."""
     import yaml
 
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
+    values = {item.name: getattr(config, item.name) for item in fields(type(config))}
+    return yaml.safe_dump(_written(values), sort_keys=False, allow_unicode=True)
 
 
-def preset_file(preset: str, folder: str) -> Path:
-    """`configs/<folder><preset>.yaml`, in an installed package or in a checkout."""
+def preset_file(preset: str, start: str) -> Path:
+    """`configs/<start><preset>.yaml`, in an installed package or in a checkout."""
     here = Path(__file__).resolve().parents[1]
     for root in (here / "configs", here.parent / "configs"):
-        if (root / f"{folder}{preset}.yaml").is_file():
-            return root / f"{folder}{preset}.yaml"
+        if (root / f"{start}{preset}.yaml").is_file():
+            return root / f"{start}{preset}.yaml"
     raise UserError(
-        f"The file configs/{folder}{preset}.yaml is missing from this installation; install nein again."
+        f"The file configs/{start}{preset}.yaml is missing from this installation; install nein again."
     )
+
+
+def fields(cls: type) -> Iterator[dataclasses.Field[Any]]:
+    """The fields of a dataclass: those that it declares itself, then those of its groups."""
+    every = {item.name: item for item in dataclasses.fields(cls)}
+    own = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
+    yield from (every.pop(name) for name in own)
+    yield from every.values()
+
+
+def metadata(cls: type, item: dataclasses.Field[Any]) -> typing.Mapping[str, Any]:
+    """Of a field, from the group that declares it where the class changes its default only."""
+    if item.metadata:
+        return item.metadata
+    declared = (vars(base).get("__dataclass_fields__", {}).get(item.name) for base in cls.__mro__)
+    return next((one.metadata for one in declared if one is not None and one.metadata), {})
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -98,16 +170,18 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
         return f"{text} (default: {','.join(default) if isinstance(default, list) else default})"
 
 
-def _parser(
-    cls: type, preset: str, prog: str, description: str, folder: str, titles: dict[str, str]
-) -> jsonargparse.ArgumentParser:
+def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse.ArgumentParser:
+    """The parser of a command, without the values of a preset."""
+    outer, nested = typing.get_type_hints(cls), _nested(cls)
+    places = [item for item in fields(cls) if "metavar" in item.metadata]
+    source = "--config, then the preset" if cls.presets is not None else "--config"
     parser = jsonargparse.ArgumentParser(
         prog=prog,
-        usage="%(prog)s [OPTIONS]",
+        usage=" ".join(["%(prog)s", *(item.metadata["metavar"] for item in places), "[OPTIONS]"]),
         formatter_class=Help,
         print_config=None,  # --dry-run does that, and checks more
         description=description,
-        epilog="Precedence: command line, then --config, then the preset. Documentation: README.md.",
+        epilog=f"{cls.epilog} Precedence: command line, then {source}. Documentation: README.md.".strip(),
         exit_on_error=False,
         allow_abbrev=False,
     )
@@ -115,34 +189,49 @@ def _parser(
         "--config", action=jsonargparse.ActionConfigFile, help="YAML file with any of these options"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and stop")
-    hints, nested = typing.get_type_hints(cls), _nested(cls)
     groups: dict[str, Any] = {}
-    for item in dataclasses.fields(cls):
-        if item.name in nested:
-            continue
-        title = item.metadata["group"]
-        group = groups.setdefault(title, None) or parser.add_argument_group(title)
-        groups[title] = group
-        _add(group, item.name.replace("_", "-"), item, hints[item.name])
+    for item in fields(cls):
+        if item.name not in nested:
+            title = metadata(cls, item).get("group", "")
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title) if title else parser
+            _add(groups[title], cls, item.name.replace("_", "-"), item, outer[item.name])
     for name, kind in nested.items():
         inner = typing.get_type_hints(kind)
-        group = parser.add_argument_group(name.capitalize(), titles.get(name, ""))
+        group = parser.add_argument_group(name.capitalize(), " ".join((kind.__doc__ or "").split()))
         for item in dataclasses.fields(kind):
-            _add(group, f"{name}.{item.name}", item, inner[item.name])
-    parser.set_defaults(_flat(_read_yaml(preset_file(preset, folder)), nested))
+            _add(group, kind, f"{name}.{item.name}", item, inner[item.name])
     return parser
+
+
+def _add(group: Any, cls: type, flag: str, item: dataclasses.Field[Any], hint: Any) -> None:
+    about = metadata(cls, item)
+    text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m.group(1)), about["help"])
+    if "metavar" in about:
+        many = {"nargs": "+", "type": Path if hint == Paths else str} if hint in LISTS else {"type": hint}
+        group.add_argument(item.name, metavar=about["metavar"], help=text, **many)
+        return
+    flags = [f"--{flag}", *([about["short"]] if about.get("short") else [])]
+    factory = item.default_factory
+    default = item.default if factory is dataclasses.MISSING else factory()
+    if hint is bool:
+        group.add_argument(*flags, action="store_true", default=default, help=text)
+    elif hint == bool | None:
+        group.add_argument(*flags, action=argparse.BooleanOptionalAction, default=default, help=text)
+    else:
+        group.add_argument(*flags, type=LISTS.get(hint, hint), default=default, help=text)
 
 
 def _nested(cls: type) -> dict[str, Any]:
     return {name: hint for name, hint in typing.get_type_hints(cls).items() if dataclasses.is_dataclass(hint)}
 
 
-def _hints(cls: type) -> dict[str, Any]:
+def hints(cls: type) -> dict[str, Any]:
     """Type of every option, dotted names included."""
-    hints = typing.get_type_hints(cls)
+    found = typing.get_type_hints(cls)
     for name, kind in _nested(cls).items():
-        hints |= {f"{name}.{key}": hint for key, hint in typing.get_type_hints(kind).items()}
-    return hints
+        found |= {f"{name}.{key}": hint for key, hint in typing.get_type_hints(kind).items()}
+    return found
 
 
 def _flat(values: dict[str, Any], nested: dict[str, Any]) -> dict[str, Any]:
@@ -150,22 +239,14 @@ def _flat(values: dict[str, Any], nested: dict[str, Any]) -> dict[str, Any]:
     return {**values, **inner}
 
 
-def _add(group: Any, flag: str, item: dataclasses.Field[Any], hint: Any) -> None:
-    factory = item.default_factory
-    default = item.default if factory is dataclasses.MISSING else factory()
-    text = item.metadata["help"]
-    if hint is bool:
-        group.add_argument(f"--{flag}", action="store_true", default=default, help=text)
-    else:
-        group.add_argument(f"--{flag}", type=names if hint == Names else hint, default=default, help=text)
-
-
-def _files_first(cls: type, argv: Sequence[str], prog: str) -> tuple[list[str], list[Path]]:
+def _files_first(cls: type[Options], argv: Sequence[str], prog: str) -> tuple[list[str], list[Path]]:
     """Moves `--config` in front of everything else, and joins repeated `--editor a --editor b`.
 
     jsonargparse applies options in the order they stand; here a flag beats a file wherever it stands.
     """
-    listed = {f"--{n.replace('_', '-')}" for n, hint in typing.get_type_hints(cls).items() if hint == Names}
+    listed = {
+        f"--{n.replace('_', '-')}" for n, hint in typing.get_type_hints(cls).items() if hint in LISTS.keys()
+    }
     front: list[str] = []
     rest: list[str] = []
     lists: dict[str, list[str]] = {}
@@ -220,7 +301,21 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """jsonargparse's restricted numbers as Python's own, which YAML and JSON can write."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    return int(value) if isinstance(value, int) else float(value)
+    """jsonargparse's restricted numbers and words as Python's own, which YAML and JSON can write."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def _written(value: Any) -> Any:
+    """Paths as text, nested dataclasses as mappings."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: _written(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_written(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value

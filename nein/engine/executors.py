@@ -12,7 +12,7 @@ faster. On a GPU one block runs at a time, and the inputs of the next are read b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
@@ -42,6 +42,11 @@ class Model:
     load: Callable[[], Any]
     describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
 
+    @classmethod
+    def one(cls, name: str, load: Callable[[], Any]) -> Model:
+        """A single model that has `fingerprint` and `describe()` itself."""
+        return cls(name, load, lambda loaded: {"model": (loaded.fingerprint, loaded.describe())})
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -56,6 +61,8 @@ class Stage:
               says so: what is raised here ends the command.
     usable    (output, rows) -> whether a block that is there still counts. False, for one whose pictures have
               vanished or whose failed records are worth another try, makes it again as a whole.
+    after     The output of an earlier stage that these rows are made of: a block that is older than that
+              block is made again. Empty where a block made again has the same rows.
     """
 
     name: str
@@ -65,6 +72,7 @@ class Stage:
     work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]]
     model: Model | None = None
     usable: Callable[[str, list[Row]], bool] | None = None
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,11 +101,15 @@ class Loaded:
 
     def clear(self) -> None:
         """Gives the memory of all models back."""
+        self.keep(())
+
+    def keep(self, names: Collection[str]) -> None:
+        """Gives the memory of all other models back."""
         import gc
 
-        if not self._models:
+        if self._models.keys() <= set(names):
             return
-        self._models.clear()
+        self._models = {name: model for name, model in self._models.items() if name in names}
         gc.collect()
         import torch
 
@@ -189,6 +201,7 @@ def open_blocks(folder: Folder, stage: Stage) -> list[OpenBlock]:
             output
             for output in stage.outputs
             if number not in done[output]
+            or (stage.after and _is_older(folder, number, output, stage.after))
             or (stage.usable is not None and not stage.usable(output, folder.read(output, number)))
         )
         if missing:
@@ -200,6 +213,10 @@ def made_elsewhere(folder: Folder, block: OpenBlock) -> bool:
     """Whether another process has made the block since it was found open."""
     now = {output: _stamp(folder, output, block.number) for output in block.missing}
     return all(now[output] is not None and now[output] != block.stamps[output] for output in block.missing)
+
+
+def _is_older(folder: Folder, number: int, output: str, than: str) -> bool:
+    return (_stamp(folder, output, number) or 0) < (_stamp(folder, than, number) or 0)
 
 
 def _stamp(folder: Folder, output: str, number: int) -> int | None:

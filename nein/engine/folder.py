@@ -2,6 +2,7 @@
 
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
+      answers.sqlite            answers of models that are never asked twice
       notes/<kind>/<name>.json  what processes write side by side: models, invocations, costs
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
       <output>/000012.jsonl     the rows of a block, one JSON object a line
@@ -16,17 +17,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 
 FORMAT = 2
 COMPLETE, INCOMPLETE = "complete", "incomplete"
-MANIFEST = "manifest.json"
+MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 
 Row = dict[str, Any]
 
@@ -47,6 +49,11 @@ class Folder:
     def manifest_path(self) -> Path:
         return self.path / MANIFEST
 
+    @property
+    def answers(self) -> Path:
+        """Of models that are never asked twice (`nein.engine.answers.AnswerCache`)."""
+        return self.path / ANSWERS
+
     def manifest(self) -> dict[str, Any]:
         """What the folder says about itself, {} where nothing has begun: the manifest, `models` (kind ->
         fingerprint and description), `peak_memory` (by stage) and `invocations` (in order of time)."""
@@ -66,7 +73,8 @@ class Folder:
         facts  Further entries of the manifest, those of the latest command: configuration, data. One called
                "invocation" is kept beside those of earlier commands.
 
-        Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed.
+        Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed;
+        the answers of its models stay, each of which says what it answers.
         """
         before = atomic.read_json(self.manifest_path) if self.manifest_path.exists() else {}
         if before and before.get("format") != FORMAT:
@@ -81,7 +89,7 @@ class Folder:
                 "choose another --out, or --overwrite to discard what is there."
             )
         if difference:
-            shutil.rmtree(self.path)
+            self._remove_results()
         entries = dict(facts)
         if "invocation" in entries:
             invocation = entries.pop("invocation")
@@ -110,6 +118,13 @@ class Folder:
         """Name -> identity of the outputs `group`/<name> that have been opened."""
         paths = sorted((self.path / group).glob("*/identity.json"))
         return {path.parent.name: atomic.read_json(path) for path in paths}
+
+    def _remove_results(self) -> None:
+        for path in self.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif not path.name.startswith(ANSWERS):  # with SQLite's own journal
+                path.unlink()
 
     # --- notes -----------------------------------------------------------------------------
 
@@ -170,6 +185,16 @@ class Folder:
                     f"'{self.path}' lacks block {number} of {output}; give the same command again to make it."
                 )
             yield from self.read(output, number)
+
+    def selected(self, output: str, blocks: Blocks, id_of: Callable[[int], str]) -> Iterator[Row]:
+        """The rows of the selected records, in data order: a selection ends inside a block, a block does not.
+
+        id_of  Index of a record -> the "id" of its rows.
+        """
+        wanted = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
+        for number in blocks.numbers:
+            ids = {id_of(index) for index in blocks.members(number) if index in wanted}
+            yield from (row for row in self.rows(output, [number]) if row["id"] in ids)
 
     def cost(self, stage: str, number: int, values: Mapping[str, Any]) -> None:
         """What a block took (seconds, memory): apart from its rows, which are the same whoever makes them."""

@@ -7,7 +7,6 @@ OUT/calibration/answers.sqlite               finished batches; the same command 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import logging
@@ -25,46 +24,45 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError
 from nein.engine.world import World
+from nein.judges.config import CalibrateConfig
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
     from nein.judges.known_presence import Case, Word
 
 log = logging.getLogger(__name__)
-KINDS = ("vqa", "ovd")
-SETS = ("sources", "instances", "pasted")
-#: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and another
-#: for Retention.
+#: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and
+#: another for Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs `nein calibrate argv`. Raises UserError for anything the user can mend."""
-    options = _parser().parse_args(list(argv))
+def run(options: CalibrateConfig) -> None:
+    """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
     from nein.benchmarks.nein import models
     from nein.judges import known_presence
 
-    kinds = _names(options.judges, KINDS, "judge")
-    sets = _names(options.sets, SETS, "set") if options.sets else None
-    if (options.limit is not None and options.limit < 2) or options.batch_size < 1:
-        raise UserError(
-            f"--limit {options.limit} and --batch-size {options.batch_size}: at least 2 and 1 are needed."
-        )
-    run, config = read_config(options.run, options.overrides)
-    out = options.out or run.out / "calibration"
+    directory, config = read_config(options.run, options.judge)
+    out = options.out or directory.out / "calibration"
     atomic.check_writable(out)
-    cases = gather(run, sets, options.instances, options.images, options.data, options.limit, options.seed)
+    cases = gather(
+        directory,
+        options.sets or None,
+        options.instances,
+        options.images,
+        options.data,
+        options.limit,
+        options.seed,
+    )
     for name, (present, absent) in known_presence.counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
     device = World().device(options.device or config.device)
-    for kind in kinds:
+    for kind in options.judges:
         judge = models.load_models([f"removal_{kind}"], config, device)[kind]
         file = calibrate(kind, judge, cases, config, out, options.batch_size)
         print(_summary(file))
-    return 0
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, EvalConfig]:
@@ -76,11 +74,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, Eval
     given = dict((below[0].manifest() or {}).get("config", {}))
     named = {item.name for item in dataclasses.fields(ModelsConfig)}
     judges = {key: value for key, value in given.pop("models", {}).items() if key in named}
-    for item in overrides:
-        kind, equals, reference = item.partition("=")
-        if kind not in KINDS or not equals or not reference:
-            raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
-        judges[kind] = reference
+    judges |= {kind: reference for kind, _, reference in (item.partition("=") for item in overrides)}
     config = EvalConfig(**{k: v for k, v in given.items() if k in fields}, models=ModelsConfig(**judges))
     return below[0], config
 
@@ -248,43 +242,3 @@ def _summary(file: Path) -> str:
 
     parts = [text("sensitivity"), text("specificity"), f"unscored {rates['n_unscored']}"]
     return f"{result['kind']}: {', '.join(parts)}; {file}"
-
-
-def _names(text: str, allowed: Sequence[str], what: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in allowed:
-            raise unknown(what, name, allowed)
-    return names
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein calibrate",
-        description="Measure the error rates of a run's judges on pictures whose truth is known.",
-    )
-    add = parser.add_argument
-    add(
-        "run",
-        type=Path,
-        metavar="RUN",
-        help="an output folder or one run in it: says which judges, and how asked",
-    )
-    add("--judges", default="vqa,ovd", help="which of them: vqa,ovd (default: both)")
-    add("--judge", dest="overrides", action="append", default=[], metavar="KIND=REFERENCE",
-        help="another judge than the run's: vqa=nano:llava")  # fmt: skip
-    add("--sets", help=f"kinds of pictures: {','.join(SETS)} (default: all that the data allow)")
-    add(
-        "--instances",
-        type=Path,
-        metavar="FILE",
-        help="COCO instance annotations (default: instances.json of the data)",
-    )
-    add("--images", type=Path, metavar="FOLDER", help="folder of their pictures (default: the file's own)")
-    add("--data", help="the NeIn data, if they are no longer where the run found them")
-    add("--limit", type=int, metavar="N", help="at most N pictures per set")
-    add("--seed", type=int, default=0, help="which absent objects and which pasted ones (default: 0)")
-    add("--batch-size", type=int, default=16, help="pictures asked about together (default: 16)")
-    add("--device", help="auto, cpu, cuda (default: the run's)")
-    add("--out", type=Path, metavar="FOLDER", help="result folder (default: RUN/calibration)")
-    return parser

@@ -6,19 +6,14 @@ nein check --judge vqa REF    a reference as `--models.vqa` takes it, or module:
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from nein.engine.errors import UserError
+from nein.judges.config import CheckConfig
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs `nein check argv`; 0 when everything passes, 1 otherwise. Raises UserError."""
-    options = _parser().parse_args(list(argv))
-    if options.number < 3:
-        raise UserError(f"--number is {options.number}; the checks need at least 3 samples.")
+def run(options: CheckConfig) -> int:
+    """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
     from nein.engine.world import World
     from nein.judges.checks import editors, judges
 
@@ -27,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
         subject = build_judge(options.judge, options.subject, device, options.dtype)
         outcomes = judges.check_judge(options.judge, subject, options.number)
     else:
-        subject = build_editor(options.subject, device, options.dtype, options.option)
+        subject = build_editor(options.subject, device, options.dtype, options.editor_options)
         outcomes = editors.check_editor(subject, options.number)
     failed = 0
     for outcome in outcomes:
@@ -38,14 +33,8 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def build_editor(name: str, device: str, dtype: str, given: Sequence[str]) -> Any:
+def build_editor(name: str, device: str, dtype: str, options: Mapping[str, Any]) -> Any:
     """The editor: as `nein eval --editor` finds it, or what `module:attribute` makes."""
-    options = {}
-    for item in given:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"--option is '{item}'; it must be NAME=VALUE.")
-        options[key] = _value(value)
     from metrics.judges.plugin import attribute, is_attribute
 
     if is_attribute(name):
@@ -64,36 +53,3 @@ def build_judge(kind: str, reference: str, device: str, dtype: str) -> Any:
 
     where, revision = references.resolve(reference)
     return metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein check",
-        description="Check that an editor or a judge keeps its contract, from determinism to error handling.",
-    )
-    add = parser.add_argument
-    add(
-        "subject",
-        metavar="EDITOR",
-        help="editor (or, with --judge, judge): a name, folder, hub id or module:attribute",
-    )
-    add("--judge", choices=("vqa", "ovd"), help="check a judge of this kind instead of an editor")
-    add("--number", type=int, default=6, help="samples to try (default: 6)")
-    add("--device", default="auto", help="auto, cpu, cuda (default: auto)")
-    add(
-        "--dtype",
-        default="float32",
-        choices=("float32", "bfloat16", "float16"),
-        help="number type (default: float32)",
-    )
-    add(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="option of the editor; repeatable"
-    )
-    return parser

@@ -11,21 +11,36 @@ are safetensors and JSON only.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from nein.config.options import Options, argument, option
 from nein.engine.errors import UserError
 
 
-def main(argv: Sequence[str]) -> None:
+@dataclass(kw_only=True)
+class ConvertConfig(Options):
+    """Which file, and where to."""
+
+    epilog = "Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings."
+
+    source: Path = argument("IN", "file you vouch for: .ckpt, .pt, .safetensors")
+    folder: Path = argument("OUT", "folder to write; must not exist")
+    ema: bool | None = option(
+        None, "averaged weights, as the official scripts use, or not; needed where the file has both"
+    )
+    base: str | None = option(
+        None, "folder or hub id with configurations and tokenizer (default: timbrooks/instruct-pix2pix)"
+    )
+
+
+def run(options: ConvertConfig) -> None:
     """The command. Raises UserError or EditorError."""
-    options = _parser().parse_args(list(argv))
-    folder = convert(options.source, options.folder, ema=options.ema, config=options.config)
+    folder = convert(options.source, options.folder, ema=options.ema, config=options.base)
     origin = json.loads((folder / "origin.json").read_text(encoding="utf-8"))
     sets = {
         True: "averaged (EMA)",
@@ -75,31 +90,6 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
             if draft.exists():
                 shutil.rmtree(draft)
     return folder
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein convert",
-        description="Write a checkpoint in the original format as a folder of safetensors, without running "
-        "anything in it.",
-        epilog="Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings.",
-    )
-    parser.add_argument(
-        "source", type=Path, metavar="IN", help="file you vouch for: .ckpt, .pt, .safetensors"
-    )
-    parser.add_argument("folder", type=Path, metavar="OUT", help="folder to write; must not exist")
-    parser.add_argument(
-        "--ema",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="averaged weights, as the official scripts use, or not; needed where the file has both",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="REF",
-        help="folder or hub id with configurations and tokenizer (default: timbrooks/instruct-pix2pix)",
-    )
-    return parser
 
 
 def _sha256(path: Path) -> str:

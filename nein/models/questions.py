@@ -51,11 +51,11 @@ class Questions:
         try:
             with self._seat():
                 value = ask()
+                if self._cache is not None:  # at a kill, no more is lost than was on its way
+                    self._cache.put(self._space, key, value)
         except NoAnswer as error:
             self._count(error)
             raise
-        if self._cache is not None:
-            self._cache.put(self._space, key, value)
         self._count(None)
         return value
 

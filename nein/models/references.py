@@ -39,6 +39,11 @@ def resolve(reference: str) -> tuple[str, str | None]:
     return name, revision or None
 
 
+def without_address(reference: str) -> str:
+    """openai:URL#MODEL -> openai:#MODEL, which stays the same when the server moves; others as they are."""
+    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
+
+
 def folder_of(reference: str) -> str:
     """The reference with an embedded model's name turned into its folder, and `~` into the home folder."""
     where, revision = resolve(reference)

@@ -59,7 +59,7 @@ def figure(
     """
     numbers = estimate.as_dict() if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
     row = {**what, **numbers, "unscored": unscored, "unit": unit}
-    return {**row, "reasons": json.dumps(dict(reasons), ensure_ascii=False)} if reasons else row
+    return {**row, "reasons": dict(reasons)} if reasons else row
 
 
 def number(value: float | None, *, unit: str, n: int | None = None, **what: Any) -> dict[str, Any]:
@@ -78,9 +78,9 @@ def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return _tidy(pd.concat(given, ignore_index=True)) if given else _tidy(pd.DataFrame())
 
 
-def label(figures: pd.DataFrame, **what: str) -> pd.DataFrame:
-    """The same figures with columns that hold for all of them: `label(frame, benchmark="nein",
-    model="ip2p")`."""
+def label(figures: pd.DataFrame, **what: Any) -> pd.DataFrame:
+    """The same figures with further columns: `label(frame, benchmark="nein", model="ip2p")`. An entry holds
+    for all rows, or there is one for each."""
     return _tidy(figures.assign(**what))
 
 
@@ -136,8 +136,14 @@ def _tidy(found: pd.DataFrame) -> pd.DataFrame:
             whole = name in COUNTS and bool((numbers.dropna() % 1 == 0).all())
             found[name] = numbers.astype("Int64") if whole else numbers
         else:
-            found[name] = found[name].astype(object).where(found[name].notna(), "").map(str).astype(object)
+            found[name] = pd.Series(map(_text, found[name]), index=found.index, dtype=object)
     return found
+
+
+def _text(entry: Any) -> str:
+    if isinstance(entry, Mapping):
+        return json.dumps(entry, ensure_ascii=False)
+    return "" if entry is None or entry is pd.NA or entry != entry else str(entry)
 
 
 # --- looking up ----------------------------------------------------------------------------

@@ -32,7 +32,8 @@ def number(value: float | None, unit: str, *, digits: int | None = None, sign: b
     if value is None:
         return DASH
     scale, usual = UNITS[unit]
-    return f"{scale * value:{'+' if sign else ''}.{usual if digits is None else digits}f}"
+    places = usual if digits is None else digits
+    return f"{round(scale * value, places) + 0.0:{'+' if sign else ''}.{places}f}"  # no "-0.0"
 
 
 def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:

@@ -78,7 +78,7 @@ def _encoded(canvas: Canvas, kind: str) -> bytes:
 @dataclass(frozen=True)
 class Bars:
     """Bars with intervals: a panel per entry of `panel`, a group of bars per entry of `place`, one per
-    `series`.
+    `series`. Where several columns name a place or a panel, their entries are joined.
 
     where    The figures shown.     order  Of places, panels and series; others follow as they appear.
     names    Entry -> what is written for it.
@@ -91,10 +91,10 @@ class Bars:
 
     key: str
     title: str
-    place: str
+    place: tuple[str, ...]
     series: str
     where: Mapping[str, Any] = field(default_factory=dict)
-    panel: str | None = None
+    panel: tuple[str, ...] = ()
     order: Sequence[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     colors: Mapping[str, str] = field(default_factory=dict)
@@ -105,20 +105,21 @@ class Bars:
     dots: bool = False
 
     def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+        figures = _joined(figures, _place=self.place, _panel=self.panel)
         found = frames.select(figures, **self.where)
         found = found[found["value"].notna()]
         if not len(found):
             return None
-        panels = frames.values(found, self.panel, self.order) if self.panel else [""]
-        places = frames.values(found, self.place, self.order)
+        panels = frames.values(found, "_panel", self.order) or [""]
+        places = frames.values(found, "_place", self.order)
         series = frames.values(found, self.series, self.order)
         marks = frames.select(figures, **self.mark) if self.mark else found[:0]
         height = 0.5 + max(0.2 * len(series), 0.3) * len(places)
         canvas, axes = _grid(len(panels), height)
         for axis, panel in zip(axes, panels, strict=True):
-            shown = frames.select(found, **{self.panel: panel}) if self.panel else found
+            shown = frames.select(found, _panel=panel)
             for at, name in enumerate(series):
-                own = {f[self.place]: f for f in frames.records(frames.select(shown, **{self.series: name}))}
+                own = {f["_place"]: f for f in frames.records(frames.select(shown, **{self.series: name}))}
                 lines = [
                     (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), own[place])
                     for y, place in enumerate(places)
@@ -145,11 +146,10 @@ class Bars:
         axis.errorbar(values, ys, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
 
     def _marks(self, axis: Any, marks: pd.DataFrame, panel: str, places: Sequence[str]) -> None:
-        for figure in frames.records(marks):
-            if self.panel is None or figure.get(self.panel, "") in ("", panel):
-                if figure[self.place] in places and figure["value"] is not None:
-                    y, x = places.index(figure[self.place]), _shown(figure, "value")
-                    axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
+        for figure in frames.records(frames.select(marks, _panel=(panel, ""))):
+            if figure["_place"] in places and figure["value"] is not None:
+                y, x = places.index(figure["_place"]), _shown(figure, "value")
+                axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
 
     def _dress(self, axis: Any, panel: str, places: Sequence[str]) -> None:
         axis.set_yticks(range(len(places)), [self.names.get(place, place) for place in places])
@@ -169,7 +169,7 @@ class Bars:
 @dataclass(frozen=True)
 class Stack:
     """One bar per entry of `place`, cut into the shares of `series`, which add up to the whole; fields as in
-    `Bars`. A place is named by several columns where `place` is a tuple."""
+    `Bars`."""
 
     key: str
     title: str
@@ -183,8 +183,8 @@ class Stack:
     def canvas(self, figures: pd.DataFrame) -> Canvas | None:
         found = frames.select(figures, **self.where, **{self.series: tuple(self.colors)})
         bars: dict[str, list[Figure]] = {}
-        for figure in frames.records(found[found["value"].notna()]):
-            bars.setdefault(", ".join(filter(None, (figure[c] for c in self.place))), []).append(figure)
+        for figure in frames.records(_joined(found[found["value"].notna()], _place=self.place)):
+            bars.setdefault(figure["_place"], []).append(figure)
         if not bars:
             return None
         canvas = Canvas(figsize=(8, 1.1 + 0.4 * len(bars)), layout="constrained")
@@ -326,6 +326,18 @@ class Scatter:
 
 
 # --- shared --------------------------------------------------------------------------------
+
+
+def _joined(figures: pd.DataFrame, **columns: Sequence[str]) -> pd.DataFrame:
+    """The figures with columns that hold the entries of others, side by side."""
+    made = {
+        name: [
+            ", ".join(filter(None, entries))
+            for entries in figures.reindex(columns=list(parts), fill_value="").to_numpy()
+        ]
+        for name, parts in columns.items()
+    }
+    return figures.assign(**made)
 
 
 def _grid(count: int, height: float, *, columns: int = 3, width: float = 4.6) -> tuple[Canvas, list[Any]]:

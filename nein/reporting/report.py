@@ -39,12 +39,14 @@ def write(
     sections: Sequence[Section],
     subtitle: str = "",
     notes: Sequence[str] = (),
+    findings: Sequence[str] = (),
     browser: Browser | None = None,
     settings: Mapping[str, str] | None = None,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Writes the parts of the report named by `formats`; returns the files.
 
+    subtitle, notes, findings  How to read it, in a line and in sentences; what was found, in sentences.
     out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
          with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
 
@@ -54,7 +56,7 @@ def write(
     written: dict[Path, bytes] = {}
     if "md" in formats:
         said = [subtitle] if subtitle else []
-        written[_place(out, "table.md")] = tables.markdown(sheets, title, [*said, *notes]).encode()
+        written[_place(out, "table.md")] = tables.markdown(sheets, title, [*said, *notes], findings).encode()
     if "csv" in formats:
         written[_place(out, "figures.csv")] = frames.to_csv(figures).encode()
     if "tex" in formats:
@@ -73,7 +75,12 @@ def write(
             if (own := tables.sheets(section.tables, figures)) or drawn[section.key]
         ]
         written[_place(out, "report.html")] = page.render(
-            title=title, subtitle=subtitle, notes=notes, sections=shown, browser=browser, settings=settings
+            title=title,
+            subtitle=subtitle,
+            notes=[*findings, *notes],
+            sections=shown,
+            browser=browser,
+            settings=settings,
         ).encode()
     for path, data in written.items():
         atomic.write_bytes(path, data)

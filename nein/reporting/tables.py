@@ -38,6 +38,11 @@ def count(column: str = "n") -> Show:
     return lambda found: format.counts(found, column)
 
 
+def sum_of(column: str) -> Show:
+    """Shows the counts of several figures: "1200 + 1377"."""
+    return lambda found: " + ".join(format.counts([figure], column) for figure in found)
+
+
 def p_value(column: str = "p") -> Show:
     return lambda found: format.p_value(found[0].get(column))
 
@@ -112,31 +117,31 @@ class Table:
     note: str = ""
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
-        """The table of a frame, as text. Columns that say nothing in any row are left out."""
+        """The table of a frame, as text. Columns for which no row has a figure are left out."""
         found = frames.select(figures, **self.where)
         columns = [column for part in self.columns for column in part.expanded(found)]
         lines: dict[tuple[str, ...], list[Figure]] = {}
         for figure in frames.records(found):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
-        cells = [
-            [row.shown(entry) for row, entry in zip(self.rows, key, strict=True)]
-            + [_cell(column, members) for column in columns]
+        cells: list[list[str | None]] = [
+            [
+                *(row.shown(entry) for row, entry in zip(self.rows, key, strict=True)),
+                *(_cell(column, members) for column in columns),
+            ]
             for key, members in lines.items()
         ]
         heads = [row.column if row.title is None else row.title for row in self.rows]
         heads += [column.title for column in columns]
-        said = [
-            place < len(self.rows) or any(line[place] not in ("", format.DASH) for line in cells)
-            for place in range(len(heads))
+        there = [place for place in range(len(heads)) if any(line[place] is not None for line in cells)]
+        rows = [
+            [format.DASH if line[place] is None else str(line[place]) for place in there] for line in cells
         ]
-        return Sheet(
-            self.key, self.title, _kept(heads, said), [_kept(line, said) for line in cells], self.note
-        )
+        return Sheet(self.key, self.title, [heads[place] for place in there], rows, self.note)
 
 
-def _cell(column: Column, members: Sequence[Figure]) -> str:
+def _cell(column: Column, members: Sequence[Figure]) -> str | None:
     chosen = [figure for figure in members if _fits(figure, column.where)]
-    return column.show(chosen) if chosen else format.DASH
+    return column.show(chosen) if chosen else None
 
 
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
@@ -144,10 +149,6 @@ def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
         figure.get(name, "") in wanted if isinstance(wanted, tuple | list) else figure.get(name, "") == wanted
         for name, wanted in where.items()
     )
-
-
-def _kept(cells: Sequence[str], said: Sequence[bool]) -> list[str]:
-    return [cell for cell, keep in zip(cells, said, strict=True) if keep]
 
 
 @dataclass(frozen=True)
@@ -181,15 +182,22 @@ def plain(sheet: Sheet) -> str:
     return f"{sheet.title}\n{tabulate.tabulate(sheet.rows, sheet.columns, disable_numparse=True)}"
 
 
-def markdown(sheets: Iterable[Sheet], title: str, notes: Sequence[str] = ()) -> str:
-    """All sheets under headings; a bar in a cell cannot end the cell, a line break cannot end the row."""
-    parts = [f"# {title}"]
-    for sheet in sheets:
-        rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
-        heads = [markdown_cell(cell) for cell in sheet.columns]
-        text = tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
-        parts += [f"## {sheet.title}", text, *([sheet.note] if sheet.note else [])]
+def markdown(
+    sheets: Iterable[Sheet], title: str, notes: Sequence[str] = (), findings: Sequence[str] = ()
+) -> str:
+    """All sheets under headings, then what was found in sentences, then notes on how to read it. A bar in a
+    cell cannot end the cell, a line break cannot end the row."""
+    parts = [f"# {title}", *map(section, sheets)]
+    parts += ["\n".join(f"- {sentence}" for sentence in findings)] if findings else []
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
+
+
+def section(sheet: Sheet) -> str:
+    """One sheet under its heading, as Markdown."""
+    rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
+    heads = [markdown_cell(cell) for cell in sheet.columns]
+    text = tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
+    return "\n\n".join([f"## {sheet.title}", text, *([sheet.note] if sheet.note else [])])
 
 
 def latex(sheets: Iterable[Sheet], title: str) -> str:

@@ -51,7 +51,7 @@ def test_every_candidate_has_a_verdict_and_the_counts_agree(built: Path) -> None
         assert row["generated"] == f"Add {row['generated'].split(' ', 1)[1]}"
     asked = [q for row in lines(built / "candidates.jsonl") if "queried" in row for q in row["queried"]]
     assert sum(facts["queried"].values()) == len(asked) == 7 * 8
-    assert json.loads((built / "build.json").read_text())["status"] == "complete"
+    assert json.loads((built / "manifest.json").read_text())["status"] == "complete"
 
 
 def test_the_official_layout_loads_and_no_image_is_in_both_splits(built: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
 
 
 def test_the_paper_preset_has_the_papers_values() -> None:
-    config, _ = configuration.parse(["--preset", "paper", "--source", "x.json"])
+    config = configuration.BuildConfig.parse(["--preset", "paper", "--source", "x.json"])
     assert (config.queried, config.kept, config.absent_below, config.match_above) == (15, 5, 0.4, 0.4)
     assert (config.family_labels, config.editor, config.protocol) == (["plain"], "magicbrush", "paper")
     assert config.models.itm == "Salesforce/blip-itm-large-coco"

@@ -11,9 +11,9 @@ import pytest
 
 from nein import cli
 from nein.engine.world import World
-from tests.build import killer
 from tests.build.conftest import arguments
-from tests.nein.conftest import Outcome
+from tests.helpers import commands, killing
+from tests.helpers.commands import Outcome
 
 Build = Callable[..., Outcome]
 MORE = ("--families", "all", "--evaluation-share", "0.5", "--formats", "official")
@@ -28,30 +28,29 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def sha(out: Path) -> str:
-    return json.loads((out / "build.json").read_text())["data_sha256"]
+    return json.loads((out / "manifest.json").read_text())["data_sha256"]
 
 
 @pytest.fixture(scope="module")
 def whole(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A build that nothing disturbed."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["generate", *arguments(captioned, models, out, *MORE)])
-    assert caught.value.code == 0
+    assert commands.exit_code("generate", *arguments(captioned, models, out, *MORE)) == 0
     assert json.loads((out / "card.json").read_text())["stages"]["accepted"] >= 3
     return out
 
 
 @pytest.mark.parametrize(
-    ("mark", "count", "how", "threads"),
+    ("moment", "threads"),
     [
-        ("clauses", 2, "torn", 1),
-        ("images", 5, "before", 3),
-        ("generate", 3, "after", 1),
-        ("match", 1, "before", 2),
-        ("ask", 4, "torn", 1),
-        ("layout", 6, "before", 3),
+        (killing.File("*/work/clauses/[0-9]*.jsonl", 2, "torn"), 1),
+        (killing.File("*/NeIn*.png", 5), 3),
+        (killing.File("*/work/generate/[0-9]*.jsonl", 3, "after"), 1),
+        (killing.File("*/work/match/[0-9]*.jsonl", 1), 2),
+        (killing.File("*/work/ask/[0-9]*.jsonl", 4, "torn"), 1),
+        (killing.Call("nein.generate.nein.dataset:_put", 6), 3),
     ],
+    ids=str,
 )
 def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
     whole: Path,
@@ -60,16 +59,14 @@ def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
     build: Build,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    mark: str,
-    count: int,
-    how: str,
+    moment: killing.File | killing.Call,
     threads: int,
 ) -> None:
     given = arguments(captioned, models, tmp_path, *MORE)
     monkeypatch.setattr(World, "workers", lambda self, device: 1)
-    assert killer.run(given, mark, count, how) == -9
-    before = {path: path.read_bytes() for path in tmp_path.rglob("journal/*.jsonl")}
-    assert json.loads((tmp_path / "build.json").read_text())["status"] == "incomplete"
+    assert killing.run(cli.main, ["generate", *given], moment) == killing.KILLED
+    before = {path: path.read_bytes() for path in tmp_path.glob("work/*/[0-9]*.jsonl")}
+    assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "incomplete"
 
     monkeypatch.setattr(World, "workers", lambda self, device: threads)
     again = build(*given)
@@ -77,7 +74,7 @@ def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
     assert contents(tmp_path) == contents(whole)
     assert sha(tmp_path) == sha(whole)
     for path, written in before.items():
-        assert path.read_bytes().startswith(written)  # nothing that was written is lost
+        assert path.read_bytes() == written  # nothing that was written is lost
 
 
 def test_two_workers_at_once_share_the_shards_and_give_the_same(
@@ -85,31 +82,15 @@ def test_two_workers_at_once_share_the_shards_and_give_the_same(
 ) -> None:
     monkeypatch.setattr(World, "workers", lambda self, device: 1)
     given = arguments(captioned, models, tmp_path, *MORE)
-    workers = [killer.start(given) for _ in range(2)]
+    workers = [killing.start(cli.main, ["generate", *given]) for _ in range(2)]
     for worker in workers:
         worker.join(240)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert contents(tmp_path) == contents(whole)
-    journals = list((tmp_path / "work" / "journal").glob("clauses-*.jsonl"))
-    shards = [json.loads(line)["shard"] for path in journals for line in path.read_text().splitlines()]
-    assert sorted(shards) == [0, 1, 2, 3]  # each once
-
-
-def test_a_living_workers_shard_is_left_to_it_and_a_dead_ones_is_taken(tmp_path: Path) -> None:
-    from nein.generate.nein.ledger import Ledger
-
-    with Ledger(tmp_path) as mine, Ledger(tmp_path) as other:
-        held = other.claim(0)
-        assert held is not None
-        assert mine.claim(0) is None
-        assert mine.claim(1) is not None
-        mine.append("clauses", {"shard": 1, "rows": []})
-        other.append("clauses", {"shard": 2, "rows": [1]})
-        assert mine.done("clauses") == other.done("clauses") == {1, 2}
-        assert mine.record("clauses", 2) == {"shard": 2, "rows": [1]}
-        held.release()  # as the system does for a process that died
-        assert mine.claim(0) is not None
-    assert len(list((tmp_path / "journal").glob("*.jsonl"))) == 2  # a journal per worker
+    for stage in ("clauses", "generate", "match", "ask"):
+        assert sorted(p.name for p in (tmp_path / "work" / stage).iterdir()) == [
+            f"{number:06d}.jsonl" for number in range(4)
+        ]
 
 
 def test_stages_may_run_apart_and_a_limit_may_grow(
@@ -121,7 +102,7 @@ def test_stages_may_run_apart_and_a_limit_may_grow(
     assert "lacks stage clauses of 4 of 4 shards" in early.stderr
     alone = build(*given, "--stages", "match")  # nobody will make what it needs: it does not wait for ever
     assert alone.code == 2
-    assert "lacks stage match of 4 of 4 shards" in alone.stderr
+    assert "lacks stage clauses of 4 of 4 shards" in alone.stderr
     for more in (
         ("--limit", "3"),
         ("--stages", "clauses,generate"),
@@ -138,7 +119,7 @@ def test_a_vanished_picture_is_made_again_and_other_settings_are_refused(
 ) -> None:
     out = Path(shutil.copytree(whole, tmp_path / "copy"))
     given = arguments(captioned, models, out, *MORE)
-    next((out / "work" / "images").glob("*.png")).unlink()
+    next((out / "work" / "pictures").glob("*.png")).unlink()
     assert build(*given).code == 0
     assert contents(out) == contents(whole)
     refused = build(*given, "--match-above", "0.3")
@@ -165,24 +146,14 @@ def test_replaced_weights_are_refused(captioned: Path, models: Path, build: Buil
 
 @pytest.mark.slow
 def test_two_processes_of_accelerate_give_the_same(
-    captioned: Path, models: Path, build: Build, command: Callable[..., object], tmp_path: Path
+    captioned: Path, models: Path, build: Build, tmp_path: Path
 ) -> None:
     def given(out: Path) -> list[str]:
         return arguments(captioned, models, out, *MORE, "--models.vqa", "tests.rehearsal:yes")
 
     assert build(*given(tmp_path / "one")).code == 0
-    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
-    launcher = (
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    )
-    options = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29631")
-    done = command("-m", "nein", "generate", *given(tmp_path / "two"), script=(*launcher, *options))
-    assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]
+    words = ("generate", *given(tmp_path / "two"))
+    done = commands.in_a_process(*words, script=commands.on_two_processes(29631), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    assert done.stdout.count("Data set:") == 1  # type: ignore[attr-defined]
+    assert done.stdout.count("Data set:") == 1

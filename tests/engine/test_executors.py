@@ -143,6 +143,21 @@ def test_on_a_gpu_one_model_is_kept_at_a_time() -> None:
         assert made == expected
 
 
+def test_models_that_nobody_needs_any_more_are_given_free() -> None:
+    made: list[str] = []
+
+    def model(name: str) -> Model:
+        return Model(name, lambda: made.append(name) or object(), lambda loaded: {})
+
+    loaded = Loaded(one_at_a_time=False)
+    for name in ("a", "b"):
+        loaded.get(model(name))
+    loaded.keep({"b", "c"})
+    for name in ("a", "b"):
+        loaded.get(model(name))
+    assert made == ["a", "b", "a"]
+
+
 # --- processes ---------------------------------------------------------------------------------
 
 

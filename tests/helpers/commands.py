@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,9 +39,10 @@ def outcome(capture: pytest.CaptureFixture[str], *words: object) -> Outcome:
     return Outcome(code, printed.out, printed.err)
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Of a process of its own: this working tree, on one thread."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **more}
+def environment(path: Sequence[Path] = ()) -> dict[str, str]:
+    """Of a process of its own: this working tree and the folders of `path` to import from, one thread."""
+    places = os.pathsep.join(map(str, (ROOT, *path)))
+    return {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def on_two_processes(port: int) -> tuple[str, ...]:
@@ -52,10 +54,13 @@ def on_two_processes(port: int) -> tuple[str, ...]:
 
 
 def in_a_process(
-    *words: object, script: tuple[object, ...] = ("-m", "nein"), cwd: Path = ROOT
+    *words: object,
+    script: tuple[object, ...] = ("-m", "nein"),
+    cwd: Path = ROOT,
+    path: Sequence[Path] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python -m nein WORDS`, or another script, in a process of its own."""
     line = [sys.executable, *(str(part) for part in (*script, *words))]
     return subprocess.run(
-        line, env=environment(), capture_output=True, text=True, timeout=600, cwd=cwd, check=False
+        line, env=environment(path), capture_output=True, text=True, timeout=600, cwd=cwd, check=False
     )

@@ -178,32 +178,36 @@ def make_llava(folder: Path, seed: int = 0, text: str = "mistral") -> Path:
 def make_owlv2(folder: Path, seed: int = 0) -> Path:
     from transformers import Owlv2Config, Owlv2ForObjectDetection, Owlv2ImageProcessor
 
+    words = save_owl(folder, Owlv2Config, Owlv2ForObjectDetection, "owlv2", seed)
+    words.save_pretrained(folder)
+    Owlv2ImageProcessor(size={"height": 48, "width": 48}).save_pretrained(folder)
+    return folder
+
+
+def save_owl(folder: Path, config_class: Any, model_class: Any, body: str, seed: int) -> Any:
+    """Writes a detector of OWL-ViT's family, its encoders in the attribute `body`; gives its tokenizer."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     with seeded(seed):
-        config = Owlv2Config(
+        config = config_class(
             text_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "vocab_size": len(words), "max_position_embeddings": 16, "bos_token_id": words.bos_token_id,
-                "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id,
+                **size, "vocab_size": len(words), "max_position_embeddings": 16,
+                "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id,
+                "pad_token_id": words.pad_token_id,
             },
-            vision_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "image_size": 48, "patch_size": 8,
-            },
+            vision_config={**size, "image_size": 48, "patch_size": 8},
             projection_dim=32,
         )  # fmt: skip
-        model = Owlv2ForObjectDetection(config)
+        model = model_class(config)
         head = model.class_head
-        for parameter in (head.dense0.weight, model.owlv2.text_projection.weight):
+        for parameter in (head.dense0.weight, getattr(model, body).text_projection.weight):
             parameter.data.normal_()
         # Scores around the threshold, so that both verdicts occur.
         for layer, bias in ((head.logit_shift, -1.0), (head.logit_scale, 2.5)):
             layer.weight.data.mul_(0.02)
             layer.bias.data.fill_(bias)
         model.save_pretrained(folder)
-    words.save_pretrained(folder)
-    Owlv2ImageProcessor(size={"height": 48, "width": 48}).save_pretrained(folder)
-    return folder
+    return words
 
 
 def make_blip(folder: Path, seed: int = 0) -> Path:
@@ -260,5 +264,9 @@ def make_medical(root: Path) -> Path:
     with seeded(8):
         own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
         torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
-    convert.main(["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")])
+    convert.run(
+        convert.ConvertConfig.parse(
+            ["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")]
+        )
+    )
     return root / "model"

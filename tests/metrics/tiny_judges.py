@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tests.metrics.tiny import seeded, tokenizer
+from tests.metrics.tiny import save_owl, seeded, tokenizer
 
 TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
@@ -90,28 +90,7 @@ def make_owlvit(folder: Path, seed: int = 0) -> Path:
     """An `OwlViTForObjectDetection`."""
     from transformers import OwlViTConfig, OwlViTForObjectDetection, OwlViTImageProcessor, OwlViTProcessor
 
-    words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
-    with seeded(seed):
-        config = OwlViTConfig(
-            text_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "vocab_size": len(words), "max_position_embeddings": 16, "bos_token_id": words.bos_token_id,
-                "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id,
-            },
-            vision_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "image_size": 48, "patch_size": 8,
-            },
-            projection_dim=32,
-        )  # fmt: skip
-        model = OwlViTForObjectDetection(config)
-        head = model.class_head
-        for parameter in (head.dense0.weight, model.owlvit.text_projection.weight):
-            parameter.data.normal_()
-        for layer, bias in ((head.logit_shift, -1.0), (head.logit_scale, 2.5)):
-            layer.weight.data.mul_(0.02)
-            layer.bias.data.fill_(bias)
-        model.save_pretrained(folder)
+    words = save_owl(folder, OwlViTConfig, OwlViTForObjectDetection, "owlvit", seed)
     images = OwlViTImageProcessor(size={"height": 48, "width": 48}, crop_size={"height": 48, "width": 48})
     OwlViTProcessor(images, words).save_pretrained(folder)
     return folder

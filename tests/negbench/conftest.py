@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -166,17 +165,18 @@ def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
 
 
-def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.NegbenchConfig:
+def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.EvalConfig:
     line = ["--data", str(data), "--image-root", str(pictures), "--out", str(tmp_path / "out")]
     line += ["--batch-size", "3", "--device", "cpu", *extra]
-    return config.parse(line)[0]
+    return config.EvalConfig.parse(line)
 
 
-def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:
-    """Runs the command; (model/data set) -> summary."""
+def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, report.Evaluated]:
+    """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
-    run.evaluate(options, World())
-    return {f"{s['row'] or s['model']}/{s['dataset']}": s for s in report.read(options.out_dir)}
+    run.NEGBENCH(options, World())
+    found = report.read(options.out_dir)
+    return {f"{run.about['row'] or run.about['model']}/{run.about['dataset']}": run for run in found}
 
 
 def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:

@@ -30,7 +30,7 @@ def open_clip_folder(
 ) -> Path:
     source, architecture = open_clip_checkpoint
     folder = tmp_path_factory.mktemp("converted") / "tiny"
-    convert.main(["--architecture", str(architecture), str(source), str(folder)])
+    convert.run(convert.ConvertConfig.parse(["--architecture", str(architecture), str(source), str(folder)]))
     return folder
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from nein.datasets.negbench.concepts import IN_CAPTION, Concepts
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder
 from nein.generate.negbench import listing, sources
 from nein.generate.negbench.config import BuildConfig
 
@@ -67,7 +68,7 @@ def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path: P
     found = read(path)
     assert [(c.captions, c.problem) for c in found] == [(("A dog ?.",), ""), (("A cat.",), sources.BAD_NAME)]
     assert all("\ud83d" not in c.path and c.path.encode() for c in found)
-    assert listing.write(tmp_path / "list", found, 4).count == 2
+    assert listing.write(Folder(tmp_path), found, 4).count == 2
 
 
 def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path: Path) -> None:

@@ -125,16 +125,14 @@ def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Data set:") == 1
     assert contents(tmp_path) == whole[0]
-    assert max(Counter(rule.answered).values()) == 1
-    assert len(rule.answered) == whole[1]
-    workers = {path.name for path in (tmp_path / "work" / "journal").glob("concepts-*.jsonl")}
-    assert workers
-    shards = [
-        json.loads(line)["shard"]
-        for path in (tmp_path / "work" / "journal").glob("paraphrase-*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    assert sorted(shards) == [0, 1, 2, 3, 4]
+    # Each question is asked once, or twice where both processes come to it at the same moment.
+    asked = Counter(rule.answered)
+    assert len(asked) == whole[1]
+    assert sum(asked.values()) - len(asked) <= 2 * CONCURRENCY
+    for stage in ("concepts", "verify", "paraphrase"):
+        assert sorted(path.name for path in (tmp_path / "work" / stage).iterdir()) == [
+            f"{number:06d}.jsonl" for number in range(5)
+        ]
 
 
 def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_is_kept(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.negvqa import figures, plots, scores, table1
+from nein.benchmarks.negvqa import figures, paper_numbers, scores
 from nein.datasets.negvqa.categories import AVERAGE
+from nein.reporting import figures as frames
 
 OPTIONS = ["cat", "dog"]
 
@@ -37,17 +38,21 @@ def made(outcomes: list[tuple[str, str]], **more: Any) -> list[dict[str, Any]]:
 
 def test_our_intervals_reproduce_every_printed_bound_of_table_1_but_one() -> None:
     strange = []
-    for cell in table1.cells():
-        low, high = figures.normal_interval(cell.value, table1.SIZES[cell.category])
+    for cell in paper_numbers.cells():
+        low, high = figures.normal_interval(cell.value, paper_numbers.SIZES[cell.category])
         if max(abs(100 * (low - cell.low)), abs(100 * (high - cell.high))) > 0.1 + 1e-9:
             strange.append((cell.model, cell.variant, cell.category))
-    assert strange == list(table1.MISPRINTS)
-    assert len(table1.cells()) == 200
-    assert sum(n for name, n in table1.SIZES.items() if name != AVERAGE) == table1.SIZES[AVERAGE] == 7379
+    assert strange == list(paper_numbers.MISPRINTS)
+    assert len(paper_numbers.cells()) == 200
+    assert (
+        sum(n for name, n in paper_numbers.SIZES.items() if name != AVERAGE)
+        == paper_numbers.SIZES[AVERAGE]
+        == 7379
+    )
 
 
 def test_the_misprint_fits_no_number_of_questions() -> None:
-    cell = table1.cell("Qwen2-VL-72B", "original", "DocChart")
+    cell = paper_numbers.cell("Qwen2-VL-72B", "original", "DocChart")
     assert cell is not None
     fits = [
         n
@@ -59,31 +64,31 @@ def test_the_misprint_fits_no_number_of_questions() -> None:
 
 
 def test_a_shorter_interval_would_not_reproduce_the_table() -> None:
-    cell = table1.cell("VILA1.5-3B", "original", AVERAGE)
+    cell = paper_numbers.cell("VILA1.5-3B", "original", AVERAGE)
     assert cell is not None
     low, _ = figures.normal_interval(cell.value, 2 * 7379)
     assert abs(100 * (low - cell.low)) > 0.1
 
 
 def test_known_models_are_found_by_how_they_are_referred_to() -> None:
-    assert table1.known("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
-    assert table1.known("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
-    assert table1.known("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
-    assert table1.known("nano:negvqa") is None
-    assert table1.known("Qwen/Qwen2.5-VL-7B-Instruct") is None
-    assert table1.family("Qwen/Qwen2.5-VL-7B-Instruct") == ("Qwen2.5-VL", 7.0)
-    assert table1.family("DeepSeek-VL-1.3B") == ("DeepSeek-VL", 1.3)
-    assert table1.family("nano:negvqa") is None
+    assert paper_numbers.known("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
+    assert paper_numbers.known("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
+    assert paper_numbers.known("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
+    assert paper_numbers.known("nano:negvqa") is None
+    assert paper_numbers.known("Qwen/Qwen2.5-VL-7B-Instruct") is None
+    assert paper_numbers.family("Qwen/Qwen2.5-VL-7B-Instruct") == ("Qwen2.5-VL", 7.0)
+    assert paper_numbers.family("DeepSeek-VL-1.3B") == ("DeepSeek-VL", 1.3)
+    assert paper_numbers.family("nano:negvqa") is None
 
 
 def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out() -> None:
-    families = plots.points({})
-    assert [m["size"] for m in families["VILA1.5"]] == [3, 8, 13, 40]
-    assert [m["name"] for m in families["Molmo"]] == ["Molmo-1B", "Molmo-7B-O", "Molmo-72B"]
-    assert families["Cambrian"][0]["shares"]["negated", "Reasoning"] == pytest.approx(0.506)
+    negated = frames.select(paper_numbers.by_size(), variant="negated", category="Reasoning")
+    assert list(frames.select(negated, family="VILA1.5")["size"]) == ["3", "8", "13", "40"]
+    assert list(frames.select(negated, family="Molmo")["model"]) == ["Molmo-1B", "Molmo-7B-O", "Molmo-72B"]
     # The U of the paper: the middle one is the worst on negated reasoning.
-    shares = [m["shares"]["negated", "Reasoning"] for m in families["Cambrian"]]
-    assert shares[1] < shares[0] < shares[2]
+    first, second, third = frames.select(negated, family="Cambrian")["value"]
+    assert first == pytest.approx(0.506)
+    assert second < first < third
 
 
 # --- pairs ---------------------------------------------------------------------------------
@@ -93,33 +98,36 @@ def test_outcomes_of_pairs_are_counted_and_tested() -> None:
     outcomes = [("A", "B")] * 5 + [("A", "A")] * 9 + [("B", "B")] * 2 + [("B", "A")] * 4 + [("A", "?!")]
     rows = scores.score(made(outcomes), ["generated"])
     fixed = [row for row in rows if row["protocol"] == "fixed"]
-    found = figures.paired(fixed, AVERAGE)
-    assert [found[k] for k in ("both", "only_original", "only_negated", "neither")] == [5, 9, 2, 4]
-    assert (found["n"], found["n_unscored"]) == (20, 1)
-    assert found["gap"] == pytest.approx((14 - 7) / 20)
-    assert found["low"] < found["gap"] < found["high"]
+    found = {row["metric"]: row for row in figures.paired(fixed, AVERAGE)}
+    counts = [round(20 * found[k]["value"]) for k in ("both", "only_original", "only_negated", "neither")]
+    assert counts == [5, 9, 2, 4]
+    gap = found["gap"]
+    assert (gap["n"], gap["unscored"]) == (20, 1)
+    assert gap["value"] == pytest.approx((14 - 7) / 20)
+    assert gap["low"] < gap["value"] < gap["high"]
+    assert (found["original"]["value"], found["negated"]["value"]) == (14 / 20, 7 / 20)
     from scipy.stats import binomtest
 
-    assert found["p_mcnemar"] == pytest.approx(binomtest(2, 11).pvalue)
+    assert found["mcnemar"]["p"] == pytest.approx(binomtest(2, 11).pvalue)
 
 
-def test_mcnemar_is_the_exact_binomial_test() -> None:
-    from scipy.stats import binomtest
-
+def test_mcnemar_is_twice_the_smaller_tail_of_a_fair_coin() -> None:
     rng = random.Random(0)
     for _ in range(40):
         first, second = rng.randrange(60), rng.randrange(60)
-        if first + second:
-            assert figures.mcnemar(first, second) == pytest.approx(binomtest(first, first + second).pvalue)
-            assert figures.mcnemar(first, second) == figures.mcnemar(second, first)
+        total = first + second
+        tail = sum(math.comb(total, k) for k in range(min(first, second) + 1)) / 2**total
+        assert figures.mcnemar(first, second) == pytest.approx(min(1.0, 2 * tail))
+        assert figures.mcnemar(first, second) == figures.mcnemar(second, first)
     assert figures.mcnemar(0, 0) == 1.0
 
 
 def test_a_constant_letter_has_no_pair_right_and_a_share_of_a_of_one() -> None:
     rows = [r for r in scores.score(made([("A", "A")] * 8), ["generated"]) if r["protocol"] == "fixed"]
-    assert figures.paired(rows, AVERAGE)["both"] == 0
-    found = figures.position([row for row in rows if row["variant"] == "negated"])
-    assert (found["share_a"], found["right_a"]) == (1.0, 0.0)
+    found = figures.figures(rows)
+    assert frames.pick(found, metric="both", category=AVERAGE)["value"] == 0  # type: ignore[index]
+    answered, right = frames.select(found, task="position", variant="negated")["value"]
+    assert (answered, right) == (1.0, 0.0)
 
 
 def test_pictures_shared_by_questions_widen_the_clustered_interval_only() -> None:
@@ -132,13 +140,11 @@ def test_pictures_shared_by_questions_widen_the_clustered_interval_only() -> Non
                           and r["variant"] == "original"], AVERAGE, "fixed")
         for rows in (apart, clumped)
     ]  # fmt: skip
-    assert entries[0]["value"] == entries[1]["value"] == 0.5
-    assert entries[1]["high"] - entries[1]["low"] > 1.5 * (entries[0]["high"] - entries[0]["low"])
-    assert (
-        entries[0]["normal_low"]
-        == entries[1]["normal_low"]
-        == pytest.approx(0.5 - 1.96 * math.sqrt(0.25 / 40))
-    )
+    apart_, clumped_ = entries
+    assert apart_.value == clumped_.value == 0.5
+    assert clumped_.high - clumped_.low > 1.5 * (apart_.high - apart_.low)
+    lows = [figures.normal(entry).low for entry in entries]
+    assert lows == pytest.approx([0.5 - 1.96 * math.sqrt(0.25 / 40)] * 2)
 
 
 # --- protocols -----------------------------------------------------------------------------
@@ -162,10 +168,13 @@ def test_a_failed_answer_is_unscored_and_counted_or_wrong_as_published() -> None
     rows[0] |= {"text": None, "error": "the endpoint gave no answer after 6 attempts: HTTP 503"}
     scored = scores.score(rows, ["generated"])
     fixed = [r for r in scored if r["protocol"] == "fixed" and r["variant"] == "original"]
-    entry = figures.accuracy(fixed, AVERAGE, "fixed")
-    assert (entry["value"], entry["n"], entry["n_unscored"]) == (1.0, 1, 1)
+    found = figures.figures(fixed)
+    entry = frames.pick(found, task="accuracy", category=AVERAGE)
+    assert entry is not None
+    assert (entry["value"], entry["n"], entry["unscored"]) == (1.0, 1, 1)
+    assert list(frames.select(found, task="unread")["value"]) == [1]
     paper = [r for r in scored if r["protocol"] == "paper" and r["variant"] == "original"]
-    assert figures.accuracy(paper, AVERAGE, "paper")["value"] == 0.5
+    assert figures.accuracy(paper, AVERAGE, "paper").value == 0.5
     assert "HTTP 503" in fixed[0]["reason"]
 
 
@@ -176,9 +185,9 @@ def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixe
     fixed = figures.accuracy([r for r in scored if r["protocol"] == "fixed"], "General", "fixed")
     paper_rows = [r for r in scored if r["protocol"] == "paper"]
     paper = figures.accuracy(paper_rows, "General", "paper")
-    assert fixed["value"] == pytest.approx(0.9)
-    assert paper["value"] == pytest.approx(0.5)
-    assert figures.accuracy(paper_rows, AVERAGE, "paper")["value"] == pytest.approx(0.9)  # over all questions
+    assert fixed.value == pytest.approx(0.9)
+    assert paper.value == pytest.approx(0.5)
+    assert figures.accuracy(paper_rows, AVERAGE, "paper").value == pytest.approx(0.9)  # over all questions
 
 
 def test_probabilities_give_a_letter_of_their_own() -> None:
@@ -191,7 +200,10 @@ def test_probabilities_give_a_letter_of_their_own() -> None:
         ("generated", "original"): "A", ("generated", "negated"): "A",
         ("logprob", "original"): "B", ("logprob", "negated"): "A",
     }  # fmt: skip
-    assert figures.agreement(scored) == {"same": 1, "n": 2, "share": 0.5}
+    same = figures.agreement(scored)
+    assert same is not None
+    assert (same["value"], same["n"]) == (0.5, 2)
+    assert figures.agreement([row for row in scored if row["scoring"] == "generated"]) is None
     missing = scores.score(made([("A", "A")]), ["logprob"])
     assert all(row["value"] is None for row in missing)
     assert Counter(row["reason"] for row in missing) == {"no probabilities of letters": 4}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.negvqa.tiny import lines, run
+from tests.negvqa.tiny import figure, lines, run
 
 MODELS = ("nano-negvqa", "nano-negvqa-negated")
 
@@ -21,9 +20,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def average(out: Path, model: str, variant: str, scoring: str = "generated") -> dict:
-    summary = json.loads((out / model / "summary.json").read_text())
     wanted = {"scoring": scoring, "protocol": "fixed", "variant": variant, "category": "Average"}
-    return next(e for e in summary["accuracy"] if all(e[key] == value for key, value in wanted.items()))
+    return figure(out / model, task="accuracy", **wanted)
 
 
 def test_the_affirmative_model_does_well_and_falls_on_negated_questions(out: Path) -> None:
@@ -31,10 +29,9 @@ def test_the_affirmative_model_does_well_and_falls_on_negated_questions(out: Pat
     assert original["value"] > 0.7
     assert negated["value"] < 0.35
     assert original["n"] == negated["n"] == 96
-    summary = json.loads((out / MODELS[0] / "summary.json").read_text())
-    gap = next(e for e in summary["paired"] if e["category"] == "Average" and e["protocol"] == "fixed")
-    assert gap["low"] > 0.2
-    assert gap["p_mcnemar"] < 0.001
+    overall = {"category": "Average", "protocol": "fixed"}
+    assert figure(out / MODELS[0], metric="gap", **overall)["low"] > 0.2
+    assert figure(out / MODELS[0], metric="mcnemar", **overall)["p"] < 0.001
 
 
 def test_the_model_taught_negation_closes_most_of_the_gap(out: Path) -> None:
@@ -45,9 +42,9 @@ def test_the_model_taught_negation_closes_most_of_the_gap(out: Path) -> None:
 
 def test_written_and_likeliest_letters_agree(out: Path) -> None:
     for model in MODELS:
-        found = json.loads((out / model / "summary.json").read_text())["agreement"]
+        found = figure(out / model, task="agreement")
         assert found["n"] == 2 * 96
-        assert found["share"] >= 0.99
+        assert found["value"] >= 0.99
 
 
 def test_letters_are_not_favoured_by_their_place(out: Path) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.negvqa import figures, page, plots, scores, tables
+import pandas as pd
+import pytest
+
+from nein.benchmarks.negvqa import figures, page, paper_numbers, scores, sections
+from nein.reporting import cards, plots, report
+from nein.reporting import figures as frames
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 
@@ -22,29 +27,31 @@ def answers(letters: tuple[str, str]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def summaries(said: dict[str, list[dict[str, Any]]], **more: Any) -> dict[str, dict[str, Any]]:
-    manifest = {"preset": "paper", "protocol": "fixed", "identity": {"prompt": "paper"}, "data": {}, **more}
-    return {
-        name: figures.summary(scores.score(rows, ["generated", "logprob"]), {"reference": name, **manifest})
-        for name, rows in said.items()
-    }
+BOTH = ["generated", "logprob"]
+
+
+def frame(said: dict[str, list[dict[str, Any]]], asking: str | None = None) -> pd.DataFrame:
+    made = {name: figures.figures(scores.score(rows, BOTH), asking) for name, rows in said.items()}
+    beside = [paper_numbers.beside(found, name, name) for name, found in made.items()]
+    return frames.concat([*(frames.label(found, model=name) for name, found in made.items()), *beside])
 
 
 def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> None:
     said = {"good": answers(("A", "B")), "flat": answers(("A", "A")), "mute": answers(("A", "?"))}
-    scored = {name: scores.score(rows, ["generated", "logprob"]) for name, rows in said.items()}
-    shown = page.samples(said, scored, None, 100)
+    scored = {name: scores.score(rows, BOTH) for name, rows in said.items()}
+    shown = page.samples(said, scored, None, 100, {})
     assert len(shown) == 9
-    assert [model["outcome"] for model in shown[0]["models"]] == ["both", "original", "unscored"]
-    assert shown[0]["models"][0]["said"][0]["letters"] == "generated A, logprob A; log p -0.10 / –"
+    assert shown[0].facets["pair"] == ["both right", "only original", "unscored"]
+    assert [cell.mark for cell in shown[0].rows[1]] == ["", "right", "wrong"]
+    assert shown[0].rows[0][1].aside == "generated A, logprob A; log p -0.10 / –"
     chosen = page.samples(said, scored, None, 100, {"flat": "logprob", "mute": "logprob"})
-    assert [model["outcome"] for model in chosen[0]["models"]] == ["both", "original", "original"]
-    some = [sample["id"] for sample in page.samples(said, scored, None, 4)]
+    assert chosen[0].facets["pair"] == ["both right", "only original"]
+    some = [card.id for card in page.samples(said, scored, None, 4, {})]
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
-    assert page.samples(said, scored, None, 0) == []
-    made = tables.all_tables(summaries(said))
-    page.write(tmp_path / "x.html", title="t", notes=["n"], tables=made, plots=[], samples=shown)
+    assert page.samples(said, scored, None, 0, {}) == []
+    browser = cards.browser(shown)
+    report.write(tmp_path / "x.html", frame(said), title="t", sections=sections.SECTIONS, browser=browser)
     html = (tmp_path / "x.html").read_text()
     assert html.count("<script>") == 1
     assert "&lt;/script&gt;&lt;script&gt;" in html
@@ -54,22 +61,32 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
 
 def test_a_known_model_stands_beside_table_1_and_on_its_familys_line() -> None:
     name = "openai:http://host/v1#Qwen/Qwen2-VL-7B-Instruct"
-    found = summaries({name: answers(("A", "A"))})
-    table = next(table for table in tables.all_tables(found) if table.key == "table1")
-    average = next(row for row in table.data if row["variant"] == "negated" and row["category"] == "Average")
-    assert (average["value"], round(average["printed"], 4)) == (0.0, 0.572)
-    family = plots.points(found)["Qwen2-VL"]
-    assert [(m["size"], m["own"]) for m in family] == [(2, False), (7, False), (7, True), (72, False)]
-    assert family[2]["shares"]["original", "Average"] == 1.0
-    assert not any(t.key == "table1" for t in tables.all_tables(summaries({"a/b": answers(("A", "B"))})))
+    found = frame({name: answers(("A", "A"))})
+    beside = frames.select(found, task="table1", variant="negated", category="Average")
+    assert list(beside["source"]) == ["here", "printed"]
+    assert list(beside["value"]) == pytest.approx([0.0, 0.572])
+    sheet = sections.TABLE_1.sheet(found)
+    assert sheet.rows[-1][-2:] == ["-57.2", "no"]
+    family = frames.concat([paper_numbers.by_size(), frames.select(found, task="scaling")])
+    own = frames.select(family, family="Qwen2-VL", variant="original", category="Average")
+    assert sorted(zip(own["size"], own["source"], strict=True)) == [
+        ("2", "printed"), ("7", "here"), ("7", "printed"), ("72", "printed"),
+    ]  # fmt: skip
+    assert frames.pick(own, source="here")["value"] == 1.0  # type: ignore[index]
+    assert not sections.TABLE_1.sheet(frame({"a/b": answers(("A", "B"))})).rows
 
 
 def test_plots_are_drawn_also_where_nothing_could_be_read() -> None:
-    found = summaries({"good": answers(("A", "B")), "mute": answers(("?", "?"))})
-    for plot in (plots.bars(found), plots.pairs(found)):
-        assert plot.encode("png").startswith(b"\x89PNG")
-        assert plot.encode("png") is plot.encode("png")  # a page and a file are one drawing
-    assert plots.headline(found["good"]) == "generated"
-    assert plots.headline(found["mute"]) == "logprob"
-    assert plots.headline({**found["good"], "asking": "options"}) == "logprob"
-    assert plots.headline({**found["good"], "asking": "letters"}) == "generated"
+    found = frame({"good": answers(("A", "B")), "mute": answers(("?", "?"))})
+    for plot in (sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING):
+        drawing = plots.draw(plot, found)
+        assert drawing is not None
+        assert drawing.png.startswith(b"\x89PNG")
+    chief = frames.select(found, headline="yes").drop_duplicates("model")
+    assert dict(zip(chief["model"], chief["scoring"], strict=True)) == {
+        "good": "generated",
+        "mute": "logprob",
+    }
+    for asking, scoring in {"options": "logprob", "letters": "generated"}.items():
+        found = frame({"good": answers(("A", "B"))}, asking)
+        assert set(frames.select(found, headline="yes")["scoring"]) == {scoring}

@@ -19,7 +19,7 @@ from nein.datasets.negvqa import questions as data
 from nein.engine import images
 from nein.engine.folder import Folder
 from tests.metrics.tiny import picture
-from tests.negvqa.tiny import lines, records, run, write_questions
+from tests.negvqa.tiny import figure, lines, records, run, write_questions
 
 
 @pytest.fixture
@@ -52,27 +52,20 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
     assert len(scores) == 24 * 2 * 2
     assert all(len(row["logprobs"]) == 2 and not row["error"] for row in answers)
     # The headline figure again, from the canonical file alone.
-    summary = json.loads(files.summary(folder).read_text())
     own = [
         row["value"] for row in scores
         if (row["scoring"], row["protocol"], row["variant"]) == ("logprob", "fixed", "negated")
     ]  # fmt: skip
-    entry = next(
-        e for e in summary["accuracy"]
-        if (e["scoring"], e["protocol"], e["variant"], e["category"])
-        == ("logprob", "fixed", "negated", "Average")
-    )  # fmt: skip
+    what = {"scoring": "logprob", "protocol": "fixed", "variant": "negated", "category": "Average"}
+    entry = figure(folder.path, task="accuracy", interval="clustered", **what)
     assert entry["value"] == pytest.approx(sum(own) / len(own))
     assert (entry["n"], entry["clusters"]) == (12, 6)
     with (out / "report.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] == "accuracy_fixed_clustered"]
-    shown = next(
-        row for row in rows
-        if (row["scoring"], row["variant"], row["category"]) == ("logprob", "negated", "Average")
-    )  # fmt: skip
+        rows = [row for row in csv.DictReader(file) if row["interval"] == "clustered"]
+    shown = next(row for row in rows if {**row, **what} == row)
     assert float(shown["value"]) == entry["value"]
     page = (out / "report.html").read_text()
-    assert page.count('<article class="pair"') == 12
+    assert page.count('<article class="sample"') == 12
     assert "What is not number 3?" in page
     assert page.count("data:image/webp") == 12
     assert not re.search(r"(?:src|href)=\"https?:", page)
@@ -125,7 +118,7 @@ def test_a_killed_run_goes_on_where_it_stopped_with_the_same_answers(
     monkeypatch.setattr(TransformersChoices, "answer", counting)
     assert ask(vlms, questions, parts) == 0
     assert sum(asked) == 8  # of twelve
-    for name in ("answers.jsonl", "scores.jsonl", "summary.json"):
+    for name in ("answers.jsonl", "scores.jsonl", "figures.csv"):
         assert (folder_of(parts).path / name).read_bytes() == (folder_of(whole).path / name).read_bytes()
 
 
@@ -157,9 +150,8 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         str(n) for n in (12, 12, 13, 13, 14, 14, 15, 15)
     ]
     assert all(row["error"].startswith("no picture") for row in answers if row["error"])
-    summary = json.loads(files.summary(folder_of(out)).read_text())
-    entry = next(e for e in summary["accuracy"] if e["category"] == "Average" and e["protocol"] == "fixed")
-    assert (entry["n"], entry["n_unscored"]) == (8, 4)
+    entry = figure(folder_of(out).path, task="accuracy", category="Average", protocol="fixed")
+    assert (entry["n"], entry["unscored"]) == (8, 4)
     # Once the pictures are there, the same command asks for them only.
     fresh = write_questions(tmp_path / "fresh")
     for name in ("p1.png", "p2.png"):
@@ -216,11 +208,11 @@ def test_a_judge_asked_for_letters_answers_the_same_questions(questions: Path, t
     out = tmp_path / "out"
     assert run("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters",
                "--data", questions, "--out", out, "--formats", "csv") == 0  # fmt: skip
-    summary = json.loads((out / "judge-letters" / "summary.json").read_text())
-    entry = next(e for e in summary["paired"] if e["protocol"] == "fixed" and e["category"] == "Average")
     # One letter for everything: right on one question of every pair.
-    assert (entry["both"], entry["only_original"], entry["only_negated"], entry["neither"]) == (0, 6, 6, 0)
-    assert summary["model"]["judge"]
+    for name, share in {"both": 0.0, "only_original": 0.5, "only_negated": 0.5, "neither": 0.0}.items():
+        entry = figure(out / "judge-letters", task="outcomes", metric=name, category="Average")
+        assert (entry["value"], entry["n"]) == (share, 12)
+    assert Folder(out / "judge-letters").manifest()["models"]["model"]["judge"]
 
 
 class Seer:
@@ -263,14 +255,15 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
     assert first["generated", "paper", "original"]["value"] == 0.0
     assert first["logprob", "fixed", "original"]["letter"] == "A"
     assert first["generated", "fixed", "negated"]["letter"] == "A"
-    grade = json.loads((out / "judge" / "grade.json").read_text())
-    assert (grade["asking"], grade["scoring"]) == ("options", "logprob")
-    assert (grade["judge"], grade["accuracy"]["original"]["value"], grade["gap"]["n"]) == ("seer", 0.5, 12)
+    overall = {"protocol": "fixed", "category": "Average", "headline": "yes"}
+    grade = figure(out / "judge", task="accuracy", variant="original", **overall)
+    assert (grade["scoring"], grade["value"]) == ("logprob", 0.5)
+    assert figure(out / "judge", task="gap", metric="gap", **overall)["n"] == 12
     # The other way of asking is another run beside it.
     assert run(*asked, "--judge-asking", "letters", "--scoring", "logprob") == 2
     assert run(*asked, "--judge-asking", "letters", "--formats", "csv") == 0
     assert seer.asked[0].startswith("<image>\nQuestion: What is number 0?\nOptions: A. cat 0 B. dog 0")
-    assert {path.parent.name for path in out.glob("*/grade.json")} == {"judge", "judge-letters"}
+    assert {path.parent.name for path in out.glob("*/figures.csv")} == {"judge", "judge-letters"}
 
 
 def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vlms: Path) -> None:
@@ -286,8 +279,7 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vl
         "x/p.png",
         "y/p.png",
     }
-    summary = json.loads(files.summary(folder_of(tmp_path / "out")).read_text())
-    average = next(e for e in summary["accuracy"] if e["category"] == "Average")
+    average = figure(folder_of(tmp_path / "out").path, task="accuracy", category="Average")
     assert (average["n"], average["clusters"]) == (4, 2)
     inside = data.load(str(file)).items[0].source
     rows[0]["image"] = str(tmp_path / "x" / "p.png")
@@ -321,8 +313,8 @@ def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> N
     assert run("--model", "judge,judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
     with (out / "report.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] == "outcomes"]
-    assert len(rows) == len({(row["model"], row["scoring"], row["category"]) for row in rows})
+        rows = [row for row in csv.DictReader(file) if (row["task"], row["metric"]) == ("outcomes", "both")]
+    assert len(rows) == len({(row["model"], row["scoring"], row["category"]) for row in rows}) > 0
 
 
 def test_help_is_quick_and_names_the_parts(capsys: pytest.CaptureFixture[str]) -> None:

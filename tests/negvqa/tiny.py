@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import images
+from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.metrics.tiny import picture, seeded, tokenizer
 
@@ -92,6 +93,13 @@ def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> P
 def run(*arguments: object) -> int:
     """Exit code of `nein negvqa ARGUMENTS`."""
     return commands.exit_code("negvqa", *arguments)
+
+
+def figure(folder: Path, **where: Any) -> dict[str, Any]:
+    """The one such figure of a run's folder."""
+    found = frames.pick(frames.read(folder / "figures.csv"), **where)
+    assert found is not None, where
+    return found
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import collect, judge_tables
-from nein.benchmarks.nein.reporting.command import main_report
+from nein.benchmarks.nein.reporting.command import report
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
@@ -159,7 +160,9 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     twice.write_text("editor,track,id,gone\ne,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
     with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
         judge_tables.read_labels(twice)
-    assert main_report([str(out), "-o", str(tmp_path / "r.html"), "--labels", str(labels)]) == 0
+    assert (
+        report(ReportConfig.parse([str(out), "-o", str(tmp_path / "r.html"), "--labels", str(labels)])) == 0
+    )
     html = (tmp_path / "r.html").read_text()
     assert "Corrected for the judge" in html
     assert "Removal with people" in html
@@ -242,7 +245,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     [
         (["--judges", "vqq"], "did you mean 'vqa'?"),
         (["--sets", "paste"], "did you mean 'pasted'?"),
-        (["--limit", "1"], "at least 2 and 1 are needed"),
+        (["--limit", "1"], "--limit is 1; at least 2 are needed"),
         (["--judge", "llava"], "must be vqa=REFERENCE or ovd=REFERENCE"),
         (["--instances", "FOLDER/val.json"], "is no COCO file"),
         (["--instances", "FOLDER/none.json"], "does not exist"),

@@ -137,7 +137,7 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(
     text = capsys.readouterr().out
     assert "FAIL  gives the same pictures again: pictures differ by up to" in text
     assert run("--judge", "vqa", "tests.rehearsal:no", "--device", "cpu") == 0
-    assert run("solid", "--device", "cpu", "--option", "color=#112233") == 0
+    assert run("solid", "--device", "cpu", "--editor-options.color", "[17, 34, 51]") == 0
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(
         (["identify"], "did you mean"),
         (["identity", "--number", "2"], "at least 3"),
         (["no_such_module:Editor"], "cannot be imported"),
-        (["solid", "--option", "color"], "NAME=VALUE"),
+        (["solid", "--editor-options.color", "red"], "expected '#rrggbb'"),
         (["--judge", "vqa", "nowhere"], "no model folder 'nowhere'"),
     ],
 )

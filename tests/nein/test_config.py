@@ -13,7 +13,7 @@ from nein.engine.errors import UserError
 
 
 def parse(*argv: str) -> config.EvalConfig:
-    return config.parse(argv)[0]
+    return config.EvalConfig.parse(argv)
 
 
 def write(folder: Path, text: str) -> str:
@@ -87,7 +87,7 @@ def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(argv: list[str], sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        config.parse(argv)
+        config.EvalConfig.parse(argv)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -108,7 +108,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence(argv: list[str], sentence
 )
 def test_a_mistake_in_a_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        config.parse(["--config", write(tmp_path, text)])
+        config.EvalConfig.parse(["--config", write(tmp_path, text)])
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -123,7 +123,7 @@ def test_both_presets_name_models_for_every_metric_they_ask_for() -> None:
 
 def test_parsing_loads_no_heavy_package() -> None:
     code = (
-        "import sys; from nein.benchmarks.nein import config; config.parse([]);"
+        "import sys; from nein.benchmarks.nein import config; config.EvalConfig.parse([]);"
         "print(sorted({m.split('.')[0] for m in sys.modules}"
         " & {'torch', 'transformers', 'diffusers', 'PIL', 'spacy', 'scipy', 'accelerate'}))"
     )

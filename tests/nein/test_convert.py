@@ -30,7 +30,7 @@ def test_help_is_immediate_and_names_the_options() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("set()")
     assert "--ema, --no-ema" in done.stdout
-    assert "--config" in done.stdout
+    assert "--base" in done.stdout
 
 
 def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
@@ -47,15 +47,15 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     state = {"state_dict": original_format(pipeline, ema=0.1), "callbacks": Path("x")}
     torch.save(state, tmp_path / "last.ckpt")
 
-    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--config", tiny)
+    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--base", tiny)
     assert code == 2
     assert "two sets of UNet weights" in error
     assert not (tmp_path / "out").exists()
-    code, text, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--config", tiny)
+    code, text, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--base", tiny)
     assert (code, error) == (0, "")
     assert "averaged (EMA)" in text
     assert "Not read: pathlib" in text
-    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--config", tiny)
+    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--base", tiny)
     assert code == 2
     assert "exists already" in error
 

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from nein.benchmarks.nein import grid
+from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
 from nein.engine.errors import UserError
@@ -69,11 +70,11 @@ def where(whole: np.ndarray, part: np.ndarray) -> list[tuple[int, int]]:
     return [(y, x) for y, x in corners.tolist() if np.array_equal(whole[y : y + h, x : x + w], part)]
 
 
-def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, dataset, capsys):
+def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, dataset):
     first, second = make_run(color=(200, 30, 40)), make_run("magicbrush", color=(30, 40, 200))
-    assert grid.main([str(first.out), "--ids", dataset.samples[3].id, "--size", "96"]) == 0
+    done = grid.grid(GridConfig.parse([str(first.out), "--ids", dataset.samples[3].id, "--size", "96"]))
     path = first.out / "grid.png"
-    assert capsys.readouterr().out.strip() == str(path)
+    assert done.strip() == str(path)
     drawn = decode(path)
     sample = dataset.samples[3]
     expected = [
@@ -91,8 +92,8 @@ def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, d
 
 def test_one_run_directory_can_be_drawn_alone_and_elsewhere(make_run, dataset, tmp_path):
     run, other = make_run(), make_run("magicbrush")
-    grid.main([str(run.path), "-n", "2", "--out", str(tmp_path / "new" / "a.png")])
-    grid.main([str(run.path), str(other.path), "-n", "2", "--out", str(tmp_path / "b.png")])
+    grid.grid(GridConfig.parse([str(run.path), "-n", "2", "--out", str(tmp_path / "new" / "a.png")]))
+    grid.grid(GridConfig.parse([str(run.path), str(other.path), "-n", "2", "--out", str(tmp_path / "b.png")]))
     narrow, wide = Image.open(tmp_path / "new" / "a.png").size, Image.open(tmp_path / "b.png").size
     assert wide[0] - narrow[0] == 192 + contact_sheet.GAP
     assert wide[1] == narrow[1]
@@ -146,7 +147,7 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
     assert "missing" in broken[1].message
     assert str(samples[1].sample_path) in broken[0].message
     assert absent[1].message == "not edited yet"
-    grid.main([str(run.out), "--ids", *(samples[i].id for i in (0, 1, -1))])
+    grid.grid(GridConfig.parse([str(run.out), "--ids", ",".join(samples[i].id for i in (0, 1, -1))]))
     drawn = decode(run.out / "grid.png")
     assert (drawn.reshape(-1, 3) == RED_RGB).all(1).sum() > 50  # the error text
 
@@ -220,22 +221,22 @@ def test_equal_values_are_ordered_by_the_seed(make_run, dataset):
         (["--metric", "clipi", "--select", "worst"], "did you mean 'clip_i'"),
         (["--metric", "dino", "--select", "worst"], "no scores of dino"),
         (["--tracks", "add"], "no run of track add"),
-        (["--number", "0"], "--number 0"),
+        (["--number", "0"], "--number is '0'; it must be a whole number above 0"),
         (["--data", "/nowhere"], "no data folder '/nowhere'"),
     ],
 )
 def test_mistakes_are_sentences(arguments, expected, make_run):
     run = make_run()
     with pytest.raises(UserError, match=expected):
-        grid.main([str(run.out), *arguments])
+        grid.grid(GridConfig.parse([str(run.out), *arguments]))
 
 
 def test_folders_that_are_no_runs_and_mixed_data_are_refused(make_run, tmp_path):
     with pytest.raises(UserError, match=r"holds no run \(no manifest.json\)"):
-        grid.main([str(tmp_path)])
+        grid.grid(GridConfig.parse([str(tmp_path)]))
     run, other = make_run(), make_run(out="other", records_sha256="0" * 64)
     with pytest.raises(UserError, match="different data"):
-        grid.main([str(run.out), str(other.out)])
+        grid.grid(GridConfig.parse([str(run.out), str(other.out)]))
 
 
 def test_equal_editors_of_two_outputs_are_told_apart(make_run):

@@ -8,7 +8,7 @@ import pytest
 from nein.benchmarks.nein.plan import Plan
 from nein.datasets.nein.samples import Dataset
 from nein.engine import journal
-from nein.engine.cache import FeatureCache, scope_of
+from nein.engine.features import FeatureCache, scope_of
 
 
 def test_every_intact_line_of_every_process_is_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from nein.models import editor_choice, references
 
 
 def choose(*argv: str) -> list[editor_choice.EditorChoice]:
-    chosen, _ = config.parse(argv)
+    chosen = config.EvalConfig.parse(argv)
     return editor_choice.resolve_editors(
         chosen.editor, chosen.preset, chosen.editor_overrides(), chosen.edited
     )
@@ -198,16 +198,16 @@ def test_references_are_folders_ids_or_embedded(tmp_path: Path) -> None:
 def test_what_changes_a_value_changes_the_identity_of_its_metric(
     metric: str, key: str, argv: list[str]
 ) -> None:
-    before = models.score_identity(metric, config.parse([])[0], "cpu")
-    after = models.score_identity(metric, config.parse(argv)[0], "cpu")
+    before = models.score_identity(metric, config.EvalConfig.parse([]), "cpu")
+    after = models.score_identity(metric, config.EvalConfig.parse(argv), "cpu")
     assert {k for k in {*before, *after} if before.get(k) != after.get(k)} == {key}
 
 
 def test_what_does_not_concern_a_metric_leaves_its_identity_alone() -> None:
-    other = config.parse(["--threshold", "0.2", "--models.vqa", "a/b", "--protocol", "paper", "--seed", "3"])[
-        0
-    ]
+    other = config.EvalConfig.parse(
+        ["--threshold", "0.2", "--models.vqa", "a/b", "--protocol", "paper", "--seed", "3"]
+    )
     for metric in ("l1", "dino", "lpips", "clip_t"):
         assert models.score_identity(metric, other, "cpu") == models.score_identity(
-            metric, config.parse([])[0], "cpu"
+            metric, config.EvalConfig.parse([]), "cpu"
         )

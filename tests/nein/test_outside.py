@@ -12,6 +12,7 @@ import pytest
 from metrics import METRICS, MetricError
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
+from tests.helpers import packages
 from tests.nein import outside
 from tests.nein.conftest import Outcome
 
@@ -24,11 +25,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install
     """Installs a package that offers metrics, for the length of a test."""
 
     def install(**offered: str) -> None:
-        package = tmp_path / "site" / "outside-1.0.dist-info"
-        package.mkdir(parents=True)
-        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
-        lines = [f"{name} = {place}" for name, place in offered.items()]
-        (package / "entry_points.txt").write_text("\n".join(["[nein.metrics]", *lines, ""]))
+        packages.install(tmp_path / "site", {"nein.metrics": offered})
         monkeypatch.syspath_prepend(tmp_path / "site")
 
     METRICS.__dict__.pop("_all", None)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein.reporting.command import main_report
+from nein.benchmarks.nein.config import ReportConfig
+from nein.benchmarks.nein.reporting.command import report as write_report
 from tests.reporting import made
 
 MARKUP = (
     '</script><script>document.title="broken"</script>'
     '<img src=x onerror=\'document.title="broken"\'> A zebra & "co"'
 )
+
+
+def report(words: Sequence[str]) -> int:
+    """`nein report WORDS`, without the process."""
+    return write_report(ReportConfig.parse(words))
 
 
 @pytest.fixture(scope="session")
@@ -51,14 +57,14 @@ def out(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, str]]) ->
 @pytest.fixture(scope="session")
 def page(out: Path) -> Path:
     """report.html of the runs, with everything inside."""
-    assert main_report([str(out), "-o", str(out / "report.html"), "--protocols"]) == 0
+    assert report([str(out), "-o", str(out / "report.html"), "--protocols"]) == 0
     return out / "report.html"
 
 
 @pytest.fixture(scope="session")
 def page_with_files(out: Path) -> Path:
     """The same with a budget of nothing: pictures and answers lie beside the page."""
-    assert main_report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--budget", "0"]) == 0
+    assert report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--budget", "0"]) == 0
     return out / "beside.html"
 
 

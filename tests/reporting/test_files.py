@@ -12,13 +12,12 @@ import pytest
 
 from nein.benchmarks.nein.reporting import page as pages
 from nein.benchmarks.nein.reporting import sample_browser, tables
-from nein.benchmarks.nein.reporting.command import main_report as report
 from nein.benchmarks.nein.reporting.costs import peak_of
 from nein.benchmarks.nein.reporting.sections import Table
 from nein.engine.errors import UserError
 from tests.helpers.commands import outcome
 from tests.reporting import made
-from tests.reporting.conftest import MARKUP
+from tests.reporting.conftest import MARKUP, report
 
 
 def test_the_page_is_one_file_with_a_policy_and_without_any_address(page: Path) -> None:
@@ -151,7 +150,11 @@ def test_mistakes_are_one_sentence(out: Path, tmp_path: Path, capsys: pytest.Cap
         ("report", [out, "-o", tmp_path], "is a folder"),
         ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
         ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
-        ("report", [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "must be 0 or above"),
+        (
+            "report",
+            [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"],
+            "must be a whole number, 0 or above",
+        ),
         ("report", [out, "-o", tmp_path / "x.html", "--data", tmp_path / "no"], "There is no data folder"),
         ("compare", [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
         ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),

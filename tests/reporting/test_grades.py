@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein.reporting.command import main_report as report
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder
 from tests.negvqa.tiny import run, write_questions
 from tests.reporting import made
+from tests.reporting.conftest import report
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def runs(root: Path, fingerprint: str) -> Path:
 
 
 def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade: Path, tmp_path: Path) -> None:
-    known = json.loads((grade / "grade.json").read_text())
+    known = Folder(grade).manifest()["models"]["model"]
     out = tmp_path / "report.html"
     assert report([str(runs(tmp_path, known["judge"])), "-o", str(out), "--judge-grade", str(grade)]) == 0
     assert "The judge on NegVQA" in out.read_text()
@@ -68,12 +68,11 @@ def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path:
 
 def test_another_judges_grade_is_shown_as_another_judges(grade: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    file = grade / "grade.json"
-    assert report([str(runs(tmp_path, "other")), "-o", str(out), "--judge-grade", str(file)]) == 0
+    assert report([str(runs(tmp_path, "other")), "-o", str(out), "--judge-grade", str(grade)]) == 0
     assert "none of these runs" in out.with_suffix(".md").read_text()
 
 
-def test_a_file_that_is_no_grade_is_refused(grade: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_grade_is_refused(grade: Path, tmp_path: Path) -> None:
     where = runs(tmp_path, "other")
     with pytest.raises(UserError, match="no grade of a judge"):
-        report([str(where), "-o", str(tmp_path / "r.html"), "--judge-grade", str(grade / "summary.json")])
+        report([str(where), "-o", str(tmp_path / "r.html"), "--judge-grade", str(grade / "answers")])

@@ -26,7 +26,7 @@ TABLES = (
         note="There are no two of them.",
     ),
 )
-PLOTS = (plots.Bars("accuracy", "Accuracy by variant", place="model", series="variant", rule=50),)
+PLOTS = (plots.Bars("accuracy", "Accuracy by variant", place=("model",), series="variant", rule=50),)
 SECTIONS = (report.Section("accuracy", "Accuracy", TABLES, PLOTS),)
 
 

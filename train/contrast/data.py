@@ -24,6 +24,7 @@ from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.engine.seeds import sample_seed
 from train.contrast.options import ContrastConfig
+from train.order import Passes, generator, share
 
 log = logging.getLogger(__name__)
 Record = TypeVar("Record", RetrievalItem, Question)
@@ -36,7 +37,7 @@ class Corpus:
     """The two files of a run with the pictures behind them.
 
     caption_media, question_media  One object where a reference names the same picture in both files.
-    about  JSON-serialisable: where they come from, how many there are, `records_sha256`.
+    facts  JSON-serialisable: where they come from, how many there are, `records_sha256`.
 
     Rows of files are read when they are asked for: memory holds 8 bytes of each.
     """
@@ -45,7 +46,7 @@ class Corpus:
     questions: Sequence[Question]
     caption_media: Media
     question_media: Media
-    about: dict[str, Any]
+    facts: dict[str, Any]
 
     @property
     def parts(self) -> tuple[tuple[Sequence[Any], Media], ...]:
@@ -93,7 +94,7 @@ def load(config: ContrastConfig) -> Corpus:
                 f"A step takes {flag} {name}, but there are {count}; lower --batch-size and "
                 "--questions-per-step."
             )
-    about = {
+    facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
         "pictures_with_captions": len(captions),
@@ -105,7 +106,7 @@ def load(config: ContrastConfig) -> Corpus:
         "nano" not in (config.captions, config.questions)
         and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
     )
-    return Corpus(captions, questions, shown, shown if shared else media(config.questions), about)
+    return Corpus(captions, questions, shown, shown if shared else media(config.questions), facts)
 
 
 def _digest(records: Sequence[Any]) -> str:
@@ -116,28 +117,24 @@ def _digest(records: Sequence[Any]) -> str:
 
 
 class Shuffled(Generic[Record]):
-    """Which record stands at a position: all of them in a new order, before any comes again.
+    """Which row stands at a position: all of them in a new order, before any comes again.
 
+    part   0 for captions, 1 for questions: its place in `Corpus.parts`.
     share  Part of a pass after which the next begins (the released loop ends at 0.35).
     """
 
-    def __init__(self, records: Sequence[Record], name: str, seed: int, share: float = 1.0) -> None:
+    def __init__(self, records: Sequence[Record], part: int, seed: int, share: float = 1.0) -> None:
         self.records: Sequence[Record] = records
-        self.length = max(1, int(len(records) * share))
-        self._name, self._seed = name, seed
-        self._orders: dict[int, np.ndarray] = {}
+        self.part = part
+        name = ("captions", "questions")[part]
+        self._passes = Passes(
+            max(1, int(len(records) * share)),
+            lambda number: generator(seed, f"{name}/{number}").permutation(len(records)),
+        )
 
-    def at(self, position: int, shift: int = 0) -> Record:
-        """The record at a position, or the `shift`-th after it in the data (for one that is unreadable)."""
-        epoch, inner = divmod(position, self.length)
-        orders = self._orders
-        if epoch not in orders:
-            rng = np.random.Generator(np.random.PCG64(sample_seed(self._seed, f"{self._name}/{epoch}")))
-            # Threads reading ahead may still be in the epoch before; older ones are done with.
-            orders = {key: order for key, order in orders.items() if key >= epoch - 1}
-            orders[epoch] = rng.permutation(len(self.records))
-            self._orders = orders
-        return self.records[(int(orders[epoch][inner]) + shift) % len(self.records)]
+    def row(self, position: int, shift: int = 0) -> int:
+        """The row at a position, or the `shift`-th after it in the file (for one that is unreadable)."""
+        return (self._passes.at(position) + shift) % len(self.records)
 
 
 @dataclass(frozen=True)
@@ -155,26 +152,23 @@ class Members:
     correct: list[int]
 
 
-class Kept(Protocol):
-    """Pictures by number. `bad`: why there is no feature, by number."""
+class Stored(Protocol):
+    """Pictures whose features are stored: `number` raises ImageError where there are none."""
 
-    bad: dict[int, str]
-
-    def number(self, reference: str, media: Media) -> int: ...
+    def number(self, part: int, row: int) -> int: ...
 
 
 class Reader:
     """Reads the parts of a step. Threads may share one.
 
-    kept  Pictures whose features are kept: they are not read, `Members` holds their numbers.
+    stored  Pictures whose features are stored: they are not read, `Members` holds their numbers.
     """
 
-    def __init__(self, config: ContrastConfig, corpus: Corpus, kept: Kept | None = None) -> None:
-        self._config, self._corpus, self._kept = config, corpus, kept
-        alpha = config.alphas[0]
-        share = float(config.epoch_share)
-        self.captions = Shuffled(corpus.captions, "captions", config.seed, share) if alpha > 0 else None
-        self.questions = Shuffled(corpus.questions, "questions", config.seed, share) if alpha < 1 else None
+    def __init__(self, config: ContrastConfig, corpus: Corpus, stored: Stored | None = None) -> None:
+        self._config, self._corpus, self._stored = config, corpus, stored
+        alpha, seed, of_pass = config.alphas[0], config.seed, float(config.epoch_share)
+        self.captions = Shuffled(corpus.captions, 0, seed, of_pass) if alpha > 0 else None
+        self.questions = Shuffled(corpus.questions, 1, seed, of_pass) if alpha < 1 else None
         self.skipped: set[str] = set()
 
     def steps(self) -> int:
@@ -192,34 +186,33 @@ class Reader:
         """The members of process `rank` of `size`: its contiguous part of both batches of the step."""
         members = Members([], [], [], [], [])
         if self.captions is not None:
-            for position in _part(step, self._config.batch_size, rank, size):
-                item, picture = self._picture(self.captions, position, self._corpus.caption_media)
+            for position in share(step, self._config.batch_size, rank, size):
+                item, picture = self._picture(self.captions, position)
                 rng = random.Random(sample_seed(self._config.seed, f"caption/{position}"))
                 members.captions.append(rng.choice(item.captions))
                 members.pictures.append(self._cropped(picture, rng))
         if self.questions is not None:
-            for position in _part(step, self._config.questions_per_step, rank, size):
-                question, picture = self._picture(self.questions, position, self._corpus.question_media)
+            for position in share(step, self._config.questions_per_step, rank, size):
+                question, picture = self._picture(self.questions, position)
                 rng = random.Random(sample_seed(self._config.seed, f"question/{position}"))
                 members.options.append(tuple(option.text for option in question.options))
                 members.correct.append(question.correct)
                 members.question_pictures.append(self._cropped(picture, rng))
         return members
 
-    def _picture(self, stream: Shuffled[Record], position: int, media: Media) -> tuple[Record, Any]:
+    def _picture(self, stream: Shuffled[Record], position: int) -> tuple[Record, Any]:
+        """The record at a position, and its picture or the number of its features."""
+        media = self._corpus.parts[stream.part][1]
         reason = ""
         for shift in range(PATIENCE if self._config.unreadable == "skip" else 1):
-            record = stream.at(position, shift)
-            if self._kept is not None:
-                number = self._kept.number(record.image, media)
-                if number not in self._kept.bad:
-                    return record, number
-                reason = self._kept.bad[number]
-            else:
-                try:
-                    return record, media.frames(record.image)[0]
-                except ImageError as error:
-                    reason = str(error)
+            row = stream.row(position, shift)
+            record = stream.records[row]
+            try:
+                if self._stored is not None:
+                    return record, self._stored.number(stream.part, row)
+                return record, media.frames(record.image)[0]
+            except ImageError as error:
+                reason = str(error)
             if record.image not in self.skipped:
                 self.skipped.add(record.image)
                 log.warning("left out: %s", reason)
@@ -249,9 +242,3 @@ def random_crop(picture: np.ndarray, rng: random.Random, low: float = 0.9) -> np
     side = min(height, width)
     box = (left, top, left + w, top + h)
     return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BICUBIC, box=box))
-
-
-def _part(step: int, batch: int, rank: int, size: int) -> range:
-    own = batch // size
-    start = step * batch + rank * own
-    return range(start, start + own)

@@ -11,7 +11,7 @@ import torch
 
 from train.contrast.options import ContrastConfig
 from train.contrast.towers import Tower
-from train.instruct.export import MODEL, finished_model, is_hub_id, portable
+from train.export import MODEL, finished_model, is_hub_id, portable
 
 #: Options that a card states also where they have their defaults.
 ALWAYS = (

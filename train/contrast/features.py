@@ -1,135 +1,131 @@
-"""Features of a frozen vision tower, computed once and kept, by blocks that any number of processes share."""
+"""Features of a frozen vision tower, computed once: a row for every distinct picture of a corpus."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from array import array
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.numpy import save
 
 from nein.datasets.negbench.media import Files
 from nein.datasets.negbench.records import Media
-from nein.engine import atomic, user_cache
-from nein.engine.compact import Numbers, key_of
-from nein.engine.executors import one_thread, read_ahead
+from nein.engine import user_cache
 from nein.engine.images import ImageError
 from nein.engine.world import World
 from nein.nano.data import world_version
 from train.contrast.data import Corpus
-from train.contrast.table import mapped
+from train.features import FeatureFiles
 
 BLOCK = 256  # pictures per file
-OPEN = 4096  # files mapped at a time
-FORMAT = b"2"  # of the files
+
+
+class CorpusPictures:
+    """The distinct pictures of a corpus, numbered as they first appear.
+
+    Memory holds 8 bytes of each row of both files and 8 of each picture.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._parts = corpus.parts
+        self._starts = [0, len(corpus.captions)]
+        one_media = corpus.caption_media is corpus.question_media
+        keys = (
+            _key(record.image if one_media else f"{part}: {record.image}")
+            for part, (records, _) in enumerate(self._parts)
+            for record in records
+        )
+        count = sum(len(records) for records, _ in self._parts)
+        _, first, inverse = np.unique(
+            np.fromiter(keys, np.uint64, count), return_index=True, return_inverse=True
+        )
+        by_appearance = np.argsort(first)
+        rank = np.empty_like(by_appearance)
+        rank[by_appearance] = np.arange(len(first))
+        self._number = rank[inverse]  # row of both files, one behind the other -> number of its picture
+        self._row = first[by_appearance]  # number of a picture -> the first row that has it
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def number(self, part: int, row: int) -> int:
+        """The picture of a row of the captions (part 0) or the questions (1)."""
+        return int(self._number[self._starts[part] + row])
+
+    def _find(self, index: int) -> tuple[str, Media]:
+        row = int(self._row[index])
+        part = int(row >= self._starts[1])
+        records, media = self._parts[part]
+        return records[row - self._starts[part]].image, media
+
+    def name(self, index: int) -> str:
+        reference, media = self._find(index)
+        if not isinstance(media, Files):
+            return f"{world_version()}/{reference}"
+        try:
+            return str(media.path(reference).resolve())
+        except ImageError:
+            return reference
+
+    def signature(self, index: int) -> str:
+        reference, media = self._find(index)
+        if not isinstance(media, Files):
+            return "drawn"
+        file = media.path(reference).stat()
+        return f"{file.st_size}:{file.st_mtime_ns}"
+
+    def content(self, index: int) -> str:
+        reference, media = self._find(index)
+        if not isinstance(media, Files):
+            return "drawn"
+        return hashlib.sha256(media.path(reference).read_bytes()).hexdigest()
+
+    def read(self, index: int) -> np.ndarray:
+        reference, media = self._find(index)
+        return media.frames(reference)[0]
 
 
 class Features:
-    """One (D,) float32 row per picture of a corpus, on disk; memory holds 16 bytes of each.
+    """One (D,) float32 row per picture of a corpus, addressed by the model and the picture.
 
-    Addressed by the model, the references, and what stands behind them: size and time of a file, the drawing
-    code of a drawn scene. A picture has a number: its place among the distinct pictures of the corpus.
+    dual  The model, whose `encode` takes (H, W, 3) uint8 pictures.
     """
 
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
-        self._corpus, self._dual = corpus, dual
-        self._folder = (folder or user_cache.root() / "clip-features") / dual.fingerprint
-        self._numbers = Numbers()
-        self._paths: list[Path] = []
-        self.bad: dict[int, str] = {}
-        self._block = lru_cache(OPEN)(self._mapped)
+        self._dual = dual
+        self._pictures = CorpusPictures(corpus)
+        root = folder or user_cache.root() / "clip-features"
+        self._files = FeatureFiles(root / dual.fingerprint, "pictures", self._pictures, BLOCK)
 
-    def number(self, reference: str, media: Media) -> int:
-        """The number of a picture of the corpus."""
-        found = self._numbers.get(self._key(reference, media))
-        assert found is not None, f"{reference} is no picture of the corpus"
-        return found
-
-    def make(self, world: World) -> None:
+    def make(self, world: World, ahead: int = 1) -> None:
         """Computes what is missing, shared among the processes."""
-        own: dict[int, array[int]] = {}
-        for number, (path, rows) in enumerate(self._blocks()):
-            self._paths.append(path)
-            # By number: another command may add files while some of us have looked and some have not.
-            if number % world.size == world.rank and not path.is_file():
-                own[number] = rows
         before = torch.get_num_threads()
+        device = next(self._dual.model.parameters()).device.type
         # On a CPU a block is computed on one thread, and several at once, as everywhere.
-        threads = world.workers(next(self._dual.model.parameters()).device.type)
-        for _ in read_ahead(lambda n: self._compute(own[n], self._paths[n]), own, threads - 1, one_thread):
-            pass
+        at_once = world.workers(device) if device == "cpu" else None
+        self._files.make(self._encode, world, ahead=ahead, at_once=at_once)
         torch.set_num_threads(before)
-        world.barrier()
-        for number, path in enumerate(self._paths):
-            with safe_open(path, "np") as content:
-                known = json.loads(bytes(content.get_tensor("bad")).decode())
-            self.bad |= {number * BLOCK + int(place): reason for place, reason in known.items()}
+
+    def _encode(self, pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
+        return {"rows": torch.from_numpy(np.asarray(self._dual.encode(pictures), np.float32))}
+
+    def number(self, part: int, row: int) -> int:
+        """The number of the picture of a row of the captions (part 0) or the questions (1).
+
+        Raises ImageError for one that has no features.
+        """
+        number = self._pictures.number(part, row)
+        if number in self._files.unreadable:
+            raise ImageError(self._files.unreadable[number])
+        return number
 
     def rows(self, numbers: Sequence[int]) -> torch.Tensor:
-        """(N, D) float32."""
-        found = [self._block(number // BLOCK)[number % BLOCK] for number in numbers]
-        return torch.from_numpy(np.stack(found))
-
-    def _mapped(self, block: int) -> np.ndarray:
-        return mapped(self._paths[block], "rows", "<f4")
-
-    def _key(self, reference: str, media: Media) -> int:
-        same = (
-            self._corpus.caption_media is self._corpus.question_media or media is self._corpus.caption_media
-        )
-        return key_of(f"{'' if same else 'questions: '}{reference}")
-
-    def _blocks(self) -> Iterator[tuple[Path, array[int]]]:
-        """(path, rows) of every block of distinct pictures, in order of first appearance; a row is a place in
-        its file, times two, plus one for questions."""
-        digest, rows, count = hashlib.sha256(FORMAT), array("Q"), 0
-        for which, (records, media) in enumerate(self._corpus.parts):
-            for place, record in enumerate(records):
-                key = self._key(record.image, media)
-                if self._numbers.get(key) is not None:
-                    continue
-                self._numbers.put(key, count)
-                count += 1
-                digest.update(json.dumps([record.image, _stamp(record.image, media)]).encode())
-                rows.append(2 * place + which)
-                if len(rows) == BLOCK:
-                    yield self._path(digest), rows
-                    digest, rows = hashlib.sha256(FORMAT), array("Q")
-        if rows:
-            yield self._path(digest), rows
-
-    def _path(self, digest: Any) -> Path:
-        return self._folder / f"{digest.hexdigest()[:24]}.safetensors"
-
-    def _compute(self, block: Sequence[int], path: Path) -> None:
-        pictures, places = [], []
-        bad: dict[int, str] = {}
-        for place, row in enumerate(block):
-            records, media = self._corpus.parts[row % 2]
-            try:
-                pictures.append(media.frames(records[row // 2].image)[0])
-                places.append(place)
-            except ImageError as error:
-                bad[place] = str(error)
-        rows = np.zeros((len(block), self._dual.width), dtype=np.float32)
-        if pictures:
-            rows[places] = self._dual.encode(pictures)
-        about = np.frombuffer(json.dumps(bad).encode(), dtype=np.uint8)
-        atomic.write_bytes(path, save({"rows": rows, "bad": about}))
+        """(N, D) float32 on the CPU."""
+        return torch.stack([self._files.row(number, "rows") for number in numbers])
 
 
-def _stamp(name: str, media: Media) -> list[Any]:
-    if not isinstance(media, Files):
-        return [world_version()]
-    try:
-        found = media.path(name).stat()
-    except (OSError, ImageError):
-        return ["missing"]
-    return [found.st_size, found.st_mtime_ns]
+def _key(text: str) -> int:
+    """64 bits of a text's SHA-256: of 10^8 texts two agree with a chance of 1 in 3,700."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")

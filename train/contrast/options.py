@@ -3,7 +3,6 @@
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
 Imports nothing heavy, so that `--help` is immediate.
 """
-# ruff: noqa: RUF009 - `option` is dataclasses.field with metadata
 
 from __future__ import annotations
 
@@ -26,6 +25,8 @@ COMMAND = "train/finetune_clip.py"
 @dataclass
 class ContrastConfig(RunOptions):
     """Everything that decides a run. Field names are the keys of a configuration file."""
+
+    presets = "train/clip-"
 
     preset: Literal["nano", "paper"] = option(
         "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "What", decides=False
@@ -123,7 +124,6 @@ def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
         _joined(argv),
         prog=COMMAND,
         description="Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench).",
-        folder="train/clip-",
     )
     given = {word.partition("=")[0] for word in argv}
     if "--steps" in given and "--epochs" not in given:

@@ -14,20 +14,27 @@ Every figure is measured. Nothing here says anything about the published data se
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from nein.config.commands import Command
-from nein.engine import atomic
+from jsonargparse.typing import PositiveInt
 
-PROG = "nein negbench nano"
+from nein.config.commands import Command
+from nein.config.groups import Output, Seed
+from nein.config.options import Names, option
+from nein.engine import atomic
+from nein.reporting import format
+from nein.statistics import Estimate
+
 #: An entry point of the group `nein.commands` (pyproject.toml) makes it `nein negbench nano`.
 COMMAND = Command(
-    "the whole study on drawn scenes: measure, fine-tune, trade-off", "train.contrast.study:main"
+    "the whole study on drawn scenes: measure, fine-tune, trade-off",
+    "train.contrast.study:StudyConfig",
+    "train.contrast.study:study",
 )
 ALPHAS = ("0", "0.5", "0.9", "0.99", "1")
 SCENES = 600
@@ -39,37 +46,25 @@ NEGATION = re.compile(
 )
 
 
-def main(argv: Sequence[str]) -> None:
-    """`nein negbench nano ARGV`."""
-    parser = argparse.ArgumentParser(
-        prog=PROG,
-        description="Measure the nano CLIP on negated captions, fine-tune it, and measure it again.",
-    )
-    parser.add_argument(
-        "--out", default="runs/negbench-study", help="folder of the study (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--alpha", nargs="+", default=list(ALPHAS), metavar="A",
-        help=f"weights of the contrastive loss (default: {' '.join(ALPHAS)})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--scenes", type=_count, default=SCENES, help="held-out scenes (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=_count, default=None, help="steps per alpha (default: the recipe's)")
-    parser.add_argument("--base", default="nano:clip", help="model to start from (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of data order (default: %(default)s)")
-    parser.add_argument("--overwrite", action="store_true", help="discard what another study left in OUT")
-    given = parser.parse_args(list(argv))
-    print(study(given), end="", flush=True)
+@dataclass(kw_only=True)
+class StudyConfig(Seed, Output):
+    """What is varied, and on how many scenes."""
+
+    default_out = "runs/negbench-study"
+
+    alpha: Names = option(list(ALPHAS), "weights of the contrastive loss", "What")
+    scenes: PositiveInt = option(SCENES, "held-out scenes", "What")
+    steps: PositiveInt | None = option(None, "steps per alpha (default: the recipe's)", "What")
+    base: str = option("nano:clip", "model to start from", "What")
 
 
-def study(given: argparse.Namespace) -> str:
+def study(given: StudyConfig) -> str:
     """Runs what is left of the study and writes its report, which is returned."""
     from train import finetune_clip
     from train.contrast import options, sweep
 
-    words = ["--preset", "nano", "--device", "cpu", "--out", given.out, "--base", given.base]
-    words += ["--seed", str(given.seed), "--alpha", *given.alpha]
+    words = ["--preset", "nano", "--device", "cpu", "--out", str(given.out_dir), "--base", given.base]
+    words += ["--seed", str(given.seed), "--alpha", ",".join(given.alpha)]
     words += ["--steps", str(given.steps)] if given.steps else []
     config, _ = options.parse([*words, *(["--overwrite"] if given.overwrite else [])])
     start = time.perf_counter()
@@ -139,7 +134,7 @@ def findings(rows: Sequence[Any]) -> list[str]:
     types = {t: base.accuracy(t) for t in ("affirmation", "hybrid", "negation")}
     found = [
         f"Before fine-tuning, recall@1 is {_per(base.recall(ORIGINAL, 1))} with the original captions and "
-        f"{_per(base.recall(NEGATED, 1))} with the negated ones: negation gap {_span(gap)} points.",
+        f"{_per(base.recall(NEGATED, 1))} with the negated ones: negation gap {format.text(gap)} points.",
         f"Before fine-tuning, multiple choice is {_per(base.accuracy())} right (chance {_per(chance)}): "
         + ", ".join(f"{_per(figure)} of {name} questions" for name, figure in types.items())
         + ".",
@@ -148,7 +143,7 @@ def findings(rows: Sequence[Any]) -> list[str]:
         accuracy, narrower = sweep.change(base, row, "accuracy"), sweep.change(base, row, "gap")
         share = narrower.value / gap["value"] if gap and gap["value"] else float("nan")
         found.append(
-            f"Alpha {row.alpha:g}: the negation gap is {_span(row.gap(1))} points, "
+            f"Alpha {row.alpha:g}: the negation gap is {format.text(row.gap(1))} points, "
             f"{_points(narrower)} points less than before ({100 * share:.0f} % of it gone); multiple choice "
             f"is {_per(row.accuracy())} right, {_points(accuracy)} points more than before."
         )
@@ -163,26 +158,8 @@ def findings(rows: Sequence[Any]) -> list[str]:
 
 
 def _per(figure: Any) -> str:
-    return "–" if figure is None or figure["value"] is None else f"{100 * figure['value']:.1f} %"
+    return f"{format.text(figure, interval='none')} %"
 
 
-def _span(figure: Any) -> str:
-    if figure is None or figure["value"] is None:
-        return "–"
-    if figure.get("low") is None:
-        return f"{100 * figure['value']:.1f}"
-    return f"{100 * figure['value']:.1f} [{100 * figure['low']:.1f}, {100 * figure['high']:.1f}]"
-
-
-def _points(found: Any) -> str:
-    return _span({"value": found.value, "low": found.low, "high": found.high})
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
-    return value
+def _points(found: Estimate) -> str:
+    return format.text({**found.as_dict(), "unit": "points"})

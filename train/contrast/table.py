@@ -12,12 +12,9 @@ import os
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 import numpy as np
-from filelock import FileLock
-from safetensors import safe_open
-from safetensors.numpy import save
 
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import (
@@ -31,7 +28,7 @@ from nein.datasets.negbench.rows import Records, parse
 from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 Record = TypeVar("Record", RetrievalItem, Question)
 
 
@@ -50,25 +47,23 @@ class Table(Sequence[Record], Generic[Record]):
         self.path, self._limit = path, limit
         try:
             self._file = path.open("rb")
-            found = os.fstat(self._file.fileno())
+            status = os.fstat(self._file.fileno())
         except FileNotFoundError:
             raise UserError(f"There is no file '{path}'.") from None
         except OSError as error:
             raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-        stamp = [FORMAT, str(path.resolve()), found.st_size, found.st_mtime_ns, limit, self.needed]
+        stamp = [FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, limit, self.needed]
         name = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:24]
-        kept = user_cache.root() / "tables" / f"{name}.safetensors"
-        atomic.make_folder(kept.parent)
-        with FileLock(kept.with_suffix(".lock")):  # of several processes one looks through the file
-            if not kept.is_file():
-                atomic.write_bytes(kept, self._look_through())
-        with safe_open(kept, "np") as content:
-            about = json.loads(content.metadata()["about"])
-        self.columns: list[str] = about["columns"]
-        self.sha256: str = about["sha256"]
-        self.options: list[int] = about["options"]
-        self._ends = mapped(kept, "ends", "<u8")
-        self._first: int = about["first"]
+        ends = user_cache.root() / "tables" / f"{name}.ends"
+        facts = ends.with_suffix(".json")  # written last: with it all is there
+        if not facts.is_file():
+            self._look_through(ends, facts)
+        content = atomic.read_json(facts)
+        self.columns: list[str] = content["columns"]
+        self.sha256: str = content["sha256"]
+        self.options: list[int] = content["options"]
+        self._first: int = content["first"]
+        self._ends = np.memmap(ends, "<u8", "r")
 
     def record(self, row: dict[str, str], where: int | str) -> Record:
         """A checked record of a row. Raises UserError."""
@@ -93,20 +88,20 @@ class Table(Sequence[Record], Generic[Record]):
             )
         return self.record(parse(self.columns, data), f"row {k + 1}")
 
-    def _look_through(self) -> bytes:
-        rows, ends, options, first = Records(self.path, self.needed), array("Q"), set[int](), 0
+    def _look_through(self, ends: Path, facts: Path) -> None:
+        """Checks the rows and writes where each ends, and what is to be known of them all."""
+        rows, noted, options, first = Records(self.path, self.needed), array("Q"), set[int](), 0
         for row in rows:
-            found = self.record(row.cells, row.line)
-            if isinstance(found, Question):
-                options.add(len(found.options))
-            first = first if ends else row.start
-            ends.append(row.end)
-            if len(ends) == self._limit:
+            record = self.record(row.cells, row.line)
+            if isinstance(record, Question):
+                options.add(len(record.options))
+            first = first if noted else row.start
+            noted.append(row.end)
+            if len(noted) == self._limit:
                 break
-        about = {
-            "sha256": rows.sha256, "columns": rows.columns, "options": sorted(options), "first": first,
-        }  # fmt: skip
-        return save({"ends": np.frombuffer(ends, np.uint64)}, {"about": json.dumps(about)})
+        atomic.write_bytes(ends, np.frombuffer(noted, np.uint64).astype("<u8").tobytes())
+        content = {"sha256": rows.sha256, "columns": rows.columns, "options": sorted(options), "first": first}
+        atomic.write_json(facts, content)
 
 
 class Captions(Table[RetrievalItem]):
@@ -116,8 +111,8 @@ class Captions(Table[RetrievalItem]):
         place = f"{self.path}, line {where}"
         item = RetrievalItem(
             id=row.get("id") or f"line {where}",
-            image=official._cell(row, "filepath", self.path, where),  # type: ignore[arg-type]
-            captions=official._strings(row["captions"], f"{place}, captions"),
+            image=official.cell(row, "filepath", self.path, where),
+            captions=official.strings(row["captions"], f"{place}, captions"),
         )
         check_items([item], place)
         return item
@@ -128,28 +123,12 @@ class Questions(Table[Question]):
 
     def record(self, row: dict[str, str], where: int | str) -> Question:
         place = f"{self.path}, line {where}"
-        texts = [row[name] for name in sorted(official._captions(row), key=official._number)]
-        while texts and not texts[-1]:
-            texts.pop()
+        texts = official.option_texts(row)
         question = Question(
             id=row.get("id") or f"line {where}",
-            image=official._cell(row, "image_path", self.path, where),  # type: ignore[arg-type]
+            image=official.cell(row, "image_path", self.path, where),
             options=tuple(Option(text) for text in texts),
-            correct=official._index(row["correct_answer"], len(texts), f"{place}, correct_answer"),
+            correct=official.correct_index(row["correct_answer"], len(texts), f"{place}, correct_answer"),
         )
         check_questions([question], place)
         return question
-
-
-def mapped(path: Path, name: str, kind: str) -> np.ndarray:
-    """A tensor of a safetensors file, mapped into memory: only what is looked at is read.
-
-    kind  Its number type as NumPy writes it. The format: https://github.com/huggingface/safetensors#format
-    """
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        about: dict[str, Any] = json.loads(file.read(length))[name]
-    shape = tuple(about["shape"])
-    if 0 in shape:
-        return np.zeros(shape, kind)
-    return np.memmap(path, kind, "r", 8 + length + about["data_offsets"][0], shape)

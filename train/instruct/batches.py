@@ -10,10 +10,11 @@ import torch
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from train.instruct.encoder import Encoder
+from train.instruct.features import Features
 from train.instruct.options import TuneConfig
 from train.instruct.order import Draw, Order, draw
 from train.instruct.pairs import Example, Pairs, prepare
-from train.instruct.precompute import Features
+from train.order import share
 
 TRIES = 100
 
@@ -152,10 +153,6 @@ class Loader:
 
 
 def slices(step: int, *, batch: int, micro: int, rank: int, size: int) -> list[range]:
-    """The positions of one process in one step, cut into micro-batches.
-
-    Process r of R takes the r-th part of the step's `batch` positions: together they see what one would.
-    """
-    own = batch // size
-    first = step * batch + rank * own
-    return [range(start, start + micro) for start in range(first, first + own, micro)]
+    """The positions of one process in one step, cut into micro-batches."""
+    whole = share(step, batch, rank, size)
+    return [whole[start : start + micro] for start in range(0, len(whole), micro)]

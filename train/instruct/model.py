@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from diffusers import DDPMScheduler, StableDiffusionInstructPix2PixPipeline
-from diffusers.optimization import get_scheduler
 from diffusers.training_utils import EMAModel
 
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
@@ -143,20 +142,6 @@ def make_optimizer(config: TuneConfig, parameters: list[torch.nn.Parameter], dev
             ) from None
         return AdamW8bit(parameters, **options)
     return torch.optim.AdamW(parameters, fused=device.type in ("cuda", "cpu"), **options)
-
-
-class Scheduled(Protocol):
-    """What the options of a run say about the learning rate."""
-
-    schedule: Any
-    warmup: Any
-
-
-def make_schedule(config: Scheduled, optimizer: Any, steps: int) -> Any:
-    """Linear warm-up, then constant, linear to 0 or cosine to 0 at `steps`."""
-    # diffusers' own "constant" ignores the warm-up without a word.
-    name = "constant_with_warmup" if config.schedule == "constant" else config.schedule
-    return get_scheduler(name, optimizer, num_warmup_steps=config.warmup, num_training_steps=steps)
 
 
 def make_average(config: TuneConfig, parameters: list[torch.nn.Parameter]) -> Any:

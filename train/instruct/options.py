@@ -3,7 +3,6 @@
 Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default. Imports
 nothing heavy, so that `--help` is immediate.
 """
-# ruff: noqa: RUF009 - `option` is dataclasses.field with metadata
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ before, so a resumed run, or one on another number of processes, sees the same p
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import torch
 
 from nein.engine.seeds import sample_seed
 from train.instruct.pairs import Example, Pairs
+from train.order import Passes, generator
 
 PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact at any position
 
@@ -31,7 +33,10 @@ class Order:
         self._groups = {name: pairs.groups(examples) for name, examples in self._streams.items()}
         self._share = round(mix * PARTS) if pairs.affirmative else 0
         self._seed = seed
-        self._orders: dict[tuple[str, int], np.ndarray] = {}
+        self._passes = {
+            name: Passes(len(examples), functools.partial(self._shuffled, name))
+            for name, examples in self._streams.items()
+        }
 
     def _affirmative_before(self, position: int) -> int:
         return position * self._share // PARTS
@@ -45,8 +50,8 @@ class Order:
         """(stream, number of the example within it)."""
         before = self._affirmative_before(position)
         if self._affirmative_before(position + 1) > before:
-            return self._look_up("affirmative", before)
-        return self._look_up("negative", position - before)
+            return "affirmative", self._passes["affirmative"].at(before)
+        return "negative", self._passes["negative"].at(position - before)
 
     def example(self, position: int, shift: int = 0) -> Example:
         """The example at a position, or the `shift`-th after it in the data (for one that is unreadable)."""
@@ -54,19 +59,10 @@ class Order:
         examples: Sequence[Example] = self._streams[stream]
         return examples[(number + shift) % len(examples)]
 
-    def _look_up(self, stream: str, count: int) -> tuple[str, int]:
-        epoch, inner = divmod(count, len(self._streams[stream]))
-        if (stream, epoch) not in self._orders:
-            # Threads reading ahead may still be in the epoch before; older ones are done with.
-            orders = {key: o for key, o in self._orders.items() if key[0] != stream or key[1] >= epoch - 1}
-            orders[stream, epoch] = self._shuffled(stream, epoch)
-            self._orders = orders
-        return stream, int(self._orders[stream, epoch][inner])
-
-    def _shuffled(self, stream: str, epoch: int) -> np.ndarray:
-        rng = np.random.Generator(np.random.PCG64(sample_seed(self._seed, f"order/{stream}/{epoch}")))
+    def _shuffled(self, stream: str, number: int) -> np.ndarray:
+        rng = generator(self._seed, f"order/{stream}/{number}")
         groups = self._groups[stream]
-        return np.concatenate([rng.permutation(groups[number]) for number in rng.permutation(len(groups))])
+        return np.concatenate([rng.permutation(groups[group]) for group in rng.permutation(len(groups))])
 
 
 @dataclass(frozen=True)
@@ -96,14 +92,9 @@ def draw(
     alone, both and the picture alone are each withheld in p of the pairs. Source: InstructPix2Pix,
     arXiv:2211.09800, section 3.2.1, and `ddpm_edit.py` of its repository @ 0dffd1e (p = 0.05).
     """
-    generator = torch.Generator().manual_seed(sample_seed(seed, f"draw/{position}"))
-    mirrored, r = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-    timestep = int(torch.randint(timesteps, (), generator=generator))
-    posterior = torch.randn(shape, generator=generator)
-    noise = torch.randn(shape, generator=generator)
+    numbers = torch.Generator().manual_seed(sample_seed(seed, f"draw/{position}"))
+    mirrored, r = torch.rand(2, generator=numbers, dtype=torch.float64).tolist()
+    timestep = int(torch.randint(timesteps, (), generator=numbers))
+    posterior = torch.randn(shape, generator=numbers)
+    noise = torch.randn(shape, generator=numbers)
     return Draw(mirrored < flip, r < 2 * dropout, dropout <= r < 3 * dropout, timestep, posterior, noise)
-
-
-def reseed(seed: int, rank: int, seen: int) -> None:
-    """Sets the global generators for one step, for whatever draws inside a model (dropout of LoRA)."""
-    torch.manual_seed(sample_seed(seed, f"step/{rank}/{seen}"))

@@ -11,7 +11,6 @@ every difference is paired by sample.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import io
 import sys
@@ -24,9 +23,8 @@ import tabulate
 
 from metrics import METRICS, Metric
 from nein import statistics
-from nein.benchmarks.nein import config as evaluation
 from nein.benchmarks.nein import grid
-from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
@@ -214,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     line = ["--preset", options.preset, "--editor", ",".join([options.before, *options.after])]
     line += ["--data", options.data, "--split", options.split, "--device", options.device]
-    config, _ = evaluation.parse(line)
+    config = EvalConfig.parse(line)
     choices = editor_choice.resolve_editors(config.editor, config.preset, config.editor_overrides())
     if len(choices) < 2:
         raise UserError("--before and --after are the same editor; name two.")
@@ -253,9 +251,8 @@ def write(
     atomic.write_text(out / "report.md", "\n".join(text))
     atomic.write_text(out / "report.csv", tables[0] + "".join(t.partition("\n")[2] for t in tables[1:]))
     ids = [s.id for s in dataset.samples[:: max(1, len(dataset.samples) // 6)]][:6]
-    shown = [str(runs["negative"].path) for runs in (first, *others)]
-    with contextlib.redirect_stdout(io.StringIO()):
-        grid.main([*shown, "--ids", *ids, "--out", str(out / "grid.png")])
+    shown = [runs["negative"].path for runs in (first, *others)]
+    grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
     print("\n".join(text))
 
 

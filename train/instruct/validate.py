@@ -5,10 +5,8 @@ Works on a copy of the weights and draws from generators of its own, so training
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ import editors
 from editors.checkpoint import LoadedPipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
 from nein.benchmarks.nein import conclude, grid, models, report
-from nein.benchmarks.nein import config as evaluation
-from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, scores_of
@@ -116,7 +113,7 @@ class Validation:
         self._dataset = subset(dataset, config.validation_samples)
         if world.is_main:
             validate_images(self._dataset.samples, f"The validation data '{config.validation_data}'")
-        self._eval, _ = evaluation.parse(["--preset", config.validation_preset, *self._eval_options()])
+        self._eval = EvalConfig.parse(["--preset", config.validation_preset, *self._eval_options()])
         if world.is_main:
             models.check_references(config.validation_metrics, self._eval)
 
@@ -180,9 +177,7 @@ class Validation:
         ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
         steps = sorted(out.glob("step-*/negative"))
         shown = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
-        line = [*(str(path) for path in shown), "--ids", *ids, "--out", str(out / "grid.png")]
-        with contextlib.redirect_stdout(io.StringIO()):
-            grid.main(line)
+        grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
 
     # --- loss at fixed noise -----------------------------------------------------------------
 

@@ -24,11 +24,11 @@ from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
 from nein.nano.questions import WORDINGS, Question, ask, iter_questions, question_scene
 from nein.nano.scenes import Scene, render, rng_for
-from train.instruct.ship import changes
 from train.nano.editors import save_half
 from train.nano.job import Job, sized, step_count
 from train.nano.packed import HEAD, Packed
 from train.nano.pool import to_float
+from train.nano.ship import changes
 from train.nano.text import chat_tokenizer
 
 #: The layout of llava-hf's LLaVA-NeXT for Mistral: pictures first, then the text.

@@ -9,18 +9,39 @@ which builds tensors and runs nothing else of the file.
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from nein.config.options import Options, argument, option
 from nein.engine import atomic
 from nein.engine.errors import UserError
 
 
-def main(argv: Sequence[str]) -> None:
+@dataclass(kw_only=True)
+class ConvertConfig(Options):
+    """Which file, what it is, and where to."""
+
+    epilog = "Then: nein negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name."
+
+    source: Path = argument("IN", ".pt, .pth, .bin, .ckpt (tensors only) or .safetensors")
+    folder: Path = argument("OUT", "folder to write; must not exist")
+    architecture: str = option(
+        "", "open_clip's name for it, such as ViT-B-32, or a JSON file with its configuration; needed"
+    )
+    quick_gelu: bool = option(
+        False,
+        "the model computes with QuickGELU, as OpenAI's do; the released scripts run the checkpoint files "
+        "without",
+    )
+
+    def check(self) -> None:
+        if not self.architecture:
+            raise UserError("nein negbench convert needs --architecture NAME, such as ViT-B-32.")
+
+
+def run(options: ConvertConfig) -> None:
     """The command. Raises UserError or MetricError."""
-    options = _parser().parse_args(list(argv))
     if not options.source.is_file():
         raise UserError(f"There is no file '{options.source}'; give the checkpoint to convert.")
     if not options.folder.absolute().parent.is_dir():
@@ -34,28 +55,3 @@ def main(argv: Sequence[str]) -> None:
     origin = {"file": options.source.name, "sha256": file_sha256(options.source), **about}
     atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
     print(f"{options.folder}: {about['tensors']} tensors of {options.architecture}, as safetensors.")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein negbench convert",
-        description="Write a state dict of open_clip as a folder of safetensors; nothing in it is run.",
-        epilog="Then: nein negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name.",
-    )
-    parser.add_argument(
-        "source", type=Path, metavar="IN", help=".pt, .pth, .bin, .ckpt (tensors only) or .safetensors"
-    )
-    parser.add_argument("folder", type=Path, metavar="OUT", help="folder to write; must not exist")
-    parser.add_argument(
-        "--architecture",
-        required=True,
-        metavar="NAME",
-        help="open_clip's name for it, such as ViT-B-32, or a JSON file with its configuration",
-    )
-    parser.add_argument(
-        "--quick-gelu",
-        action="store_true",
-        help="the model computes with QuickGELU, as OpenAI's do; the released scripts run the checkpoint "
-        "files without",
-    )
-    return parser

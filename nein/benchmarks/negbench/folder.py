@@ -1,59 +1,43 @@
-"""One run directory: one model on one data set. It describes itself, resumes, and refuses mixtures.
+"""The files of one run: one model on one data set.
 
 OUT/<model>/<data set>/
-  manifest.json              configuration, model, data, environment, counts, status
-  journal/pictures-*.jsonl   append-only: per block of pictures, what was read and encoded
-  journal/answers-*.jsonl    append-only: per block of questions, what a generative model said
-  samples/<task>.<variant>.jsonl   canonical: one line per caption, picture or question
-  summary.json               every figure, with interval, n and unscored
-OUT/cache/                   features of pictures and sentences, shared by all tasks and runs
-OUT/table.md, figures.csv, *.png
+  manifest.json, pictures/, sentences/<task>/, answers/<task>/*.jsonl   see `nein.engine.folder`
+  samples/<task>.jsonl       canonical: one line per caption, picture or question
+  summary.json               what a table says of the run: model, data, settings
+  figures.csv                every figure, with interval, n and unscored
+OUT/cache/                   features of pictures and sentences, and answers of endpoints, shared by all runs
+OUT/table.md, figures.csv, report.html, *.png
+
+<task> is its name and its wording: "mcq.rephrased".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from nein.generate.nein.folder import BuildDir
+from nein.datasets.negbench.records import Task
+from nein.engine.folder import Folder, runs_below
+
+PICTURES = "pictures"  # outputs
+SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
 
 
-@dataclass(frozen=True)
-class EvalDir(BuildDir):
-    """Paths and manifest of a run; holds no open file."""
-
-    @property
-    def manifest_path(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return ("journal", "samples", "summary.json")
-
-    @property
-    def what(self) -> str:
-        return "results"
-
-    @property
-    def journals(self) -> Path:
-        return self.path / "journal"
-
-    @property
-    def model(self) -> str:
-        return self.path.parent.name
-
-    @property
-    def dataset(self) -> str:
-        return self.path.name
-
-    def samples(self, task: str, variant: str) -> Path:
-        return self.path / "samples" / f"{task.partition('/')[2]}.{variant}.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
+def task_name(task: Task) -> str:
+    return f"{task.name.partition('/')[2]}.{task.variant}"
 
 
-def find(out: Path) -> list[EvalDir]:
+def samples(folder: Folder, task: str) -> Path:
+    return folder.path / "samples" / f"{task}.jsonl"
+
+
+def summary(folder: Folder) -> Path:
+    return folder.path / "summary.json"
+
+
+def figures(folder: Folder) -> Path:
+    return folder.path / "figures.csv"
+
+
+def find(out: Path) -> list[Folder]:
     """Every run below `out`, ordered by model, then data set."""
-    return [EvalDir(path.parent) for path in sorted(out.glob("*/*/manifest.json"))]
+    return [Folder(path) for path in runs_below(out)]

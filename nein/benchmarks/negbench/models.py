@@ -13,6 +13,7 @@ from pathlib import Path
 import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
+from nein.models import references
 
 _CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
 
@@ -98,11 +99,14 @@ class Choice:
     kind: str = "dual"
     row: Model | None = None
 
+    @property
+    def identity(self) -> str:
+        """What decides its results: of an endpoint not where it is."""
+        return references.without_address(self.asked)
+
 
 def choose(asked: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights (with where they are) or a reference that is none."""
-    from nein.models import references
-
     name, equals, given = asked.partition("=")
     row = MODELS.get(name) if kind == "dual" and (equals or name == asked) else None
     if equals and row is None and kind == "dual" and "/" not in name and ":" not in name:
@@ -111,6 +115,9 @@ def choose(asked: str, kind: str = "dual") -> Choice:
         raise UserError(f"There is no model '{name}'; {hint}Names: {', '.join(MODELS)}.")
     if row is None:
         where, revision = _resolve(asked, kind)
+        if kind == "vlm" and asked.startswith("openai:"):  # known by its own name: servers move
+            own = references.slug(f"openai-{asked.partition('#')[2]}")
+            return Choice(asked, own, own, where, revision, kind)
         shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
         return Choice(asked, shown, references.slug(asked), where, revision, kind)
     if not equals:
@@ -123,8 +130,6 @@ def choose(asked: str, kind: str = "dual") -> Choice:
 
 
 def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
-    from nein.models import references
-
     if kind == "dual" and metrics.dual_prefix(reference) is not None:
         return reference, None
     if not reference.startswith("nano:") and kind == "dual":
@@ -159,6 +164,15 @@ def check(choice: Choice) -> None:
         openclip.check(where)
     elif prefix is None:
         check_folder(split_reference(where, choice.revision)[0])
+
+
+def weights(reference: str) -> str | None:
+    """The digest of a model folder, None for any other reference: a finished run loads nothing that would
+    notice replaced weights."""
+    from metrics.loading import folder_digest
+
+    folder = Path(reference)
+    return folder_digest(folder)[:16] if folder.is_dir() else None
 
 
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:

@@ -1,42 +1,72 @@
-"""What `nein negbench eval` does once its options are known."""
+"""NegBench: what each model encodes or is asked, and what is written when all blocks are there."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from filelock import FileLock, Timeout
+import pandas as pd
 
-from nein.benchmarks.negbench import figures, models, report, results, vlm
-from nein.benchmarks.negbench.config import NegbenchConfig
-from nein.benchmarks.negbench.encode import Encoder
-from nein.benchmarks.negbench.folder import EvalDir
+from nein.benchmarks import runner
+from nein.benchmarks.negbench import encode, figures, models, results, vlm
+from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.encode import Encoding
 from nein.benchmarks.negbench.models import Choice
+from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench import sources
 from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
 from nein.datasets.negbench.sources import DataSet
-from nein.engine import atomic, environment, images
+from nein.engine import atomic
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.world import World
+from nein.engine.executors import Model, Stage
+from nein.engine.folder import Folder, Row
+from nein.models.remembered import Remembered
+from nein.reporting import figures as frames
 
-COMPLETE = "complete"
 
+@dataclass(frozen=True, kw_only=True)
+class ModelRun(Run):
+    """A model on a data set.
 
-def evaluate(config: NegbenchConfig, world: World) -> str | None:
-    """Encodes what is missing, writes rows and figures of every model and data set; the tables as text on the
-    main process.
-
-    Everything that can be wrong with names, files and folders is found before a model is loaded. Raises
-    UserError or MetricError.
+    tasks  Those that were asked for, cut to `--limit`; those of `data` are whole.
     """
+
+    choice: Choice
+    data: DataSet
+    tasks: Sequence[Task]
+
+    def whole(self, task: Task) -> Task:
+        """The task before it was cut."""
+        return next(t for t in self.data.tasks if (t.name, t.variant) == (task.name, task.variant))
+
+
+def runs(config: EvalConfig, device: str) -> list[Run]:
+    """One run per model and data set, everything looked at and nothing loaded."""
     choices = [models.choose(name) for name in config.model]
     choices += [models.choose(name, "vlm") for name in config.vlm]
+    for choice in choices:
+        twin = next(other for other in choices if other.slug == choice.slug)
+        if twin.asked != choice.asked:
+            raise UserError(f"'{twin.asked}' and '{choice.asked}' are one model at two places; take one.")
+    selected = _selected(config)
+    found: list[Run] = []
+    for choice in {choice.slug: choice for choice in choices}.values():
+        models.check(choice)
+        kinds = (ChoiceTask,) if choice.kind == "vlm" else (ChoiceTask, RetrievalTask)
+        asked = [(data, [task for task in tasks if isinstance(task, kinds)]) for data, tasks in selected]
+        if not any(tasks for _, tasks in asked):
+            raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
+        found += [_run(config, choice, data, tasks, device) for data, tasks in asked if tasks]
+    return found
+
+
+def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
+    """The data sets with the tasks that are asked for."""
     sets = sources.load(
         config.data,
         names=config.datasets,
@@ -45,149 +75,140 @@ def evaluate(config: NegbenchConfig, world: World) -> str | None:
         split=config.split,
         seed=config.seed,
     )
-    selected = {
-        data.name: [
-            sources.limited(task, config.limit)
-            for task in sources.select(data.tasks, config.tasks, config.variants)
-        ]
-        for data in sets
-    }
-    if not any(selected.values()):
+    selected = []
+    for data in sets:
+        tasks = sources.select(data.tasks, config.tasks, config.variants)
+        if tasks:
+            sources.check_pictures(data)
+            selected.append((data, [sources.limited(task, config.limit) for task in tasks]))
+    if not selected:
         there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
         raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")
-    for data in sets:
-        if selected[data.name]:
-            sources.check_pictures(data)
-    atomic.check_writable(config.out_dir)
-    device = world.device(config.device)
-    with _lock(config.out_dir) if world.is_main else contextlib.nullcontext():
-        plans = [(choice, _begin(config, choice, sets, selected, device, world)) for choice in choices]
-        world.barrier()
-        for choice, work in plans:
-            _model(config, choice, work, selected, device, world)
-        text = report.report(config.out_dir) if world.is_main else None
-    world.barrier()
-    return text
+    return selected
 
 
-Work = Sequence[tuple[DataSet, EvalDir]]
-
-
-def _begin(
-    config: NegbenchConfig,
-    choice: Choice,
-    sets: Sequence[DataSet],
-    selected: Mapping[str, Sequence[Task]],
-    device: str,
-    world: World,
-) -> Work:
-    """The data sets of a model with their run directories, begun or gone on with; nothing is loaded."""
-    models.check(choice)
-    work = [(data, EvalDir(config.out_dir / choice.slug / data.name)) for data in sets if selected[data.name]]
+def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task], device: str) -> ModelRun:
+    identity = {
+        "model": choice.identity,
+        "weights": models.weights(choice.reference),
+        "kind": choice.kind,
+        "revision": choice.revision,
+        "data": f"{data.name} {data.sha256[:16]}",
+        "protocol": config.protocol,
+        "seed": config.seed,
+        **runner.machine_identity(config, device),
+    }
     if choice.kind == "vlm":
-        work = [
-            (data, run) for data, run in work if any(isinstance(t, ChoiceTask) for t in selected[data.name])
-        ]
-        if not work:
-            raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
-    if world.is_main:
-        for data, run in work:
-            run.open(_identity(config, choice, data, device), _entries(config, data, world, device),
-                     overwrite=config.overwrite)  # fmt: skip
-            _check_weights(choice, run)
-    return work
-
-
-def _model(
-    config: NegbenchConfig,
-    choice: Choice,
-    work: Work,
-    selected: Mapping[str, Sequence[Task]],
-    device: str,
-    world: World,
-) -> None:
-    """One model on all data sets. It is loaded once, and only if something is missing."""
-    known = _known(work)
-
-    def load() -> Any:
-        model = models.load(choice, device=device, dtype=config.dtype, batch_size=config.batch_size)
-        if world.is_main:
-            for _, run in work:
-                _note(run, choice, model)
-        return model
-
-    encoder = Encoder(
-        load,
-        known,
-        config.cache_dir,
-        batch_size=config.batch_size,
-        workers=world.workers(device),
-        world=world,
+        identity |= {"prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
+    else:
+        identity |= {"features": config.features, "pooling": config.pooling}
+    facts = {
+        "config": dataclasses.asdict(config),
+        "data": {
+            "name": data.name,
+            "records_sha256": data.sha256,
+            "tasks": {f"{t.name}/{t.variant}": {**t.origin, "sha256": t.sha256} for t in data.tasks},
+        },
+    }
+    run = ModelRun(
+        f"{choice.slug}/{data.name}", choice.name, identity, (), facts, choice=choice, data=data, tasks=tasks
     )
-    for data, run in work:
-        label = f"{data.name} for {choice.name}"
-        if choice.kind == "dual":
-            needed = list(dict.fromkeys(name for task in selected[data.name] for name in task.references))
-            encoder.pictures(data.media, data.references, needed, run.journals, label=label)
-        found = []
-        for task in selected[data.name]:
-            whole = next(t for t in data.tasks if (t.name, t.variant) == (task.name, task.variant))
-            if choice.kind == "dual":
-                encoder.texts(_sentences(whole), _sentences(task), label=f"{task.name} for {choice.name}")
-            elif isinstance(task, RetrievalTask):
-                continue
-            rows = _rows(config, choice, encoder, data, whole, task, run, world)
-            if world.is_main:
-                atomic.write_lines(run.samples(task.name, task.variant), iter(rows))
-                found += _figures(task, rows)
-        if world.is_main:
-            if (run.manifest().get("models") or {}).get("model") is None:
-                _note(run, choice, encoder.model)
-            atomic.write_json(
-                run.summary, {"model": choice.name, "dataset": data.name, "title": data.title,
-                              **_shown(config, choice), "figures": found})  # fmt: skip
-            run.update(status=COMPLETE, tasks=[f"{t.name}/{t.variant}" for t in selected[data.name]])
+    stages = _asking(config, run, device) if choice.kind == "vlm" else _encoding(config, run, device)
+    return dataclasses.replace(run, stages=tuple(stages))
 
 
-def _rows(
-    config: NegbenchConfig,
-    choice: Choice,
-    encoder: Encoder,
-    data: DataSet,
-    whole: Task,
-    task: Task,
-    run: EvalDir,
-    world: World,
-) -> list[dict[str, Any]]:
-    if choice.kind == "vlm":
+# --- what is computed --------------------------------------------------------------------------
+
+
+def _encoding(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
+    def describe(loaded: Any) -> dict[str, Any]:
+        about = {**loaded.describe(), "scale": loaded.scale, "bias": loaded.bias}
+        return {"model": (loaded.fingerprint, about)}
+
+    model = Model(run.choice.slug, lambda: _load(config, run.choice, device), describe)
+    encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in run.tasks)]
+    return [encoding.stage(model) for encoding in encodings]
+
+
+def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
+    """The pictures of all tasks."""
+    wanted = {name for task in run.tasks for name in task.references}
+    return encode.of_pictures(
+        Folder(config.out_dir / run.folder), files.PICTURES, run.data.references, wanted, run.data.media,
+        batch_size=config.batch_size, cache=config.cache_dir,
+    )  # fmt: skip
+
+
+def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
+    return encode.of_sentences(
+        Folder(config.out_dir / run.folder), f"{files.SENTENCES}/{files.task_name(task)}",
+        run.whole(task).sentences, set(task.sentences),
+        batch_size=config.batch_size, cache=config.cache_dir,
+    )  # fmt: skip
+
+
+def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
+    def load() -> Remembered:
+        cache = AnswerCache(config.cache_dir / "answers.sqlite")
+        return Remembered(_load(config, run.choice, device), cache)
+
+    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())})
+    manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
+    stages = []
+    for task in run.tasks:
+        whole = run.whole(task)
         assert isinstance(task, ChoiceTask)
         assert isinstance(whole, ChoiceTask)
-        answers = vlm.ask(
-            lambda: encoder.model,
-            whole,
-            len(task.questions),
-            run.journals,
-            manner=vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed),
-            batch_size=config.batch_size,
-            world=world,
-            label=f"{task.name} for {choice.name}",
-            fingerprint=_known([(data, run)]),
+        output = f"{files.ANSWERS}/{files.task_name(task)}"
+        stages.append(
+            vlm.asking(
+                output, whole, len(task.questions), manner=manner, batch_size=config.batch_size, model=model
+            )
         )
-        return results.answer_rows(task, answers, protocol=config.protocol, seed=config.seed)
-    if not world.is_main:
-        return []
-    pictures = encoder.read_pictures(data.references, task.references, run.journals, pooling=config.pooling)
-    texts = encoder.read_texts(_sentences(whole), _sentences(task))
-    about = (run.manifest().get("models") or {}).get("model") or {}
-    if "scale" not in about:
-        _note(run, choice, encoder.model)
-        about = run.manifest()["models"]["model"]
-    own = {"scale": about["scale"], "bias": about["bias"]}
-    if isinstance(task, RetrievalTask):
-        return results.retrieval_rows(task, pictures, texts, **own, protocol=config.protocol)
-    return results.choice_rows(
-        task, pictures, texts, **own, features=config.features, protocol=config.protocol, seed=config.seed
-    )
+    return stages
+
+
+def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
+    return models.load(choice, device=device, dtype=config.dtype, batch_size=config.batch_size)
+
+
+# --- what is written ---------------------------------------------------------------------------
+
+
+def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
+    """The figures of a run; writes samples/<task>.jsonl and summary.json."""
+    assert isinstance(run, ModelRun)
+    found = []
+    rows_of = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
+    for task, rows in rows_of:
+        name = files.task_name(task)
+        atomic.write_lines(files.samples(folder, name), rows)
+        found += _figures(task, rows)
+    about = {"model": run.choice.name, "dataset": run.data.name, "title": run.data.title}
+    atomic.write_json(files.summary(folder), {**about, **_shown(config, run.choice)})
+    return frames.frame(found)
+
+
+def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+    encoded, about = _pictures(config, run), folder.notes("models")["model"]
+    own = {"scale": about["scale"], "bias": about["bias"], "protocol": config.protocol}
+    for task in run.tasks:
+        pictures = encoded.read(set(task.references), config.pooling)
+        texts = _sentences(config, run, task).read(set(task.sentences))
+        if isinstance(task, RetrievalTask):
+            yield task, results.retrieval_rows(task, pictures, texts, **own)
+        else:
+            yield (
+                task,
+                results.choice_rows(task, pictures, texts, **own, features=config.features, seed=config.seed),
+            )
+
+
+def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+    for task, stage in zip(run.tasks, run.stages, strict=True):
+        assert isinstance(task, ChoiceTask)
+        answers = {row["id"]: row for row in folder.rows(stage.name, stage.blocks.numbers)}
+        yield task, results.answer_rows(task, answers, protocol=config.protocol, seed=config.seed)
 
 
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -201,32 +222,7 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return [{**about, **figure} for figure in found]
 
 
-def _sentences(task: Task) -> list[str]:
-    if isinstance(task, RetrievalTask):
-        return [text for item in (*task.original, *task.negated) for text in item.captions]
-    return [option.text for question in task.questions for option in question.options]
-
-
-def _identity(config: NegbenchConfig, choice: Choice, data: DataSet, device: str) -> dict[str, Any]:
-    """What decides the rows, but for the selection."""
-    facts: dict[str, Any] = {
-        "model": choice.asked,
-        "kind": choice.kind,
-        "revision": choice.revision,
-        "dtype": config.dtype,
-        "device": device.partition(":")[0],
-        "batch_size": config.batch_size,
-        "data": f"{data.name} {data.sha256[:16]}",
-        "protocol": config.protocol,
-        "seed": config.seed,
-        "image_rule": images.RULE,
-    }
-    if choice.kind == "vlm":
-        return {**facts, "prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
-    return {**facts, "features": config.features, "pooling": config.pooling}
-
-
-def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
+def _shown(config: EvalConfig, choice: Choice) -> dict[str, Any]:
     """What a table says about a run."""
     return {
         "preset": config.preset,
@@ -238,62 +234,11 @@ def _shown(config: NegbenchConfig, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _entries(config: NegbenchConfig, data: DataSet, world: World, device: str) -> dict[str, Any]:
-    return {
-        "config": dataclasses.asdict(config),
-        "data": {
-            "name": data.name,
-            "records_sha256": data.sha256,
-            "tasks": {f"{t.name}/{t.variant}": {**t.origin, "sha256": t.sha256} for t in data.tasks},
-        },
-        "invocations": [
-            {
-                "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                "command": list(sys.argv[1:]),
-                "processes": world.size,
-                "environment": environment.describe(device),
-            }
-        ],
-    }
+def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
+    """Tables and plots of every finished run in OUT, also those of earlier commands."""
+    from nein.benchmarks.negbench import report
+
+    return report.report(config.out_dir)
 
 
-def _known(work: Sequence[tuple[DataSet, EvalDir]]) -> str | None:
-    """The model's fingerprint, if an earlier command loaded it for one of the runs."""
-    for _, run in work:
-        found = (run.manifest().get("models") or {}).get("model")
-        if found is not None:
-            return str(found["fingerprint"])
-    return None
-
-
-def _note(run: EvalDir, choice: Choice, model: Any) -> None:
-    about = model.describe()
-    if choice.kind == "dual":
-        about |= {"scale": model.scale, "bias": model.bias}
-    run.note_model("model", model.fingerprint, about)
-
-
-def _check_weights(choice: Choice, run: EvalDir) -> None:
-    """Refuses a run whose model folder has changed since: nothing might be left to load that would notice."""
-    known = ((run.manifest().get("models") or {}).get("model") or {}).get("weights")
-    folder = Path(choice.reference)
-    if known is None or not folder.is_dir():
-        return
-    from metrics.loading import folder_digest
-
-    if folder_digest(folder) != known:
-        raise UserError(
-            f"The weights in '{choice.reference}' have changed since '{run.path}' was begun; "
-            "choose another --out, or remove that folder."
-        )
-
-
-@contextlib.contextmanager
-def _lock(out: Path) -> Any:
-    try:
-        with FileLock(out / ".negbench.lock", timeout=0):
-            yield
-    except Timeout:
-        raise UserError(
-            f"Another command is at work in '{out}'; wait until it has finished, or choose another --out."
-        ) from None
+NEGBENCH = Benchmark("negbench", "NegBench", "results", runs, figures_of_run, report=write_report)

@@ -3,8 +3,8 @@
 OUT/<model>/manifest.json, answers/*.jsonl   see `nein.engine.folder`
 OUT/<model>/answers.jsonl        canonical: one line per question and variant, in data order
 OUT/<model>/scores.jsonl         canonical: the same read under both protocols, value or reason
-OUT/<model>/summary.json         every figure with intervals, n and unscored
-OUT/judge/grade.json             the judge's figures, for nein report --judge-grade
+OUT/<model>/figures.csv          every figure with intervals, n and unscored; reports on edited pictures cite
+                                 those of their judge
 OUT/cache/                       answers of endpoints
 OUT/report.html, .md, .csv, .tex, *.png
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nein.benchmarks.runner import FIGURES
 from nein.engine.folder import Folder, runs_below
 
 
@@ -24,13 +25,8 @@ def scores(folder: Folder) -> Path:
     return folder.path / "scores.jsonl"
 
 
-def summary(folder: Folder) -> Path:
-    return folder.path / "summary.json"
-
-
-def grade(folder: Folder) -> Path:
-    """Of a judge only: what `nein report --judge-grade` reads."""
-    return folder.path / "grade.json"
+def figures(folder: Folder) -> Path:
+    return folder.path / FIGURES
 
 
 def find(out: Path) -> list[Folder]:

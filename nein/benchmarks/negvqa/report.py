@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from nein.benchmarks.negvqa import folder as files
-from nein.benchmarks.negvqa.config import FORMATS
-from nein.config.options import names
+from nein.benchmarks.negvqa import page, paper_numbers, sections
+from nein.benchmarks.negvqa.config import ReportConfig
+from nein.config.groups import FORMATS
 from nein.datasets.negvqa.questions import Item
 from nein.engine import atomic
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
+from nein.reporting import cards, report
+from nein.reporting import figures as frames
 
 
 def write(
@@ -31,119 +35,79 @@ def write(
 
     Raises UserError when a run is not complete, or when runs asked different questions.
     """
-    import tabulate
-
-    from nein.benchmarks.negvqa import tables
-    from nein.benchmarks.nein.reporting import tables as texts
-
-    found = _summaries(folders)
-    made = tables.all_tables(found)
-    title = "NegVQA"
-    presets = {summary["preset"] for summary in found.values()}
-    label = (
-        "Miniature models on drawn questions: real measurements, not comparable with the paper's"
-        if presets == {"nano"}
-        else ", ".join(sorted(presets))
-    )
-    prompts = ", ".join(sorted({summary["prompt"] for summary in found.values()}))
-    notes = [f"Preset: {label}. Prompt: {prompts}.", *_notes(found)]
-    makers = {
-        "md": lambda: texts.markdown(made, title, notes),
-        "csv": lambda: texts.to_csv(made),
-        "tex": lambda: texts.latex(made, title),
-    }
-    for kind, make in makers.items():
-        if kind in formats:
-            atomic.write_text(out.with_suffix(f".{kind}"), make())
-    if {"html", "plots"} & set(formats):
-        from nein.benchmarks.negvqa import page, plots
-
-        drawn = plots.all_plots(found)
-        for plot in drawn if "plots" in formats else ():
-            for kind in ("png", "svg"):
-                atomic.write_bytes(out.with_name(f"{out.stem}-{plot.key}.{kind}"), plot.encode(kind))
-        if "html" in formats:
-            answers = {folder.path.name: atomic.read_lines(files.answers(folder)) for folder in folders}
-            scores = {folder.path.name: atomic.read_lines(files.scores(folder)) for folder in folders}
-            headlines = {name: plots.headline(summary) for name, summary in found.items()}
-            shown = page.samples(answers, scores, items, samples, headlines)
-            page.write(out, title=title, notes=notes, tables=made, plots=drawn, samples=shown)
-    head = next(table for table in made if table.key == f"accuracy_{_protocol(found)}_clustered")
-    gap = next(table for table in made if table.key == "gap")
-    parts = [
-        f"{table.title}\n" + tabulate.tabulate(table.rows, table.columns, disable_numparse=True)
-        for table in (head, gap)
-    ]
-    written = out if "html" in formats else out.parent
-    return "\n\n".join(parts) + f"\n\nReport: {written}\n"
+    named = _by_name(folders)
+    manifests = {name: folder.manifest() for name, folder in named.items()}
+    figures = read(named, manifests)
+    browser = None
+    if "html" in formats and samples:
+        answers = {name: atomic.read_lines(files.answers(folder)) for name, folder in named.items()}
+        scores = {name: atomic.read_lines(files.scores(folder)) for name, folder in named.items()}
+        chief = frames.select(figures, headline="yes").drop_duplicates("model")
+        headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
+        browser = cards.browser(page.samples(answers, scores, items, samples, headlines), "Answers")
+    written = report.write(
+        out, figures, title="NegVQA", sections=sections.SECTIONS, notes=_notes(manifests), browser=browser,
+        formats=formats,
+    )  # fmt: skip
+    protocols = {manifest["protocol"] for manifest in manifests.values()}
+    protocol = protocols.pop() if len(protocols) == 1 else "fixed"
+    shown = [sections.accuracy(protocol, "clustered"), sections.GAP]
+    place = out if out in written else out.parent
+    return f"{report.headline(figures, shown)}\nReport: {place}\n"
 
 
-def _summaries(folders: Sequence[Folder]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    hashes: dict[str, str] = {}
+def read(named: dict[str, Folder], manifests: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    """The figures of all runs, and what the paper prints beside those of its models."""
+    found = []
+    for name, folder in named.items():
+        own = frames.label(frames.read(files.figures(folder)), benchmark="negvqa", model=name)
+        found.append(own)
+        if manifests[name]["preset"] != "nano":
+            found.append(paper_numbers.beside(own, name, manifests[name]["reference"]))
+    return frames.concat(found)
+
+
+def _by_name(folders: Sequence[Folder]) -> dict[str, Folder]:
+    """The runs by the name of their folder, or by its path where that is taken."""
+    named: dict[str, Folder] = {}
     for folder in folders:
-        manifest = folder.manifest()
-        if manifest.get("status") != COMPLETE:
+        if folder.manifest().get("status") != COMPLETE:
             raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
-        name = folder.path.name if folder.path.name not in found else str(folder.path)
-        found[name] = atomic.read_json(files.summary(folder))
-        hashes[name] = manifest["data"]["sha256"]
+        named[folder.path.name if folder.path.name not in named else str(folder.path)] = folder
+    hashes = {name: folder.manifest()["data"]["sha256"] for name, folder in named.items()}
     if len(set(hashes.values())) > 1:
         one = next(iter(hashes))
         other = next(name for name in hashes if hashes[name] != hashes[one])
         raise UserError(f"'{one}' and '{other}' were asked different questions; report them apart.")
-    return found
+    return named
 
 
-def _protocol(found: dict[str, dict[str, Any]]) -> str:
-    protocols = {summary["protocol"] for summary in found.values()}
-    return protocols.pop() if len(protocols) == 1 else "fixed"
-
-
-def _notes(found: dict[str, dict[str, Any]]) -> list[str]:
-    from nein.benchmarks.negvqa import table1
-
-    notes = []
-    for name, summary in found.items():
-        if summary.get("asking") == "options":
+def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
+    presets = {manifest["preset"] for manifest in manifests.values()}
+    nano = "Miniature models on drawn questions: real measurements, not comparable with the paper's"
+    prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests.values()}))
+    notes = [f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}."]
+    for name, manifest in manifests.items():
+        if manifest["identity"].get("asking") == "options":
             notes.append(
                 f"{name}: asked about one option at a time in its yes/no question about a caption; "
                 "'generated' is the only option with a yes, 'logprob' the one whose yes is likelier."
             )
-        printed = table1.known(summary["reference"])
-        for (model, variant, category), why in table1.MISPRINTS.items():
+        printed = paper_numbers.known(manifest["reference"])
+        for (model, variant, category), why in paper_numbers.MISPRINTS.items():
             if printed == model:
                 notes.append(f"{name}: the printed figure for {category}, {variant}, is odd: {why}.")
     return notes
 
 
-def main(argv: Sequence[str]) -> int:
-    """`nein negvqa report RUN...`"""
-    parser = argparse.ArgumentParser(
-        prog="nein negvqa report", description="Write the report of finished runs of nein negvqa."
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
-    parser.add_argument("-o", "--out", type=Path, default=Path("negvqa.html"),
-        help="page to write (default: negvqa.html); the other files lie beside it")  # fmt: skip
-    parser.add_argument("--samples", type=int, default=400, help="questions shown in the page (default: 400)")
-    parser.add_argument("--data", help="the questions, if they are not nano's (for their pictures)")
-    parser.add_argument("--negated", help="the second of two files with the questions")
-    parser.add_argument("--images", help="folder of the pictures, if not beside the file")
-    parser.add_argument("--formats", default=",".join(FORMATS), help="(default: %(default)s)")
-    options = parser.parse_args(list(argv))
-    formats = names(options.formats)
-    for name in formats:
-        if name not in FORMATS:
-            raise unknown("format", name, FORMATS)
+def run(options: ReportConfig) -> str:
+    """Writes the report of finished runs; returns the headline as text. Raises UserError."""
     folders = [folder for path in options.runs for folder in files.find(path)]
     if not folders:
         raise UserError(f"'{options.runs[0]}' holds no run of nein negvqa; give the folder passed to --out.")
-    if options.samples < 0:
-        raise UserError("--samples must be 0 or above.")
     items = _items(folders, options.data, options.negated, options.images)
     out = options.out.with_suffix(".html")
-    print(write(folders, out, samples=options.samples, items=items, formats=formats), end="")
-    return 0
+    return write(folders, out, samples=options.samples, items=items, formats=options.formats)
 
 
 def _items(

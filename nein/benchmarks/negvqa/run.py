@@ -6,6 +6,8 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 import metrics
 from metrics import choices
 from metrics.choices import Asked, Reply
@@ -21,21 +23,12 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
-from nein.engine.world import World
 from nein.models import references
 from nein.models.remembered import Remembered
 
 JUDGE = "judge"
 ANSWERS = "answers"  # the stage and its output
 NO_PICTURE = "no picture: "
-
-
-def evaluate(config: NegvqaConfig, world: World) -> str | None:
-    """Asks every model every question that has no answer yet, then writes the report.
-
-    Raises UserError or MetricError. Returns the headline table, on the main process.
-    """
-    return runner.evaluate(NEGVQA, config, world)
 
 
 def runs(config: NegvqaConfig, device: str) -> list[Run]:
@@ -70,7 +63,7 @@ def load_questions(config: NegvqaConfig) -> Questions:
 
 def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
     identity = {
-        "model": _without_address(config.judge if reference == JUDGE else reference),
+        "model": references.without_address(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": asked.sha256,
         "prompt": config.prompt,
@@ -98,10 +91,6 @@ def run_name(reference: str, config: NegvqaConfig) -> str:
     if reference.startswith("openai:"):
         return references.slug(f"openai-{reference.partition('#')[2]}")
     return references.slug(reference.replace("nano:", "nano-"))
-
-
-def _without_address(reference: str) -> str:
-    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
 
 
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
@@ -175,10 +164,8 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
         )
 
     cache = config.out_dir / "cache" / "answers.sqlite"
-    model = Model(
-        reference,
-        lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
-        lambda loaded: {"model": (loaded.fingerprint, loaded.describe())},
+    model = Model.one(
+        reference, lambda: Remembered(load_model(reference, config, device), AnswerCache(cache))
     )
     return Stage(ANSWERS, (ANSWERS,), blocks, read, work, model, usable)
 
@@ -229,32 +216,24 @@ def _row(item: Item, variant: str, reply: Reply) -> Row:
 # --- the canonical files -----------------------------------------------------------------------
 
 
-def conclude(config: NegvqaConfig, run: Run, folder: Folder) -> dict[str, int]:
-    """answers.jsonl, scores.jsonl and summary.json from the blocks, in data order, for the selection."""
+def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
+    """The figures of a run; writes answers.jsonl and scores.jsonl, in data order, for the selection."""
     from nein.benchmarks.negvqa import figures, scores
 
     items = load_questions(config).items
-    selected = items if config.limit is None else items[: config.limit]
-    [asking] = run.stages
-    answers = list(_answer_lines(selected, folder.rows(ANSWERS, asking.blocks.numbers)))
+    rows = folder.selected(ANSWERS, run.stages[0].blocks, lambda index: items[index].id)
+    answers = list(_answer_lines(items, rows))
     atomic.write_lines(files.answers(folder), answers)
-    manifest = folder.manifest()
     scored = scores.score(answers, [name for name in config.scoring if name in run.identity["scoring"]])
     atomic.write_lines(files.scores(folder), scored)
-    summary = figures.summary(scored, manifest)
-    atomic.write_json(files.summary(folder), summary)
-    if run.identity["role"] == JUDGE:
-        atomic.write_json(files.grade(folder), figures.grade(summary))
-    failed = sum(bool(row["error"]) for row in answers)
-    return {"questions": len(selected), "answers": len(answers), "failed": failed}
+    return figures.figures(scored, run.identity.get("asking"))
 
 
 def _answer_lines(items: Sequence[Item], rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows of the selected items, each with what was asked."""
+    """The rows, each with what was asked."""
     by_id = {item.id: item for item in items}
     for row in rows:
-        if (item := by_id.get(row["id"])) is None:  # the rest of the last block
-            continue
+        item = by_id[row["id"]]
         yield {
             "id": item.id,
             "variant": row["variant"],
@@ -278,4 +257,4 @@ def write_report(config: NegvqaConfig, folders: Sequence[Folder]) -> str:
     )  # fmt: skip
 
 
-NEGVQA = Benchmark("negvqa", "answers", runs, conclude, write_report)
+NEGVQA = Benchmark("negvqa", "NegVQA", "answers", runs, figures, report=write_report)

@@ -34,11 +34,9 @@ def whole_metrics(run: RunDir, plan: Plan) -> list[str]:
 
 
 def _edits(run: RunDir, plan: Plan, counts: dict[str, Any]) -> Iterator[Row]:
-    selected = {sample.id for sample in plan.selection()}
-    for row in run.rows(EDIT, plan.blocks.numbers):
-        if row["id"] in selected:
-            counts["edited" if row["image"] is not None else "edit_errors"] += 1
-            yield row
+    for row in run.selected(EDIT, plan.blocks, lambda index: plan.dataset.samples[index].id):
+        counts["edited" if row["image"] is not None else "edit_errors"] += 1
+        yield row
 
 
 def _write_scores(run: RunDir, plan: Plan, wanted: Sequence[str], protocol: str) -> dict[str, int]:

@@ -8,6 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
+from metrics import METRICS
 from nein.benchmarks import runner
 from nein.benchmarks.nein import conclude, models, report
 from nein.benchmarks.nein.config import EvalConfig
@@ -25,6 +28,7 @@ from nein.engine.world import World
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
+from nein.reporting import figures as frames
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ def evaluate(config: EvalConfig, world: World) -> str | None:
     UserError, EditorError or MetricError.
     """
     if not {"edit", "score"} & set(config.stages):
-        return report.report(config.out_dir) if world.is_main else None
+        return write_report(config, []) if world.is_main else None
     _dataset.cache_clear()  # a command sees the data as they are now
     if world.is_main:
         plan = load_plan(config)
@@ -171,19 +175,35 @@ def _run(
             "selected": len(plan.selected),
         },
     }
-    whole = "score" in config.stages or bool(conclude.whole_metrics(folder, plan))
-    return Run(f"{folder.editor}/{folder.track}", folder.label, identity, stages, facts, outputs, whole)
+    partial = "score" not in config.stages and not conclude.whole_metrics(folder, plan)
+    return Run(folder.label, folder.label, identity, stages, facts, outputs, partial)
 
 
-def _conclude(config: EvalConfig, run: Run, folder: Folder) -> dict[str, Any]:
-    """edits.jsonl, scores.jsonl and corpus.json from the blocks, in data order, for the selection."""
+def figures(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
+    """A figure per metric; also writes edits.jsonl, scores.jsonl and corpus.json from the blocks, in data
+    order, for the selection."""
     plan, place = load_plan(config), of_folder(folder)
     wanted = config.metrics if "score" in config.stages else conclude.whole_metrics(place, plan)
-    return conclude.write(place, plan, wanted, config.protocol)
+    place.update(counts=conclude.write(place, plan, wanted, config.protocol))
+    if not wanted:
+        return frames.frame([])
+    summary, _ = report.summarise(place)
+    return frames.frame(
+        {
+            "task": place.track,
+            "metric": name,
+            "unit": "%" if METRICS[name].unit == "per cent" else "",
+            **{key: entry[key] for key in frames.ESTIMATE},
+            **{key: entry.get(key) for key in ("n", "clusters", "reasons")},
+            "unscored": entry["n_unscored"],
+        }
+        for name, entry in summary["metrics"].items()
+    )
 
 
-def _report(config: EvalConfig, folders: Sequence[Folder]) -> str | None:
+def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str | None:
+    """The tables of all runs in the output folder, where the command asks for them."""
     return report.report(config.out_dir) if "report" in config.stages else None
 
 
-NEIN = Benchmark("eval", "edits", runs, _conclude, _report)
+NEIN = Benchmark("eval", "NeIn", "edits", runs, figures, report=write_report)

@@ -6,7 +6,6 @@ verdict of each removal judge, and the target. It is drawn from a run directory 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,12 @@ from PIL import Image
 
 from metrics import METRICS
 from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.errors import UserError, near_match, unknown
+from nein.engine.errors import UserError, near_match
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 
 # A verdict is a number of a metric; these words are what a person reads.
@@ -39,13 +39,8 @@ class Records:
     scores: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs `nein grid argv`. Raises UserError for anything the user can mend."""
-    options = _parser().parse_args(list(argv))
-    if options.number < 1 or options.size < 16:
-        raise UserError(f"--number {options.number} and --size {options.size}: at least 1 and 16 are needed.")
-    if options.metric is not None and options.metric not in METRICS:
-        raise unknown("metric", options.metric, METRICS)
+def grid(options: GridConfig) -> str:
+    """Draws the picture; returns its path, a line. Raises UserError for anything the user can mend."""
     found = read_runs(options.runs, options.tracks)
     dataset = (
         loading.load(options.data, split=options.split) if options.data else loading.reload(found[0].origin)
@@ -65,38 +60,7 @@ def main(argv: Sequence[str]) -> int:
     picture = draw(columns, rows, options.size)
     out = options.out or options.runs[0] / "grid.png"
     atomic.write_bytes(out, _png(picture))
-    print(out)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein grid",
-        description="Draw samples (rows) and what each editor made of them (columns) into one PNG.",
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
-    parser.add_argument("--ids", nargs="+", metavar="ID", help="draw these samples, in this order")
-    parser.add_argument(
-        "--select",
-        choices=("random", "worst", "best"),
-        default="random",
-        help="which samples otherwise: random by --seed (default), or worst or best by --metric",
-    )
-    parser.add_argument(
-        "--metric", help="the metric of --select, averaged over the runs (default: removal_vqa)"
-    )
-    parser.add_argument("-n", "--number", type=int, default=6, help="how many samples (default: 6)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="for random, and between equal values (default: 0)"
-    )
-    parser.add_argument("--tracks", nargs="+", choices=TRACKS, help="only these instruction tracks")
-    parser.add_argument(
-        "--size", type=int, default=192, help="long side of a picture in pixels (default: 192)"
-    )
-    parser.add_argument("--data", help="the data, if they are no longer where the run found them")
-    parser.add_argument("--split", default="val", help="annotation file of --data (default: val)")
-    parser.add_argument("--out", type=Path, help="PNG to write (default: grid.png in the first RUN)")
-    return parser
+    return f"{out}\n"
 
 
 # --- reading -----------------------------------------------------------------------------
@@ -110,7 +74,7 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] | None = None) -> lis
         if not below:
             raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
         for run in below:
-            if tracks is None or run.track in tracks:
+            if not tracks or run.track in tracks:
                 found.setdefault(run.path.resolve(), _read_run(run))
     if not found:
         raise UserError(f"There is no run of track {', '.join(tracks or ())} there.")

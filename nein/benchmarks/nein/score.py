@@ -20,8 +20,8 @@ from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockAnswers
-from nein.engine.cache import FeatureCache, scope_of
 from nein.engine.executors import Model, Stage
+from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 
 

@@ -55,16 +55,16 @@ def read_retrieval(
                  leaves a caption out of its list when the language model's answer cannot be read.
     """
     rows = _rows(path, ("filepath", "captions"))
-    names = short_names(_cell(row, "filepath", path, line) for line, row in rows)
+    names = short_names(cell(row, "filepath", path, line) for line, row in rows)
     seen: Counter[str] = Counter()
     items = []
     for line, row in rows:
-        image = _cell(row, "filepath", path, line)
+        image = cell(row, "filepath", path, line)
         items.append(
             RetrievalItem(
                 id=row.get("id") or _name(names[image], seen),
                 image=image,
-                captions=_strings(row["captions"], f"{path}, line {line}, captions"),
+                captions=strings(row["captions"], f"{path}, line {line}, captions"),
                 kind=kind,
                 positives=_optional(row, "positive_objects", path, line),
                 negatives=_optional(row, "negative_objects", path, line),
@@ -82,15 +82,13 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
             the file has no columns `template_0` .. of its own. Binary files say nothing about templates.
     """
     rows = _rows(path, ("correct_answer", "caption_0", "caption_1", "image_path"))
-    names = short_names(_cell(row, "image_path", path, line) for line, row in rows)
+    names = short_names(cell(row, "image_path", path, line) for line, row in rows)
     seen: Counter[str] = Counter()
     questions = []
     for line, row in rows:
-        image = _cell(row, "image_path", path, line)
-        texts = [row[name] for name in sorted(_captions(row), key=_number)]
-        while texts and not texts[-1]:  # files that mix questions of different length leave cells empty
-            texts.pop()
-        correct = _index(row["correct_answer"], len(texts), f"{path}, line {line}, correct_answer")
+        image = cell(row, "image_path", path, line)
+        texts = option_texts(row)
+        correct = correct_index(row["correct_answer"], len(texts), f"{path}, line {line}, correct_answer")
         type_ = _template(row.get("correct_answer_template", ""), f"{path}, line {line}")
         templates = _templates(row, len(texts), correct, type_, layout, f"{path}, line {line}")
         questions.append(
@@ -183,7 +181,8 @@ def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]
     return [(row.line, row.cells) for row in Records(path, needed)]
 
 
-def _cell(row: Mapping[str, str], column: str, path: Path, line: int) -> str:
+def cell(row: Mapping[str, str], column: str, path: Path, line: int | str) -> str:
+    """A cell that must not be empty, without white space around it."""
     if not row[column].strip():
         raise UserError(f"'{path}', line {line}: the column '{column}' is empty.")
     return row[column].strip()
@@ -195,21 +194,24 @@ def _name(name: str, seen: Counter[str]) -> str:
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
-def _captions(row: Mapping[str, str]) -> list[str]:
-    return [name for name in row if name.startswith("caption_") and name[8:].isdigit()]
+def option_texts(row: Mapping[str, str]) -> list[str]:
+    """The cells caption_0, caption_1, ... of a question, without empty ones at the end: files that mix
+    questions of different length leave cells empty."""
+    columns = [name for name in row if name.startswith("caption_") and name[8:].isdigit()]
+    texts = [row[name] for name in sorted(columns, key=lambda name: int(name[8:]))]
+    while texts and not texts[-1]:
+        texts.pop()
+    return texts
 
 
-def _number(column: str) -> int:
-    return int(column.rpartition("_")[2])
-
-
-def _index(cell: str, count: int, where: str) -> int:
+def correct_index(text: str, count: int, where: str) -> int:
+    """The number of the right one of `count` options."""
     try:
-        value = float(cell)  # a file that went through pandas may say "0.0"
+        value = float(text)  # a file that went through pandas may say "0.0"
     except ValueError:
         value = -1.0
     if not (value.is_integer() and 0 <= value < count):
-        raise UserError(f"{where}: '{cell}' is not the number of an option, 0 to {count - 1}.")
+        raise UserError(f"{where}: '{text}' is not the number of an option, 0 to {count - 1}.")
     return int(value)
 
 
@@ -236,19 +238,19 @@ def _templates(
 
 
 def _optional(row: Mapping[str, str], column: str, path: Path, line: int) -> tuple[str, ...] | None:
-    cell = row.get(column, "")
-    return _strings(cell, f"{path}, line {line}, {column}") if cell.strip() else None
+    text = row.get(column, "")
+    return strings(text, f"{path}, line {line}, {column}") if text.strip() else None
 
 
-def _strings(cell: str, where: str) -> tuple[str, ...]:
+def strings(text: str, where: str) -> tuple[str, ...]:
     """The strings of a list cell: "['a', 'b']". Nothing in it is run."""
     try:
-        value = ast.literal_eval(cell.strip())
+        value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         value = None
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    shown = cell if len(cell) <= 60 else f"{cell[:57]}..."
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
     raise UserError(f"{where}: {shown!r} is not a list of strings, such as ['a dog', 'a cat'].")
 
 

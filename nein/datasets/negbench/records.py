@@ -117,6 +117,11 @@ class RetrievalTask:
         return list(dict.fromkeys(item.image for item in (*self.original, *self.negated)))
 
     @property
+    def sentences(self) -> list[str]:
+        """Every caption, in the order of the records."""
+        return [text for item in (*self.original, *self.negated) for text in item.captions]
+
+    @property
     def sha256(self) -> str:
         return _digest([*self.original, *self.negated])
 
@@ -135,6 +140,11 @@ class ChoiceTask:
     @property
     def references(self) -> list[str]:
         return list(dict.fromkeys(question.image for question in self.questions))
+
+    @property
+    def sentences(self) -> list[str]:
+        """Every option, in the order of the questions."""
+        return [option.text for question in self.questions for option in question.options]
 
     @property
     def sha256(self) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.errors import UserError, near_match, shortlist
+from nein.engine.errors import Problems, UserError, near_match
 from nein.wording import families, templates
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
@@ -107,24 +107,6 @@ class Dataset:
                     raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
             chosen = sorted({position[wanted] for wanted in ids})
         return chosen if limit is None else chosen[:limit]
-
-
-class Problems:
-    """Collects everything that is wrong with a data set, so that it can be said at once."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, list[str]] = {}
-
-    def add(self, kind: str, what: str) -> None:
-        self._found.setdefault(kind, []).append(what)
-
-    def raise_if_any(self, where: str) -> None:
-        if not self._found:
-            return
-        lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._found.items()]
-        total = sum(len(items) for items in self._found.values())
-        head = f"{where} has {total} problem{'s' * (total > 1)}; mend these first:"
-        raise UserError("\n".join([head, *lines]))
 
 
 def load_folder(

@@ -1,47 +1,38 @@
 """What `nein negbench generate` does once its options are known: folder, list, shards, models, data set.
 
-OUT/build.json            manifest: configuration, models, environment, counts
+OUT/manifest.json         configuration, environment, counts; OUT/notes: the models
 OUT/list/                 the images, cut into shards once
-OUT/work/journal/*.jsonl  append-only: one line per shard, stage and worker; OUT/work/claims: who is at work
-OUT/work/answers.sqlite   every answer of the language model
+OUT/work/<stage>/         the rows of every stage, a file per shard
+OUT/answers.sqlite        every answer of the language model
 OUT/dataset/              CSV files in the official layout, a card, and pictures that were drawn or made
 OUT/unusable.jsonl        images that yield nothing, with the reason
 """
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import shutil
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import metrics
+from nein.benchmarks.runner import invocation
 from nein.datasets.negbench.media import Drawn, Files
 from nein.datasets.negbench.records import Media
-from nein.engine import environment, images
+from nein.engine import images
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.engine.executors import Model, Threads
+from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.world import World
-from nein.generate.negbench import finish, listing, sources
+from nein.generate.negbench import dataset, listing, sources, work
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
-from nein.generate.negbench.work import MODELS, Job, run_stage, unanswered
-from nein.generate.nein import crew
-from nein.generate.nein.folder import COMPLETE, INCOMPLETE, BuildDir
-from nein.generate.nein.ledger import Ledger
+from nein.generate.negbench.work import MODELS, Job, PairTools
 from nein.models import editor_choice, references
 
-
-@dataclass(frozen=True)
-class NegBuildDir(BuildDir):
-    """The folder of a build."""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return ("work", "dataset", "unusable.jsonl", "card.json")
+Described = dict[str, tuple[str, dict[str, Any]]]
 
 
 def build(config: BuildConfig, world: World) -> str | None:
@@ -49,76 +40,62 @@ def build(config: BuildConfig, world: World) -> str | None:
 
     Raises UserError, EditorError or MetricError.
     """
-    folder = NegBuildDir(config.out_dir)
+    folder = Folder(config.out_dir, "a build")
     media = _media(config)
     _check_models(config)
-    with folder.lock("list"):
-        found = _listed(config, folder)
     device = world.device(config.device)
-    threads = world.workers(device)
-    identity: dict[str, Any] = {key: getattr(config, key) for key in DECIDES}
-    identity |= {
-        "list of images": found.sha256,
-        "device": device.partition(":")[0],
-        "image_rule": images.RULE,
-    }
-    if config.asks_llm:
-        kept = ("model", "temperature", "max_tokens", "attempts", "dtype")
-        identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in kept}
-    folder.open(
-        identity,
-        {
-            "invocations": [
-                {
-                    "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                    "command": list(sys.argv[1:]),
-                    "environment": environment.describe(device),
-                }
-            ]
-        },
-        overwrite=config.overwrite,
-    )
-    shards = found.shards(config.limit)
-    with Ledger(folder.work) as ledger:
-        job = Job(config, found, media, folder.path / "dataset", ledger)
-        _ask_again(job, shards)
-
-        def function(stage: str, shard: int, model: Any) -> list[dict[str, Any]]:
-            return run_stage(job, stage, shard, model)
-
-        work = crew.Work(job.stages, shards, MODELS, function, ledger)
-        tools = crew.Tools(lambda kind: _load(config, folder, device, kind), one_at_a_time=device != "cpu")
-        stages = [stage for stage in job.stages if stage in config.stages]
-        crew.run(work, stages, tools, threads=threads, quiet=not world.is_main)
-        if "finish" not in config.stages or not world.is_main:
-            return None
-        with folder.lock("finish"):
-            folder.update(status=INCOMPLETE)
-            facts = finish.finish(job, shards, folder.path, config.limit)
-            folder.update(status=COMPLETE, facts=facts)
+    if world.is_main:
+        listed = _listed(config, folder)
+        facts = {"invocation": invocation(device, world)}
+        folder.open(_identity(config, listed, device), facts, overwrite=config.overwrite)
+        _listed(config, folder)  # what --overwrite removes is the whole folder
+    world.barrier()
+    found = listing.read(folder)
+    assert found is not None, "the main process has written the list"
+    job = Job(config, found, media, folder)
+    executor = Threads(world, device)
+    for place, stage in enumerate(job.stages):
+        if stage in config.stages:
+            job.require(job.stages[:place])
+            executor.compute(folder, work.stage(job, stage, _model(config, folder, device, MODELS[stage])))
+    if "finish" not in config.stages or not world.is_main:
+        return None
+    folder.update(status=INCOMPLETE)
+    facts = dataset.write(job)
+    folder.update(status=COMPLETE, facts=facts)
     where = sources.root(config)
-    text = finish.summary(facts, folder.path)
+    text = dataset.summary(facts, folder.path)
     if where is not None and config.source != "pairs":
         text += f"The files name images below '{where}': say --image-root {where} when you use them.\n"
     return text
 
 
-def _listed(config: BuildConfig, folder: NegBuildDir) -> Listing:
-    """The list of a build that goes on, else a new one; whoever comes second finds it made.
+def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, Any]:
+    identity: dict[str, Any] = {key: getattr(config, key) for key in DECIDES}
+    identity |= {
+        "list of images": listed.sha256,
+        "device": device.partition(":")[0],
+        "image_rule": images.RULE,
+    }
+    if config.asks_llm:
+        decides = ("model", "temperature", "max_tokens", "attempts", "dtype")
+        identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in decides}
+    return identity
 
-    A list that differs from the one a build was begun with stays a draft: its hash makes `open` refuse it.
+
+def _listed(config: BuildConfig, folder: Folder) -> Listing:
+    """The list of a build that goes on, else a new one.
+
+    A list that differs from the one a build was begun with is not written: its hash makes `open` refuse it.
     """
-    target, origin = folder.path / "list", finish.digest_of(_origin(config))
-    known = listing.read(target)
-    if known is not None and (known.origin, known.shard_size) == (origin, config.shard_size):
-        return known
-    draft = folder.path / ".list"
-    made = listing.write(draft, sources.load(config), config.shard_size, origin)
-    if known is not None and folder.manifest() and not config.overwrite and known.sha256 != made.sha256:
-        return made
-    shutil.rmtree(target, ignore_errors=True)
-    draft.replace(target)
-    return dataclasses.replace(made, folder=target)
+    origin, before = _digest(_origin(config)), listing.read(folder)
+    if before is not None and (before.origin, before.shard_size) == (origin, config.shard_size):
+        return before
+    if before is not None and folder.manifest() and not config.overwrite:
+        now = listing.write(None, sources.load(config), config.shard_size, origin)
+        if (now.sha256, now.shard_size) != (before.sha256, before.shard_size):
+            return now
+    return listing.write(folder, sources.load(config), config.shard_size, origin)
 
 
 def _origin(config: BuildConfig) -> dict[str, Any]:
@@ -132,22 +109,6 @@ def _origin(config: BuildConfig) -> dict[str, Any]:
             found = Path(name).stat()
             stamps.append([found.st_size, found.st_mtime_ns])
     return {**{key: getattr(config, key) for key in keys}, "stamps": stamps}
-
-
-def _ask_again(job: Job, shards: Sequence[int]) -> None:
-    """Shards in which the language model gave no answer (a timeout, a refusal) count as open again, and with
-    them what was made of them before."""
-    done = {stage: job.ledger.done(stage) for stage in job.stages}
-    for shard in shards:
-        stale, before = False, 0.0
-        for stage in job.stages:
-            if shard not in done[stage]:
-                break
-            stale = stale or job.ledger.when(stage, shard) < before
-            before = job.ledger.when(stage, shard)
-            if stale or (MODELS[stage] != "detector" and unanswered(job.ledger.record(stage, shard)["rows"])):
-                stale = True
-                job.ledger.forget(stage, shard)
 
 
 def _media(config: BuildConfig) -> Media:
@@ -175,52 +136,62 @@ def _check_models(config: BuildConfig) -> None:
         editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
 
 
-def _load(config: BuildConfig, folder: NegBuildDir, device: str, kind: str) -> Any:
-    """A model by its kind, noted in the manifest."""
+def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model:
+    """What a stage needs: "llm", "detector", or "maker", which is everything that makes pairs."""
     if kind == "llm":
-        return _client(config, folder, device)
+        return Model(kind, lambda: _client(config, folder, device), _describe_client)
     if kind == "detector":
-        return _verifier(config, folder, device)
-    from nein.generate.nein.objects import COCO
+        return Model(kind, lambda: _verifier(config, device), _describe_verifier)
 
-    if config.preset == "nano":
-        from nein.nano.draw import CATEGORIES as vocabulary
-    else:
-        vocabulary = COCO
-    client = None if config.edits else _client(config, folder, device)
-    return _maker(config, folder, device), _verifier(config, folder, device), vocabulary, client
+    def load() -> PairTools:
+        from nein.generate.nein.objects import COCO
+
+        if config.preset == "nano":
+            from nein.nano.draw import CATEGORIES as vocabulary
+        else:
+            vocabulary = COCO
+        client = None if config.edits else _client(config, folder, device)
+        return PairTools(_maker(config, device), _verifier(config, device), vocabulary, client)
+
+    def describe(tools: PairTools) -> Described:
+        client = {} if tools.client is None else _describe_client(tools.client)
+        maker = {"maker": (tools.maker.fingerprint, tools.maker.describe())}
+        return {**maker, **_describe_verifier(tools.verifier), **client}
+
+    return Model(kind, load, describe)
 
 
-def _client(config: BuildConfig, folder: NegBuildDir, device: str) -> Any:
-    from nein.engine.answers import AnswerCache
+def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
     from nein.models import llm
 
-    client = llm.load(config.llm, cache=AnswerCache(folder.work / "answers.sqlite"), device=device)
-    folder.note_model("llm", finish.digest_of(client.describe()), client.describe())
-    return client
+    return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
 
 
-def _verifier(config: BuildConfig, folder: NegBuildDir, device: str) -> Any:
+def _describe_client(client: Any) -> Described:
+    return {"llm": (_digest(client.describe()), client.describe())}
+
+
+def _verifier(config: BuildConfig, device: str) -> Any:
     from nein.generate.negbench.verify import Verifier
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
-    folder.note_model("detector", detector.fingerprint, detector.describe())
     return Verifier(detector, config.query, float(config.threshold))
 
 
-def _maker(config: BuildConfig, folder: NegBuildDir, device: str) -> Any:
+def _describe_verifier(verifier: Any) -> Described:
+    return {"detector": (verifier.detector.fingerprint, verifier.detector.describe())}
+
+
+def _maker(config: BuildConfig, device: str) -> Any:
     from nein.generate.negbench.pairs import EditorMaker, TextMaker
 
     name = config.maker.partition(":")[2]
     if config.edits:
         choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
-        maker: Any = EditorMaker(choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size))
-    else:
-        pipeline, identity = text_pipeline(name, device, config.dtype)
-        maker = TextMaker(pipeline, identity, resolution=int(config.resolution), steps=int(config.steps))
-    folder.note_model("maker", maker.fingerprint, maker.describe())
-    return maker
+        return EditorMaker(choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size))
+    pipeline, identity = text_pipeline(name, device, config.dtype)
+    return TextMaker(pipeline, identity, resolution=int(config.resolution), steps=int(config.steps))
 
 
 def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, Any]]:
@@ -248,3 +219,8 @@ def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, An
         "weights": weights,
         "dtype": dtype,
     }
+
+
+def _digest(value: Any) -> str:
+    """16 hex digits over JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

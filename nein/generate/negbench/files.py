@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -11,8 +12,8 @@ from typing import IO, Any
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import Question, RetrievalItem
 from nein.engine import atomic
-from nein.engine.compact import Numbers, key_of
 from nein.engine.errors import UserError
+from nein.engine.unique import Unique
 from nein.generate.negbench.work import Tasks
 
 CHUNK = 5000  # records in memory per file
@@ -31,7 +32,7 @@ class Sink:
         self.path, self._write, self._files = path, write, files
         self.rows = self.captions = 0
         self._chunk: list[Any] = []
-        self._seen = Numbers()
+        self._ids = Unique()
         self._digest = hashlib.sha256()
         self._file: IO[bytes] | None = None
 
@@ -39,7 +40,7 @@ class Sink:
         """Raises UserError for an id that occurred before."""
         if record is None:
             return
-        if not self._seen.add(key_of(record.id)):
+        if not self._ids.add(record.id):
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
         self.rows += 1
         self.captions += len(record.captions if isinstance(record, RetrievalItem) else record.options)
@@ -51,12 +52,10 @@ class Sink:
         """Writes the chunk by the writer of whole files, and takes over what that has written."""
         if not self._chunk:
             return
-        part = self.path.with_name(f".{self.path.name}.part")
-        try:
+        with tempfile.TemporaryDirectory() as folder:
+            part = Path(folder) / self.path.name
             self._write(part, self._chunk)
             text = part.read_bytes()
-        finally:
-            part.unlink(missing_ok=True)
         self._chunk = []
         if self._file is None:
             self._file = self._files.enter_context(atomic.writing(self.path))
@@ -90,7 +89,7 @@ class Files:
         for question in tasks.questions:
             self.questions.add(question)
 
-    def finish(self) -> dict[str, dict[str, Any]]:
+    def write_rest(self) -> dict[str, dict[str, Any]]:
         """Writes what is left; file name -> rows, captions, SHA-256 of every file that has a record."""
         sinks = [sink for sink in (self.negated, self.original, self.questions) if sink.rows]
         for sink in sinks:
@@ -99,6 +98,6 @@ class Files:
 
 
 def every_name() -> set[str]:
-    """All names a build may write: what an earlier finish left and this one has not is out of date."""
+    """All names a build may write: what an earlier command left and this one has not is out of date."""
     stems = {stem for names in NAMES.values() for stem in names} | {ORIGINALS}
     return {f"{stem}{end}.csv" for stem in stems for end in ("", REPHRASED)}

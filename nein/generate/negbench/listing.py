@@ -1,7 +1,7 @@
-"""The images a data set is built from, cut into shard files once, so that a worker reads its own shard only.
+"""The images a data set is built from, cut into shards once, so that a worker reads its own shard only.
 
-OUT/list/shard-000000.jsonl   one image per line
-OUT/list/list.json            written last: how many, hash, what was odd about the source
+OUT/list/000000.jsonl   one image per line
+OUT/list/list.json      written last: how many, hash, what was odd about the source
 """
 
 from __future__ import annotations
@@ -10,79 +10,75 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nein.datasets.negbench.concepts import Concepts
 from nein.engine import atomic
-from nein.engine.compact import Numbers, key_of
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder
+from nein.engine.unique import Unique
+
+LIST = "list"
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A list on disk. `sha256` is over ids, paths, captions and objects, not over pixels."""
+    """A list on disk. `sha256` is over ids, paths, captions and objects, not over pixels; `origin` names what
+    it was made from."""
 
-    folder: Path
     count: int
     shard_size: int
     sha256: str
     notes: dict[str, int]
     origin: str = ""
 
-    def shards(self, limit: int | None = None) -> list[int]:
-        """Numbers of the shards that hold the first `limit` images."""
-        return list(range(-(-min(self.count, limit or self.count) // self.shard_size)))
-
-    def members(self, shard: int) -> list[Concepts]:
-        return [Concepts.of(row) for row in atomic.read_lines(_file(self.folder, shard))]
+    def blocks(self, limit: int | None = None) -> Blocks:
+        """Those that hold the first `limit` images."""
+        return Blocks.first(self.count, self.shard_size, limit)
 
 
-def write(folder: Path, images: Iterable[Concepts], shard_size: int, origin: str = "") -> Listing:
-    """Writes the list over what is there; `origin` is kept with it. Raises UserError for a list without an
-    image.
+def members(folder: Folder, shard: int) -> list[Concepts]:
+    """The images of a shard."""
+    return [Concepts.of(row) for row in folder.read(LIST, shard)]
 
-    Memory holds one shard, and 16 bytes per image, by which an image that is listed twice is found.
+
+def write(folder: Folder | None, images: Iterable[Concepts], shard_size: int, origin: str = "") -> Listing:
+    """Writes the list over what is there; without a folder, says only what would be written.
+
+    Memory holds one shard. Processes that write the same list at once do not disturb each other. Raises
+    UserError for a list without an image.
     """
-    digest, seen, notes, count = hashlib.sha256(), Numbers(), Counter[str](), 0
-    lines: list[str] = []
+    digest, names, notes, count = hashlib.sha256(), Unique(), Counter[str](), 0
+    shard: list[dict[str, Any]] = []
 
     def flush() -> None:
-        if lines:
-            atomic.write_text(_file(folder, (count - 1) // shard_size), "\n".join(lines) + "\n")
-            lines.clear()
+        if folder is not None:
+            folder.write(LIST, (count - 1) // shard_size, shard)
+        shard.clear()
 
     for image in images:
-        if not seen.add(key_of(image.id)):
+        if not names.add(image.id):
             notes["listed twice, left out the second time"] += 1
             continue
         notes.update({f"unusable: {image.problem}": 1} if image.problem else {})
-        line = json.dumps(image.row(), ensure_ascii=False)
-        digest.update(line.encode() + b"\n")
-        lines.append(line)
+        shard.append(image.row())
+        digest.update(json.dumps(shard[-1], ensure_ascii=False).encode() + b"\n")
         count += 1
         if count % shard_size == 0:
             flush()
-    flush()
+    if shard:
+        flush()
     if not count:
         raise UserError("The source lists no image; there is nothing to build from.")
-    about: dict[str, Any] = {
-        "count": count,
-        "shard_size": shard_size,
-        "sha256": digest.hexdigest(),
-        "notes": dict(notes),
-        "origin": origin,
-    }
-    atomic.write_json(folder / "list.json", about)
-    return Listing(folder, **about)
+    listing = Listing(count, shard_size, digest.hexdigest(), dict(notes), origin)
+    if folder is not None:
+        atomic.write_json(folder.path / LIST / "list.json", asdict(listing))
+    return listing
 
 
-def read(folder: Path) -> Listing | None:
+def read(folder: Folder) -> Listing | None:
     """The list that `write` left, or None."""
-    path = folder / "list.json"
-    return Listing(folder, **atomic.read_json(path)) if path.is_file() else None
-
-
-def _file(folder: Path, shard: int) -> Path:
-    return folder / f"shard-{shard:06d}.jsonl"
+    path = folder.path / LIST / "list.json"
+    return Listing(**atomic.read_json(path)) if path.is_file() else None

@@ -1,9 +1,9 @@
-"""The stages as functions of a shard; a record depends on shard, options and models alone."""
+"""The stages as functions of a shard; a row depends on shard, options and models alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,18 @@ from nein.datasets.negbench.wording import (
     training_question,
 )
 from nein.engine import images
-from nein.generate.negbench import language, pairs
+from nein.engine.blocks import Blocks
+from nein.engine.errors import UserError
+from nein.engine.executors import Model, Stage
+from nein.engine.folder import Folder, Row
+from nein.generate.negbench import language, listing, pairs
 from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.listing import Listing
 from nein.generate.negbench.verify import Verifier, verify
-from nein.generate.nein.ledger import Ledger
+from nein.models.llm import Client
 
-MODELS: dict[str, str | None] = {
+#: Stage -> the model it needs.
+MODELS = {
     "pairs": "maker", "concepts": "llm", "verify": "detector", "paraphrase": "llm",
 }  # fmt: skip
 NEGCAP = 3  # captions per image of CC12M-NegCap
@@ -40,17 +45,40 @@ class Tasks:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What all workers of a build share.
+class PairTools:
+    """What making pairs needs. `client`: thinks of scenes; None where an editor starts from pictures."""
 
-    media  Reads the pictures of the listing by their path. `made`: folder of the pictures of pairs.
+    maker: pairs.Maker
+    verifier: Verifier
+    vocabulary: Sequence[str]
+    client: Client | None
+
+    def stop(self) -> None:
+        """Ends waiting for answers."""
+        if self.client is not None:
+            self.client.stop()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all stages of a build share. A shard of images is a block of the engine.
+
+    media  Reads the pictures of the listing by their path.
     """
 
     config: BuildConfig
     listing: Listing
     media: Media
-    made: Path
-    ledger: Ledger
+    folder: Folder
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.listing.blocks(self.config.limit)
+
+    @property
+    def dataset(self) -> Path:
+        """The finished files, and the pictures of pairs."""
+        return self.folder.path / "dataset"
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -69,8 +97,23 @@ class Job:
         if before in done:
             done = done[: done.index(before)]
         if not done:
-            return self.listing.members(shard)
-        return [Concepts.of(row) for row in self.ledger.record(done[-1], shard)["rows"]]
+            return listing.members(self.folder, shard)
+        return [Concepts.of(row) for row in self.rows(done[-1], shard)]
+
+    def rows(self, stage: str, shard: int) -> list[Row]:
+        """What a finished stage wrote of a shard."""
+        return self.folder.read(output(stage), shard)
+
+    def require(self, stages: Iterable[str]) -> None:
+        """Raises UserError while a wanted shard lacks one of `stages`."""
+        wanted = self.blocks.numbers
+        for stage in stages:
+            done = self.folder.done(output(stage))
+            if missing := [shard for shard in wanted if shard not in done]:
+                raise UserError(
+                    f"{len(missing)} shards are not finished (the first: {stage} of shard {missing[0]}); run "
+                    "the command without --stages, or with the missing stage."
+                )
 
     def tasks(self, image: Concepts) -> Tasks:
         """The templated items and questions of an image."""
@@ -93,24 +136,44 @@ class Job:
         return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions))
 
 
-def run_stage(job: Job, stage: str, shard: int, model: Any) -> list[dict[str, Any]]:
-    """The rows of one stage of a shard."""
-    return {"pairs": _pairs, "concepts": _concepts, "verify": _verify, "paraphrase": _paraphrase}[stage](
-        job, shard, model
+def output(stage: str) -> str:
+    """The folder of a stage's rows, below the build's."""
+    return f"work/{stage}"
+
+
+def stage(job: Job, name: str, model: Model) -> Stage:
+    """A stage of a build. Where the language model gave no answer (a timeout, a refusal) a shard is done
+    again, and with it what was made of it afterwards; so is one whose pictures have vanished."""
+    before = job.stages[: job.stages.index(name)]
+
+    def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        return {output(name): _FUNCTIONS[name](job, shard, loaded)}
+
+    def usable(_: str, rows: list[Row]) -> bool:
+        made = [row["path"] for row in rows if name == "pairs" and row.get("path")]
+        return not unanswered(rows) and all((job.dataset / path).exists() for path in made)
+
+    return Stage(
+        name,
+        (output(name),),
+        job.blocks,
+        read=lambda shard: shard,
+        work=work,
+        model=model,
+        usable=usable if MODELS[name] != "detector" else None,
+        after=output(before[-1]) if before else "",
     )
 
 
-def _pairs(job: Job, shard: int, model: Any) -> list[dict[str, Any]]:
-    """`model`: (maker, verifier, vocabulary, language model or None)."""
-    maker, verifier, vocabulary, client = model
+def _pairs(job: Job, shard: int, tools: PairTools) -> list[Row]:
     config, members = job.config, job.concepts(shard, "pairs")
     ids = [image.id for image in members]
-    if config.edits:
-        plans = [pairs.plan_edit(image, vocabulary, config.seed) for image in members]
+    if tools.client is None:
+        plans = [pairs.plan_edit(image, tools.vocabulary, config.seed) for image in members]
     else:
         plans = [
             _planned(i, scene)
-            for i, scene in zip(ids, language.imagine(client, ids, config.seed), strict=True)
+            for i, scene in zip(ids, language.imagine(tools.client, ids, config.seed), strict=True)
         ]
     paths = {image.id: image.path for image in members}
 
@@ -119,11 +182,11 @@ def _pairs(job: Job, shard: int, model: Any) -> list[dict[str, Any]]:
 
     def save(name: str, picture: np.ndarray) -> str:
         path = f"pictures/{name.replace('/', '_')}.png"
-        images.write_png(job.made / path, picture)
+        images.write_png(job.dataset / path, picture)
         return path
 
     made = pairs.make_pairs(
-        plans, ids, source, maker, verifier, save, seed=config.seed, attempts=config.attempts
+        plans, ids, source, tools.maker, tools.verifier, save, seed=config.seed, attempts=config.attempts
     )
     return [image.row() for image in made]
 
@@ -134,13 +197,13 @@ def _planned(name: str, scene: language.Scene | str) -> pairs.Plan | str:
     return pairs.Plan(name, scene.caption, scene.caption_with_extra, tuple(scene.objects), scene.extra)
 
 
-def _concepts(job: Job, shard: int, client: Any) -> list[dict[str, Any]]:
+def _concepts(job: Job, shard: int, client: Client) -> list[Row]:
     config, members = job.config, job.concepts(shard, "concepts")
     found = language.extract(client, members, config.seed, config.negatives, config.thing)
     return [image.row() for image in found]
 
 
-def _verify(job: Job, shard: int, verifier: Verifier) -> list[dict[str, Any]]:
+def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
     members, size = job.concepts(shard, "verify"), int(job.config.batch_size)
     found = [
         image
@@ -155,7 +218,7 @@ def _verify(job: Job, shard: int, verifier: Verifier) -> list[dict[str, Any]]:
     return [image.row() for image in found]
 
 
-def _paraphrase(job: Job, shard: int, client: Any) -> list[dict[str, Any]]:
+def _paraphrase(job: Job, shard: int, client: Client) -> list[Row]:
     """Per image: the rephrased captions and options, None where one was refused, and why."""
     config = job.config
     sentences: list[language.Sentence] = []
@@ -199,8 +262,6 @@ def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[langu
 
 def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
     """The tasks in other words; an item or question with a sentence that was refused is left out."""
-    from dataclasses import replace
-
     texts: dict[str, str | None] = row["texts"]
 
     def words(prefix: str, count: int) -> list[str] | None:
@@ -220,13 +281,16 @@ def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
     return Tasks(tasks.original if negated else None, negated, tuple(questions))
 
 
-def unanswered(rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether a record has a row that only lacks an answer, so that its shard is worth another try."""
+_FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
+    "pairs": _pairs,
+    "concepts": _concepts,
+    "verify": _verify,
+    "paraphrase": _paraphrase,
+}
+
+
+def unanswered(rows: Sequence[Row]) -> bool:
+    """Whether there is a row that only lacks an answer, so that its shard is worth another try."""
     reasons = [str(row.get("problem", "")) for row in rows]
     reasons += [why for row in rows for why in row.get("refused", ())]
     return any(reason.startswith(language.NO_ANSWER) for reason in reasons)
-
-
-def describe(config: BuildConfig) -> dict[str, Any]:
-    """The configuration as JSON."""
-    return asdict(config)

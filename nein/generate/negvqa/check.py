@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.generate.negvqa.config import CheckConfig
 from nein.statistics.estimates import exact_interval
 
 
@@ -113,16 +113,9 @@ def agreement(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     return f"{text}; Cohen's kappa {kappa.value:.2f} ({kappa.low:.2f} to {kappa.high:.2f}).\n"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs `nein negvqa check argv`. Raises UserError."""
-    parser = argparse.ArgumentParser(
-        prog="nein negvqa check",
-        description="Accuracy of a conversion from the exported ticks of its check sheet, with its interval.",
-    )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="one per person who checked")
-    parser.add_argument("--out", type=Path, default=None, help="also write the figures to this JSON file")
-    arguments = parser.parse_args(list(argv))
-    found = [read(path) for path in arguments.files]
+def run(options: CheckConfig) -> str:
+    """The accuracy of a conversion with its interval, in words. Raises UserError."""
+    found = [read(path) for path in options.files]
     sheets = {one["sheet"] for one in found}
     if len(sheets) > 1:
         raise UserError("The files are ticks of different sheets; give those of one sheet at a time.")
@@ -130,7 +123,6 @@ def main(argv: Sequence[str]) -> int:
     text = "".join(map(describe, figures))
     if len(found) == 2:
         text += agreement(*found)
-    if arguments.out is not None:
-        atomic.write_json(arguments.out, [asdict(one) for one in figures])
-    print(text, end="", flush=True)
-    return 0
+    if options.out is not None:
+        atomic.write_json(options.out, [asdict(one) for one in figures])
+    return text

@@ -2,6 +2,13 @@
 
 Everything but a language model's answers is a function of the input, and those are on disk as they come: a
 command that was killed is simply run again.
+
+OUT/manifest.json     configuration, negator, counts, status
+OUT/answers.sqlite    what the language model said
+OUT/images/           the pictures, as they were
+OUT/records.jsonl     one line per question of the source: its negation, or why there is none
+OUT/questions.jsonl   NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
+OUT/check.html        the sheet for a person
 """
 
 from __future__ import annotations
@@ -11,46 +18,21 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import convert, negators, sheet
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.negators import NEGATED, UNUSABLE, Negation
 from nein.generate.negvqa.pictures import Pictures
 from nein.generate.negvqa.sources import Choice, load
-from nein.generate.nein.folder import COMPLETE, INCOMPLETE, BuildDir
-
-
-@dataclass(frozen=True)
-class ConversionDir(BuildDir):
-    """OUT/build.json           manifest: configuration, negator, counts, status
-    OUT/answers.sqlite          what the language model said
-    OUT/images/                 the pictures, as they were
-    OUT/records.jsonl           one line per question of the source: its negation, or why there is none
-    OUT/questions.jsonl         NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
-    OUT/check.html              the sheet for a person
-    """
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return ("images", "records.jsonl", "questions.jsonl", "check.html")
-
-    @property
-    def what(self) -> str:
-        return "questions"
-
-    @property
-    def questions(self) -> Path:
-        return self.path / "questions.jsonl"
 
 
 def build(config: ConversionConfig) -> str:
     """Does what is left to do; a summary in words. Raises UserError or MetricError."""
-    folder = ConversionDir(config.out_dir)
+    folder = Folder(config.out_dir, "questions")
     atomic.check_writable(folder.path)
     if config.negator == "llm":
         from nein.models.llm.loading import check
@@ -65,23 +47,18 @@ def build(config: ConversionConfig) -> str:
     )
     items = found.items if config.limit is None else found.items[: config.limit]
     wrong = {item.id: convert.wrong_option(item, config.seed) for item in items if not item.problem}
-    with folder.lock("build", timeout=0):
-        negator = _identity(config)
-        folder.open(
-            {"source": found.sha256, "letters": config.letters, "seed": config.seed, **negator},
-            {
-                "source": found.origin,
-                "invocations": [
-                    {
-                        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                        "command": list(sys.argv[1:]),
-                    }
-                ],
-            },
-            overwrite=config.overwrite,
-        )
-        negations = _negate(config, folder, items, wrong)
-        return _write(config, folder, items, wrong, negations, negator)
+    negator = _identity(config)
+    invocation = {
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": list(sys.argv[1:]),
+    }
+    folder.open(
+        {"source": found.sha256, "letters": config.letters, "seed": config.seed, **negator},
+        {"source": found.origin, "invocation": invocation},
+        overwrite=config.overwrite,
+    )
+    negations = _negate(config, folder, items, wrong)
+    return _write(config, folder, items, wrong, negations, negator)
 
 
 def _identity(config: ConversionConfig) -> dict[str, Any]:
@@ -100,7 +77,7 @@ def _identity(config: ConversionConfig) -> dict[str, Any]:
 
 
 def _negate(
-    config: ConversionConfig, folder: ConversionDir, items: Sequence[Choice], wrong: Mapping[str, str]
+    config: ConversionConfig, folder: Folder, items: Sequence[Choice], wrong: Mapping[str, str]
 ) -> list[Negation]:
     usable = [item for item in items if not item.problem]
     if config.negator == "rules":
@@ -112,7 +89,7 @@ def _negate(
 
         remote = str(config.llm.model).startswith("openai:")
         device = "cpu" if remote else world.from_environment().device(config.device)
-        with AnswerCache(folder.path / "answers.sqlite") as cache:
+        with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             made = negators.by_model(usable, [wrong[item.id] for item in usable], client)
     rest = iter(made)
@@ -121,7 +98,7 @@ def _negate(
 
 def _write(
     config: ConversionConfig,
-    folder: ConversionDir,
+    folder: Folder,
     items: Sequence[Choice],
     wrong: Mapping[str, str],
     negations: Sequence[Negation],
@@ -153,7 +130,7 @@ def _write(
             for item, made in zip(items, negations, strict=True)
         ),
     )
-    atomic.write_lines(folder.questions, iter(rows))
+    atomic.write_lines(folder.path / "questions.jsonl", rows)
     for variant in ("original", "negated"):
         path = folder.path / f"questions-{variant}.jsonl"
         atomic.write_lines(path, (_one(row, variant) for row in rows))
@@ -184,7 +161,7 @@ def _one(row: Mapping[str, Any], variant: str) -> dict[str, Any]:
 
 
 def _summary(
-    folder: ConversionDir,
+    folder: Folder,
     counts: Mapping[str, int],
     reasons: Counter[tuple[str, str]],
     again: int,
@@ -199,7 +176,7 @@ def _summary(
     if again:
         lines.append(f"{again} got no answer; run the same command again to ask for these alone.")
     if counts.get(NEGATED):
-        lines.append(f"Questions: {folder.questions}")
+        lines.append(f"Questions: {folder.path / 'questions.jsonl'}")
         lines.append(f"To be checked by a person: {folder.path / 'check.html'}")
     else:
         raise UserError(f"Not one of {total} questions could be negated. " + " ".join(lines[1:3]).strip())

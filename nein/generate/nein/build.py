@@ -1,10 +1,18 @@
-"""What `nein generate` does once its options are known."""
+"""What `nein generate` does once its options are known.
+
+OUT/manifest.json           configuration, environment, counts, hash of the data set; OUT/notes: the models
+OUT/work/<stage>/           the rows of every stage, a file per shard
+OUT/work/pictures/<id>.png  every generated picture, also the rejected ones
+OUT/candidates.jsonl        one line per source image or candidate: its way through the stages, and the
+                            verdict
+OUT/dataset/                NeIn's official layout, with a card
+OUT/hub/                    the same as parquet files for the `datasets` library, with a card
+OUT/card.json, card.png     the card's figures; pictures of accepted and rejected samples by reason
+"""
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +20,15 @@ from typing import Any
 import numpy as np
 
 import metrics
-from nein.engine import environment, images
+from nein.benchmarks.runner import invocation
+from nein.engine import images
 from nein.engine.errors import UserError
+from nein.engine.executors import Model, Threads
+from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.world import World
-from nein.generate.nein import clauses, finish, objects, sources
+from nein.generate.nein import clauses, dataset, objects, sources, work
 from nein.generate.nein.config import STAGES, BuildConfig
-from nein.generate.nein.crew import Tools
-from nein.generate.nein.folder import COMPLETE, INCOMPLETE, BuildDir
-from nein.generate.nein.ledger import Ledger
-from nein.generate.nein.work import Job, run
+from nein.generate.nein.work import MODEL_OF, Job
 from nein.models import editor_choice, references
 
 #: Part of the configuration that decides records; the rest may differ between commands on one folder.
@@ -54,66 +62,57 @@ def build(config: BuildConfig, world: World) -> str | None:
     stages = [stage for stage in STAGES if stage in config.stages]
     for stage in stages:
         _check_model(config, stage)
-    folder = BuildDir(config.out_dir)
-    with folder.lock("sources"):
-        found = sources.load(config.source or "", config.images, scenes=config.scenes, out=folder.path)
-    device = world.device(config.device)
-    threads = world.workers(device)
-    folder.open(
-        {
-            **{key: getattr(config, key) for key in DECIDES},
-            "objects": hashlib.sha256("\n".join(rules.objects).encode()).hexdigest()[:16],
-            "families": config.family_labels,
-            **choice.identity(),
-            "itm": config.models.itm,
-            "vqa": config.models.vqa,
-            "vqa_quantization": config.models.vqa_quantization,
-            "sources": found.sha256,
-            "device": device.partition(":")[0],
-            "image_rule": images.RULE,
-        },
-        {
-            "source": found.origin,
-            "invocations": [
-                {
-                    "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                    "command": list(sys.argv[1:]),
-                    "environment": environment.describe(device),
-                }
-            ],
-        },
-        overwrite=config.overwrite,
-    )
-    with Ledger(folder.work) as ledger:
-        job = Job(config, found, rules, folder, ledger)
-        _forget_vanished(job)
-        tools = Tools(_loader(config, choice, folder, device), one_at_a_time=device != "cpu")
-        run(job, stages, tools, threads=threads, quiet=not world.is_main)
-        finish.require_complete(job, stages)
-        if "finish" not in config.stages or not world.is_main:
-            return None
-        with folder.lock("finish"):
-            return _finish(job, choice, threads)
+
+    def listed() -> sources.SourceSet:
+        return sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
+
+    found, device = listed(), world.device(config.device)
+    identity = {
+        **{key: getattr(config, key) for key in DECIDES},
+        "objects": hashlib.sha256("\n".join(rules.objects).encode()).hexdigest()[:16],
+        "families": config.family_labels,
+        **choice.identity(),
+        "itm": config.models.itm,
+        "vqa": config.models.vqa,
+        "vqa_quantization": config.models.vqa_quantization,
+        "sources": found.sha256,
+        "device": device.partition(":")[0],
+        "image_rule": images.RULE,
+    }
+    job = Job(config, found, rules, Folder(config.out_dir, "a build"))
+    world.barrier()  # nobody draws sources into a folder that is about to be removed
+    if world.is_main:
+        facts = {"source": found.origin, "invocation": invocation(device, world)}
+        job.folder.open(identity, facts, overwrite=config.overwrite)
+        if config.overwrite:
+            listed()  # the drawn sources lie in the folder, too
+    world.barrier()
+    executor = Threads(world, device)
+    for stage in stages:
+        job.require(STAGES[: STAGES.index(stage)])
+        executor.compute(job.folder, work.stage(job, stage, _model(config, choice, MODEL_OF[stage], device)))
+    if "finish" not in config.stages or not world.is_main:
+        return None
+    return _assemble(job, choice, world.workers(device))
 
 
-def _finish(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str:
-    """The data set from the records. Begins with the status, so that a kill half-way leaves it
-    "incomplete"."""
+def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str:
+    """The data set from the rows. Begins with the status, so that a kill half-way leaves it "incomplete"."""
     from nein.generate.nein import card, hub
 
     config = job.config
-    finish.require_complete(job, STAGES)
+    job.require(STAGES)
     job.folder.update(status=INCOMPLETE)
-    rows = list(finish.ways(job))
-    found = finish.tally(job, rows)
-    all_ways = [way for _, _, own in rows for way in own]
-    splits: dict[str, list[finish.Way]] = {split: [] for split in finish.SPLITS}
+    rows = list(dataset.ways(job))
+    counts = dataset.tally(job, rows)
+    all_ways = [way for _, _, candidates in rows for way in candidates]
+    splits: dict[str, list[dataset.Way]] = {split: [] for split in dataset.SPLITS}
     for way in all_ways:
         if way.accepted:
-            splits[finish.split_of(way, config.seed, config.evaluation_share)].append(way)
+            splits[dataset.split_of(way, config.seed, config.evaluation_share)].append(way)
     with_family = config.family_labels != ["plain"]
-    digest = finish.dataset_hash(splits, with_family=with_family)
-    finish.write_candidates(job, rows)
+    digest = dataset.dataset_hash(splits, with_family=with_family)
+    dataset.write_candidates(job, rows)
     truths = errors = None
     if job.sources.origin["kind"] == "nano":
         from nein.generate.nein import truths as truth
@@ -121,12 +120,12 @@ def _finish(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str:
         truths = truth.report(job, rows, threads)
         errors = truth.own_errors(_autoencoder(choice))
     if "official" in config.formats:
-        finish.write_official(job, splits, with_family=with_family)
+        dataset.write_official(job, splits, with_family=with_family)
     front = None
     if "parquet" in config.formats:
         hub.write(job, splits, with_family=with_family)
         front = hub.front_matter(splits, nano=truths is not None)
-    facts = card.figures(job, found, splits, data_sha256=digest, truths=truths, errors=errors)
+    facts = card.figures(job, counts, splits, data_sha256=digest, truths=truths, errors=errors)
     card.write(job, facts, all_ways, front)
     job.folder.update(status=COMPLETE, data_sha256=digest, counts=facts["stages"], samples=facts["samples"])
     return _summary(facts, job.folder.path)
@@ -147,28 +146,26 @@ def _summary(facts: dict[str, Any], out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _loader(
-    config: BuildConfig, choice: editor_choice.EditorChoice, folder: BuildDir, device: str
-) -> Callable[[str], Any]:
-    """Loads the editor or a judge by its kind, and writes down in the manifest what it is."""
+def _model(config: BuildConfig, choice: editor_choice.EditorChoice, kind: str, device: str) -> Model:
+    """The editor or a judge by its kind."""
 
-    def load(kind: str) -> Any:
+    def load() -> Any:
         if kind == "editor":
-            model: Any = choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
-        else:
-            where, revision = references.resolve(getattr(config.models, kind))
-            options: dict[str, Any] = {}
-            if metrics.special_reference(where) is None:
-                options["batch_size"] = config.batch_size
-                if kind == "vqa":
-                    options["quantization"] = config.models.vqa_quantization
-            model = metrics.load_judge(
-                kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
-            )
-        folder.note_model(kind, getattr(model, "fingerprint", ""), model.describe())
-        return model
+            return choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
+        where, revision = references.resolve(getattr(config.models, kind))
+        options: dict[str, Any] = {}
+        if metrics.special_reference(where) is None:
+            options["batch_size"] = config.batch_size
+            if kind == "vqa":
+                options["quantization"] = config.models.vqa_quantization
+        return metrics.load_judge(
+            kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
+        )
 
-    return load
+    def describe(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+        return {kind: (getattr(model, "fingerprint", ""), model.describe())}
+
+    return Model(kind, load, describe)
 
 
 def _check_model(config: BuildConfig, stage: str) -> None:
@@ -184,15 +181,6 @@ def _check_model(config: BuildConfig, stage: str) -> None:
     from metrics.loading import check_folder
 
     check_folder(where)
-
-
-def _forget_vanished(job: Job) -> None:
-    """Shards whose generated pictures are no longer on disk count as open again."""
-    there = {path.name for path in job.folder.image("").glob("*")}
-    for shard in sorted(job.ledger.done("generate")):
-        rows = job.ledger.record("generate", shard)["rows"]
-        if any(row["image"] is not None and row["image"] not in there for row in rows):
-            job.ledger.forget("generate", shard)
 
 
 def _autoencoder(choice: editor_choice.EditorChoice) -> Callable[[np.ndarray], np.ndarray] | None:

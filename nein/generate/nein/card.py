@@ -13,8 +13,8 @@ import tabulate
 
 from nein.engine import atomic, images
 from nein.generate.nein import filters
-from nein.generate.nein.finish import Tally, Way, lost_slots, spread
-from nein.generate.nein.work import Job
+from nein.generate.nein.dataset import Tally, Way, lost_slots, spread
+from nein.generate.nein.work import MODEL_OF, Job
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 from nein.wording.families import FAMILIES
 
@@ -37,6 +37,7 @@ def figures(
     def count(key: str) -> dict[str, int]:
         return dict(Counter(str(w.candidate[key]) for w in accepted).most_common())
 
+    models = job.folder.notes("models")
     templates = Counter(FAMILIES[w.candidate["family"]].templates[w.candidate["template"]] for w in accepted)
     return {
         "data_sha256": data_sha256,
@@ -62,8 +63,9 @@ def figures(
             )
         },
         "models": {
-            kind: {"name": _name_of(job, kind), "fingerprint": facts["fingerprint"]}
-            for kind, facts in job.folder.manifest().get("models", {}).items()
+            kind: {"name": _name_of(job, kind), "fingerprint": models[kind]["fingerprint"]}
+            for kind in dict.fromkeys(MODEL_OF.values())
+            if kind in models
         },
     }  # fmt: skip
 
@@ -132,7 +134,7 @@ def _pair(job: Job, way: Way) -> list[Cell]:
         badges.append(Badge(f"answers: {said}", GREY))
     if way.generated["image"] is None:
         return [source, Cell(None, way.generated["error"], color=RED)]
-    return [source, Cell(images.decode(job.folder.image(way.generated["image"])), badges=badges)]
+    return [source, Cell(images.decode(job.picture(way.generated["image"])), badges=badges)]
 
 
 def _head(facts: Mapping[str, Any]) -> str:

@@ -4,13 +4,14 @@ hub."""
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.generate.nein.finish import Way, fields
+from nein.generate.nein.dataset import Way, drafts_of, fields
 from nein.generate.nein.work import Job
 
 ROWS_PER_FILE = 2000
@@ -51,13 +52,13 @@ def write(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -
             part = samples[number * ROWS_PER_FILE : (number + 1) * ROWS_PER_FILE]
             rows = [_row(job, way, with_family) for way in part]
             path = root / f"{split}-{number:05d}-of-{count:05d}.parquet"
-            draft = path.with_suffix(".tmp")
+            draft = drafts_of(job) / f"{os.getpid()}-{path.name}"
             datasets.Dataset.from_list(rows, features=features).to_parquet(draft)
             draft.replace(path)
             kept.add(path)
     for old in root.iterdir():
         if old not in kept:
-            old.unlink()
+            old.unlink(missing_ok=True)
 
 
 def front_matter(splits: Mapping[str, Sequence[Way]], *, nano: bool) -> str:
@@ -84,7 +85,7 @@ def front_matter(splits: Mapping[str, Sequence[Way]], *, nano: bool) -> str:
 
 def _row(job: Job, way: Way, with_family: bool) -> dict[str, Any]:
     source = job.sources.sources[way.index].path
-    sample = job.folder.image(way.generated["image"])
+    sample = job.picture(way.generated["image"])
     name = f"{way.candidate['source']}{source.suffix.lower()}"
     return {
         **fields(way, with_family=with_family),

@@ -9,7 +9,6 @@ overcount: "things you cannot miss" denies nothing. Sentences with such turns ar
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from nein import statistics
 from nein.datasets import captioned
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.generate.nein.config import StatsConfig
 
 #: 32 words and contractions that deny; "n't" stands for every verb that ends so ("doesn't", also "doesn t").
 CORE: tuple[str, ...] = (
@@ -137,11 +137,10 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
     yield from ((str(number), line) for number, line in enumerate(lines, 1) if line.strip())
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs `nein stats argv`."""
-    options = _parser().parse_args(list(argv))
+def run(options: StatsConfig) -> None:
+    """Prints the table and examples. Raises UserError."""
     lists = {"core": CORE, "wide": WIDE}
-    for path in options.words or []:
+    for path in options.words:
         lists[path.name] = _words(path)
     rows, shown, whole = [], [], {}
     for path in options.captions:
@@ -174,7 +173,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"\n{block}")
     if options.json:
         atomic.write_json(options.json, whole)
-    return 0
 
 
 def _row(path: Path, name: str, size: int, found: Found) -> list[str]:
@@ -215,27 +213,3 @@ def _words(path: Path) -> tuple[str, ...]:
     if not found:
         raise UserError(f"--words '{path}' holds no word; give one per line.")
     return found
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein stats",
-        description="How many sentences of a caption set are negative, by word lists, with false positives.",
-    )
-    parser.add_argument(
-        "captions",
-        nargs="+",
-        type=Path,
-        metavar="CAPTIONS",
-        help="COCO captions .json, .jsonl, or text lines",
-    )
-    parser.add_argument(
-        "--words",
-        action="append",
-        type=Path,
-        metavar="FILE",
-        help="a further list, one word per line (repeatable)",
-    )
-    parser.add_argument("--examples", type=int, default=5, help="sentences shown of each sort (default: 5)")
-    parser.add_argument("--json", type=Path, help="also write all counts to this file")
-    return parser

@@ -16,7 +16,7 @@ import numpy as np
 
 from nein import statistics
 from nein.engine import images
-from nein.generate.nein.finish import Way
+from nein.generate.nein.dataset import Way
 from nein.generate.nein.sources import NANO_SPLIT
 from nein.generate.nein.work import Job
 from nein.nano import truth
@@ -48,7 +48,7 @@ def measure(job: Job, found: Sequence[Way], threads: int) -> dict[str, Seen]:
         ):
             return None
         scene = source_scene(NANO_SPLIT, way.index)
-        picture = images.decode(job.folder.image(way.generated["image"]))
+        picture = images.decode(job.picture(way.generated["image"]))
         there = truth.is_present(picture, scene, way.candidate["object"])
         return way.candidate["id"], Seen(there, truth.all_intact(picture, scene))
 

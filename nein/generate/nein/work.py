@@ -1,13 +1,14 @@
 """The four stages of a build as functions of a shard.
 
-A record of a stage depends on the shard's sources, the configuration and the models, and on nothing else:
+A row depends on the shard's sources, the configuration and the models, and on nothing else:
 shards are cut over the whole list, whatever `--limit`, and a batch never crosses from one into the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,39 +16,82 @@ import numpy as np
 import editors
 from metrics.base import isolated
 from nein.engine import images
-from nein.generate.nein import clauses, crew, filters
-from nein.generate.nein.config import STAGES, BuildConfig
-from nein.generate.nein.folder import BuildDir
-from nein.generate.nein.ledger import Ledger
+from nein.engine.blocks import Blocks
+from nein.engine.errors import UserError
+from nein.engine.executors import Model, Stage
+from nein.engine.folder import Folder, Row
+from nein.generate.nein import clauses, filters
+from nein.generate.nein.config import BuildConfig
 from nein.generate.nein.sources import Source, SourceSet
 
 UNREADABLE = "unreadable image"
 EDITOR_FAILED = "the editor failed"
-#: Stage -> the model it needs, by the name under which `crew.Tools` loads it.
+#: Stage -> the model it needs.
 MODEL_OF = {"clauses": "itm", "generate": "editor", "match": "itm", "ask": "vqa"}
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all workers of a build share."""
+    """What all stages of a build share. A shard of sources is a block of the engine."""
 
     config: BuildConfig
     sources: SourceSet
     rules: clauses.Rules
-    folder: BuildDir
-    ledger: Ledger
+    folder: Folder
 
-    def shards(self) -> list[int]:
-        """Numbers of the shards that hold the wanted sources."""
-        wanted = min(len(self.sources.sources), self.config.limit or len(self.sources.sources))
-        return list(range(-(-wanted // self.config.shard_size)))
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks.first(len(self.sources.sources), self.config.shard_size, self.config.limit)
 
-    def members(self, shard: int) -> Sequence[Source]:
-        size = self.config.shard_size
-        return self.sources.sources[shard * size : (shard + 1) * size]
+    def members(self, shard: int) -> list[Source]:
+        return [self.sources.sources[index] for index in self.blocks.members(shard)]
 
-    def candidates(self, shard: int) -> list[dict[str, Any]]:
-        return [c for row in self.ledger.record("clauses", shard)["rows"] for c in row["candidates"]]
+    def rows(self, stage: str, shard: int) -> list[Row]:
+        """What a finished stage wrote of a shard."""
+        return self.folder.read(output(stage), shard)
+
+    def candidates(self, shard: int) -> list[Row]:
+        return [c for row in self.rows("clauses", shard) for c in row["candidates"]]
+
+    def picture(self, name: str) -> Path:
+        """Where a generated picture lies."""
+        return self.folder.path / "work" / "pictures" / name
+
+    def require(self, stages: Iterable[str]) -> None:
+        """Raises UserError while a wanted shard lacks one of `stages`."""
+        wanted = set(self.blocks.numbers)
+        for stage in stages:
+            if missing := wanted - self.folder.done(output(stage)):
+                raise UserError(
+                    f"'{self.folder.path}' lacks stage {stage} of {len(missing)} of {len(wanted)} shards; "
+                    "run the same command again with all stages."
+                )
+
+
+def output(stage: str) -> str:
+    """The folder of a stage's rows, below the build's."""
+    return f"work/{stage}"
+
+
+def stage(job: Job, name: str, model: Model) -> Stage:
+    """A stage of a build; what it needs of the stages before must be there."""
+
+    def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        return {output(name): _FUNCTIONS[name](job, shard, loaded)}
+
+    def usable(_: str, rows: list[Row]) -> bool:
+        """Pictures that have vanished are made again."""
+        return all(row["image"] is None or job.picture(row["image"]).exists() for row in rows)
+
+    return Stage(
+        name,
+        (output(name),),
+        job.blocks,
+        read=lambda shard: shard,
+        work=work,
+        model=model,
+        usable=usable if name == "generate" else None,
+    )
 
 
 def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
@@ -102,7 +146,7 @@ def _generate(job: Job, shard: int, editor: editors.Editor) -> list[dict[str, An
             continue
         name = f"{result.id}.{job.config.image_format}"
         write = images.write_jpeg if job.config.image_format == "jpg" else images.write_png
-        write(job.folder.image(name), result.image)
+        write(job.picture(name), result.image)
         height, width = result.image.shape[:2]
         rows.append(
             {
@@ -110,7 +154,7 @@ def _generate(job: Job, shard: int, editor: editors.Editor) -> list[dict[str, An
                 "image": name,
                 "width": width,
                 "height": height,
-                "sha256": images.pixel_hash(images.decode(job.folder.image(name))),
+                "sha256": images.pixel_hash(images.decode(job.picture(name))),
                 "verdict": filters.ACCEPTED,
                 "note": result.note,
             }
@@ -132,23 +176,15 @@ def _ask(job: Job, shard: int, judge: Any) -> list[dict[str, Any]]:
 
 def _passed(job: Job, shard: int, stage: str) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """The candidates that `stage` accepted, and their generated pictures."""
-    accepted = {r["id"] for r in job.ledger.record(stage, shard)["rows"] if r["verdict"] == filters.ACCEPTED}
-    files = {r["id"]: r["image"] for r in job.ledger.record("generate", shard)["rows"]}
+    accepted = {r["id"] for r in job.rows(stage, shard) if r["verdict"] == filters.ACCEPTED}
+    files = {r["id"]: r["image"] for r in job.rows("generate", shard)}
     chosen = [c for c in job.candidates(shard) if c["id"] in accepted]
-    return chosen, [images.decode(job.folder.image(files[c["id"]])) for c in chosen]
+    return chosen, [images.decode(job.picture(files[c["id"]])) for c in chosen]
 
 
-_STAGES: dict[str, Callable[[Job, int, Any], list[dict[str, Any]]]] = {
+_FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
     "clauses": _clauses,
     "generate": _generate,
     "match": _match,
     "ask": _ask,
 }
-
-
-def run(job: Job, stages: Sequence[str], tools: crew.Tools, *, threads: int, quiet: bool = False) -> None:
-    """Works until every wanted shard has gone through `stages`, waiting for shards that others hold."""
-    work = crew.Work(
-        STAGES, job.shards(), MODEL_OF, lambda *what: _STAGES[what[0]](job, *what[1:]), job.ledger
-    )
-    crew.run(work, stages, tools, threads=threads, quiet=quiet)

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from nein import cli
-from nein.benchmarks.negbench.folder import EvalDir
+from nein.benchmarks.negbench import folder as files
+from nein.config.launch import launch
 from nein.engine import atomic
+from nein.engine.folder import Folder
+from nein.reporting import figures as frames
 from train.contrast import study, sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
@@ -20,7 +23,7 @@ RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
 
 def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tuple[float, ...]) -> sweep.Row:
     """A model with four captions and as many questions as `credit` has, each about a picture of its own."""
-    run = EvalDir(folder / f"model-{alpha}" / "nano")
+    run = Folder(folder / f"model-{alpha}" / "nano")
     lines = [
         {
             "id": f"c{k}", "source": f"p{k}", "kind": kind, "direction": "text_to_image", "recall@1": value,
@@ -28,12 +31,13 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
         for kind, values in (("original", RECALLS["original"]), ("negated", negated))
         for k, value in enumerate(values)
     ]  # fmt: skip
-    atomic.write_lines(run.samples("nano/retrieval", "templated"), iter(lines))
+    atomic.write_lines(files.samples(run, "retrieval.templated"), iter(lines))
     asked = [{"id": f"q{k}", "source": f"p{k}", "credit": value} for k, value in enumerate(credit)]
-    atomic.write_lines(run.samples("nano/mcq", "templated"), iter(asked))
+    atomic.write_lines(files.samples(run, "mcq.templated"), iter(asked))
 
     def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
-        ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "n_unscored": 0}
+        unit = "points" if str(about["metric"]).startswith("gap") else "%"
+        ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "unscored": 0, "unit": unit}
         return {"task": task, "variant": "templated", "value": value, **ends, **about}
 
     told = {"direction": "text_to_image"}
@@ -44,10 +48,10 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
         *(figure("retrieval", original - denied, metric=f"gap@{k}", **told) for k in (1, 5)),
         *(figure("mcq", sum(credit) / len(credit), metric="accuracy", type=t)
           for t in ("all", "affirmation", "negation", "hybrid")),
-        {"task": "mcq", "variant": "templated", "metric": "chance", "type": "all", "value": 0.25, "n": 4},
+        {**figure("mcq", 0.25, metric="chance", type="all"), "low": None, "high": None},
     ]  # fmt: skip
-    summary = {"model": str(alpha), "dataset": "nano", "figures": figures}
-    return sweep.Row("base" if alpha is None else f"alpha {alpha:g}", alpha, summary, run)
+    label = "base" if alpha is None else f"alpha {alpha:g}"
+    return sweep.Row(label, alpha, "nano", frames.frame(figures), run)
 
 
 @pytest.fixture
@@ -85,12 +89,12 @@ def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row],
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["base", "alpha 0", "alpha 1"]
     assert "25.0 ± 10.0" in lines[2]
     with (tmp_path / "out" / "tradeoff.csv").open(newline="") as file:
-        assert file.readline().startswith("dataset,")
-        file.seek(0)
-        values = {(r["alpha"], r["metric"]): float(r["value"]) for r in csv.DictReader(file)}
-    assert values["1", "gap@1"] == 0.0
-    assert values["base", "recall@1/negated"] == 0.25
-    assert values["0", "accuracy/all"] == 0.75
+        values = {
+            (r["alpha"], r["metric"], r["kind"] or r["type"]): float(r["value"]) for r in csv.DictReader(file)
+        }
+    assert values["1", "gap@1", ""] == 0.0
+    assert values["base", "recall@1", "negated"] == 0.25
+    assert values["0", "accuracy", "all"] == 0.75
     assert (tmp_path / "out" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -122,11 +126,11 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
     monkeypatch.setattr(vision, "POOL", 50)
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
 
-    words = ["--alpha", "0", "1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
+    words = ["--alpha", "0,1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
 
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            cli.finish(lambda: study.main(words))
+            cli.finish(lambda: launch("negbench nano", study.COMMAND, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out

@@ -159,7 +159,7 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     assert kept.rows(drawn.pictures)[:, 0].tolist() == [p.mean() for p in read.pictures]
     assert kept.rows(drawn.question_pictures)[:, 0].tolist() == [p.mean() for p in read.question_pictures]
     assert (drawn.captions, drawn.options) == (read.captions, read.options)
-    assert len(kept.bad) == 1
+    assert len(kept._files.unreadable) == 1
     assert max(p.mean() for p in read.question_pictures) == (106 if several else 16)
     again = Features(corpus, Grey(), tmp_path / "kept")
     again.make(World())
@@ -167,11 +167,11 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
 
 
 def test_an_order_has_every_row_once_a_pass_and_any_number_of_processes_sees_it() -> None:
-    order = Shuffled(tuple(range(50)), "captions", 3)  # type: ignore[type-var]
-    first, second = ([order.at(50 * epoch + k) for k in range(50)] for epoch in (0, 1))
+    order = Shuffled(tuple(range(50)), 0, 3)  # type: ignore[type-var]
+    first, second = ([order.row(50 * epoch + k) for k in range(50)] for epoch in (0, 1))
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
-    assert [Shuffled(tuple(range(50)), "captions", 4).at(k) for k in range(50)] != first  # type: ignore[type-var]
+    assert [Shuffled(tuple(range(50)), 0, 4).row(k) for k in range(50)] != first  # type: ignore[type-var]
 
 
 def test_a_model_with_dropout_learns_the_same_each_time(

@@ -12,12 +12,11 @@ from PIL import Image
 from editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from nein.engine.world import World
-from train.instruct import precompute
 from train.instruct.batches import Loader
+from train.instruct.data import load
 from train.instruct.encoder import Encoder, frozen_hash
+from train.instruct.features import DTYPES, Features, complain
 from train.instruct.order import Order
-from train.instruct.pairs import load
-from train.instruct.precompute import Features, complain
 
 CPU = torch.device("cpu")
 
@@ -64,10 +63,10 @@ def made(setup):
 
     Encoder.pictures = counted
     try:
-        faults = setup.features.make(setup.encoder, World())
+        setup.features.make(setup.encoder, World())
     finally:
         Encoder.pictures = encode
-    return count, faults
+    return count, setup.features.unreadable()
 
 
 def test_a_batch_of_stored_features_equals_one_encoded_on_the_spot(setup):
@@ -156,8 +155,9 @@ def test_another_model_geometry_or_data_has_another_folder(setup, base, monkeypa
 
 def test_unreadable_pairs_are_all_named_or_skipped(setup, data):
     files = sorted((data / "nein_train").iterdir())
-    for file in files[2:4]:
-        file.write_bytes(file.read_bytes()[:200])  # the header is whole, the pixels are not
+    whole = {file: file.read_bytes() for file in files[2:4]}
+    for file in whole:
+        file.write_bytes(whole[file][:200])  # the header is whole, the pixels are not
     s = setup(data=data, flip=0.0, unreadable="skip", dropout=0.0)
     _, faults = made(s)
     assert len(faults) == 2
@@ -170,6 +170,11 @@ def test_unreadable_pairs_are_all_named_or_skipped(setup, data):
         assert loader.skipped == {file.stem for file in files[2:4]}
         assert (batch.condition.flatten(1).abs().sum(1) > 0).all()
     complain([], "The data")
+    assert made(setup(data=data, flip=0.0))[0] == 0  # nothing has changed
+    for file in whole:
+        file.write_bytes(whole[file])
+    count, faults = made(setup(data=data, flip=0.0))
+    assert (count, faults) == (2 * 5, [])
 
 
 def test_sentences_are_stored_once_each(setup):
@@ -196,4 +201,4 @@ def test_half_precision_halves_the_files(setup, config, base, tmp_path):
         sizes.append(sum(f.stat().st_size for f in s.features.folder.iterdir()))
     assert sizes[0] < 0.6 * sizes[1]
     torch.testing.assert_close(small.batch(True)[0].mean, large.batch(True)[0].mean, rtol=1e-2, atol=1e-2)
-    assert precompute.DTYPES["float16"] is torch.float16
+    assert DTYPES["float16"] is torch.float16

@@ -322,13 +322,14 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_p
 
 def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
     pytest.importorskip("webdataset")
-    from train.instruct import pairs, shards
+    from train.instruct import data as loading
+    from train.instruct import shards
 
     shards.main(["write", str(world), str(tmp_path / "shards"), "--split", "train", "--per-shard", "5"])
-    files = pairs.load(config())
-    packed = pairs.load(config(data=f"shards:{tmp_path / 'shards'}"))
+    files = loading.load(config())
+    packed = loading.load(config(data=f"shards:{tmp_path / 'shards'}"))
     assert packed.negative == files.negative
-    assert packed.about["records_sha256"] == files.about["records_sha256"]
+    assert packed.facts["records_sha256"] == files.facts["records_sha256"]
     assert sum(packed.pictures.groups) == len(files.pictures)
     assert set(packed.pictures.groups[:-1]) == {5}
     for index in reversed(range(len(files.pictures))):
@@ -359,22 +360,23 @@ def test_damaged_shards_are_one_sentence(spoil, said, tune, world, tmp_path):
 
 
 def test_held_out_objects_and_templates_are_in_no_instruction(config):
+    from train.instruct import data as loading
     from train.instruct import pairs
 
-    everything = pairs.load(config())
+    everything = loading.load(config())
     words = {e.instruction for e in everything.negative}
     noun = next(
         n
         for n in ("cat", "dog", "car", "cup", "bird", "book", "bus", "tv")
         if any(f" {n}" in w for w in words)
     )
-    held = pairs.load(config(hold_out_objects=noun, hold_out_templates="0,3,7", mix_affirmative=0.5))
+    held = loading.load(config(hold_out_objects=noun, hold_out_templates="0,3,7", mix_affirmative=0.5))
     assert 0 < len(held.negative) < len(everything.negative)
     for example in (*held.negative, *held.affirmative):
         assert not pairs.mentions(example.instruction, [noun])
     assert not any(e.instruction.startswith("The image doesn't have") for e in held.negative)
     assert len(held.affirmative) == 2 * len(held.negative)
-    assert held.about["hold_out_objects"] == [noun]
+    assert held.facts["hold_out_objects"] == [noun]
 
 
 def test_drawn_affirmative_pairs_never_name_what_is_held_out():

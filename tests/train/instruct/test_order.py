@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from train.instruct.batches import slices
-from train.instruct.order import Order, draw, reseed
+from train.instruct.order import Order, draw
 from train.instruct.pairs import Example, Pairs
+from train.order import reseed
 
 
 class Numbered:

@@ -11,42 +11,38 @@ OUT/pca.png, pca_all.png      like figures 6 and 9 of the paper; measures.png
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tabulate
 
 from nein.benchmarks.negbench.analysis.templates import (
     AFFIRMED,
-    ARTICLES,
     DENIED,
     GROUPS,
     PAIRS,
     PUBLISHED,
     sentences,
 )
-from nein.benchmarks.negbench.config import check_device
+from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine.errors import UserError
 
-PROG = "nein negbench analyse"
-MODELS = ("nano:clip", "random")
+if TYPE_CHECKING:
+    from nein.benchmarks.negbench.encode import Encoded
+    from nein.benchmarks.negbench.models import Choice
+    from nein.engine.executors import Threads
 
 
-def main(argv: Sequence[str]) -> None:
+def run(options: AnalyseConfig) -> None:
     """The command. Raises UserError or MetricError."""
-    options = _parser().parse_args(list(argv))
-    pairs = _pairs(options.objects) if options.objects else list(PAIRS)
-    names = [name.strip() for part in options.model or MODELS for name in part.split(",") if name.strip()]
-    if not names:
-        raise UserError("No model was named; say --model NAME, or sentence:FOLDER_OR_ID.")
-    check_device(options.device)
-    print(analyse(names, pairs, options.out, article=options.article, device=options.device), end="")
+    pairs = [(a.strip(), b.strip()) for a, _, b in (item.partition("/") for item in options.objects)]
+    where = {"article": options.article, "device": options.device}
+    print(analyse(options.model, pairs or list(PAIRS), options.out, **where), end="")
     print(f"Results: {options.out}", file=sys.stderr)
 
 
@@ -65,50 +61,33 @@ def analyse(
     """
     import numpy as np
 
-    import metrics
     from nein import statistics
     from nein.benchmarks.negbench import models
     from nein.benchmarks.negbench.analysis import plots
     from nein.benchmarks.negbench.analysis.measures import MEASURES, components, measure
-    from nein.benchmarks.negbench.encode import Encoder
     from nein.engine import atomic, environment
+    from nein.engine.executors import Threads
     from nein.engine.world import World
+    from nein.models import references
 
     chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in names}
     labels = _labels({name: choice.name if choice else _end(name) for name, choice in chosen.items()})
     atomic.check_writable(out)
     environment.keep_freed_memory()
-    world = World()
-    place = world.device(device)
+    threads = Threads(World(), World().device(device))
     sets = [sentences(pair, article) for pair in pairs]
     texts = [s.text for own in sets for s in own]
     found: dict[str, dict[str, Any]] = {}
     shown: dict[str, Any] = {}
     for name, choice in chosen.items():
-        reference = name if choice is None else choice.reference
-        revision = None if choice is None else choice.revision
-        label = labels[name]
-
-        def load(reference: str = reference, revision: str | None = revision) -> Any:
-            return metrics.load_text_encoder(
-                reference, revision=revision, device=place, batch_size=batch_size
-            )
-
-        encoder = Encoder(
-            load, None, out / "cache", batch_size=batch_size, workers=world.workers(place), world=world
-        )
-        encoder.texts(texts, texts, label=f"templates for {label}")
-        encoded = encoder.read_texts(texts, texts)
-        if encoded.reasons:
-            text, reason = next(iter(encoded.reasons.items()))
-            raise UserError(f"'{name}' cannot encode some of the sentences ({text!r}: {reason}).")
+        encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads, batch_size)
         rows = [encoded.features[[encoded.rows[s.text] for s in own]] for own in sets]
         values = [measure(part, own) for part, own in zip(rows, sets, strict=True)]
         clusters = ["/".join(sorted(pair)) for pair in pairs]
-        found[label] = {
+        found[labels[name]] = {
             key: _entry(key, statistics.mean([value[key] for value in values], clusters)) for key in MEASURES
         }
-        shown[label] = rows[0]
+        shown[labels[name]] = rows[0]
     text = _markdown(found, pairs)
     atomic.write_text(out / "table.md", text)
     atomic.write_text(out / "measures.csv", _measures_csv(found))
@@ -132,6 +111,44 @@ def analyse(
     return text
 
 
+def _encoded(
+    name: str, choice: Choice | None, texts: Sequence[str], path: Path, threads: Threads, batch_size: int
+) -> Encoded:
+    """Features of all `texts`, from what an earlier command left in `path` or from the model, which is given
+    free again. Raises UserError where there is none of a sentence."""
+    import metrics
+    from nein.benchmarks.negbench import models
+    from nein.benchmarks.negbench.encode import of_sentences
+    from nein.engine.executors import Model
+    from nein.engine.features import scope_of
+    from nein.engine.folder import Folder
+
+    reference, revision = (name, None) if choice is None else (choice.reference, choice.revision)
+    identity = {
+        "model": name, "weights": models.weights(reference.removeprefix("sentence:")),
+        "device": threads.device, "batch_size": batch_size, "sentences": scope_of(texts),
+    }  # fmt: skip
+    folder = Folder(path)
+    folder.open(identity, {}, overwrite=True)
+    encoding = of_sentences(
+        folder, "sentences", texts, set(texts), batch_size=batch_size, cache=path / "cache"
+    )
+
+    def load() -> Any:
+        return metrics.load_text_encoder(
+            reference, revision=revision, device=threads.device, batch_size=batch_size
+        )
+
+    model = Model(name, load, lambda loaded: {"model": (loaded.fingerprint, loaded.describe())})
+    threads.compute(folder, encoding.stage(model), label=name)
+    threads.loaded.clear()
+    encoded = encoding.read(set(texts))
+    if encoded.reasons:
+        text, reason = next(iter(encoded.reasons.items()))
+        raise UserError(f"'{name}' cannot encode some of the sentences ({text!r}: {reason}).")
+    return encoded
+
+
 def _end(reference: str) -> str:
     return reference.removeprefix("sentence:").rstrip("/").rpartition("/")[2]
 
@@ -140,43 +157,6 @@ def _labels(names: Mapping[str, str]) -> dict[str, str]:
     """Reference -> label; where several references have the same, each is shown as it was given."""
     shared = [label for label, count in Counter(names.values()).items() if count > 1]
     return {name: name if label in shared else label for name, label in names.items()}
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROG,
-        description="How text encoders place affirmed and negated templates: numbers, and the paper's plots.",
-    )
-    parser.add_argument(
-        "--model",
-        action="append",
-        default=None,
-        metavar="NAME,...",
-        help="names, folders, hub ids, open_clip:ARCH/TAG, nano:clip, random, or sentence:FOLDER_OR_ID "
-        f"(default: {','.join(MODELS)})",
-    )
-    parser.add_argument(
-        "--objects", metavar="A/B,...", help=f"pairs of objects (default: {len(PAIRS)} pairs, dog/cat first)"
-    )
-    parser.add_argument(
-        "--article",
-        choices=ARTICLES,
-        default="a_an",
-        help='"a dog" or "dog" in the templates (default: a_an)',
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/negbench-templates"), help="output folder")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
-    return parser
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    found = []
-    for item in text.split(","):
-        a, slash, b = (part.strip() for part in item.partition("/"))
-        if not slash or not a or not b or a == b:
-            raise UserError(f"--objects has '{item}'; it must be pairs of two objects: dog/cat,car/bus.")
-        found.append((a, b))
-    return found
 
 
 def _entry(measure: str, found: Any) -> dict[str, Any]:

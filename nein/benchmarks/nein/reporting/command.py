@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from nein.engine.errors import UserError, unknown
-
-FORMATS = ("html", "md", "csv", "tex", "plots")
+from nein.benchmarks.nein.config import CompareConfig, ReportConfig
+from nein.engine.errors import UserError
 
 
-def main_report(argv: Sequence[str]) -> int:
-    """Runs `nein report argv`. Raises UserError for anything the user can mend."""
-    options = _report_parser().parse_args(list(argv))
-    formats = _formats(options.formats)
-    if options.thumbnails < 0 or options.budget < 0:
-        raise UserError("--thumbnails and --budget must be 0 or above.")
-    out: Path = options.out
-    if out.is_dir():
-        raise UserError(f"'{out}' is a folder; -o takes a file, for example {out / 'report.html'}.")
-    from nein.benchmarks.nein import report
+def report(options: ReportConfig) -> int:
+    """Writes the report. Raises UserError for anything the user can mend."""
+    out, formats = options.out, options.formats
+    from nein.benchmarks.nein import report as run_report
     from nein.benchmarks.nein.reporting import (
         collect,
         comparisons,
@@ -70,12 +60,12 @@ def main_report(argv: Sequence[str]) -> int:
             group.plots = [plot for plot in made.get(group.key, []) if plot is not None]
     presets = {run.summary["preset"] for run in loaded}
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    nano = report.NANO_LABEL if presets == {"nano"} else ", ".join(sorted(map(str, presets)))
+    nano = run_report.NANO_LABEL if presets == {"nano"} else ", ".join(sorted(map(str, presets)))
     subtitle = (
         f"Preset: {nano}. Intervals: 95 %, clustered by source image. "
         "↑ higher is better, ↓ lower is better. Percentages except FID and LPIPS."
     )
-    notes = report._notes([run.summary for run in loaded], unfinished)
+    notes = run_report._notes([run.summary for run in loaded], unfinished)
     flat = [table for group in groups for table in group.tables if table.rows]
     written: list[str] = []
     texts = {"md": lambda: tables.markdown(flat, title, [subtitle, *notes]),
@@ -110,18 +100,11 @@ def main_report(argv: Sequence[str]) -> int:
     return 0
 
 
-def main_compare(argv: Sequence[str]) -> int:
-    """Runs `nein compare argv`: every pair of the runs named, tested and corrected for their number."""
-    options = _compare_parser().parse_args(list(argv))
-    from metrics import METRICS
+def compare(options: CompareConfig) -> int:
+    """Prints every pair of the runs named, tested and corrected for their number."""
     from nein.benchmarks.nein.reporting import collect, comparisons, sections, tables
 
-    wanted = None
-    if options.metrics:
-        wanted = [name.strip() for name in options.metrics.split(",") if name.strip()]
-        for name in wanted:
-            if name not in METRICS:
-                raise unknown("metric", name, METRICS)
+    wanted = options.metrics or None
     loaded, unfinished = collect.load(options.runs)
     loaded = [run for run in loaded if run.track == options.track] if options.track != "all" else loaded
     if len(loaded) < 2:
@@ -142,63 +125,3 @@ def main_compare(argv: Sequence[str]) -> int:
     if unfinished:
         print(f"not compared because not complete: {', '.join(unfinished)}", file=sys.stderr)
     return 0
-
-
-def _formats(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if names == ["all"]:
-        return list(FORMATS)
-    for name in names:
-        if name not in FORMATS:
-            raise unknown("format", name, (*FORMATS, "all"))
-    return names
-
-
-def _report_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein report", description="Write a report of finished runs: one HTML page, tables and plots."
-    )
-    add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
-    add("-o", "--out", type=Path, default=Path("report.html"), help="page to write (default: report.html); "
-        "the other files lie beside it under the same name")  # fmt: skip
-    add("--formats", default="all", help="html,md,csv,tex,plots or all (default: all)")
-    add("--protocols", action="store_true", help="add what each quirk of the published protocol changes")
-    add("--calibration", type=Path, action="append", metavar="FOLDER", help="calibration of the judges "
-        "(default: RUN/calibration where it exists)")  # fmt: skip
-    add("--judge-grade", type=Path, action="append", metavar="PATH", help="what nein negvqa --model judge "
-        "wrote: its folder or grade.json")  # fmt: skip
-    add(
-        "--labels",
-        type=Path,
-        metavar="FILE",
-        help="people's labels of some samples: CSV with editor,track,id,gone",
-    )
-    add("--data", help="the data, if they are no longer where the runs found them")
-    add("--split", default="val", help="annotation file of --data (default: val)")
-    add("--title", help="title of the page")
-    add("--thumbnails", type=int, default=128, metavar="PIXELS", help="longer side of a picture; 0 for none "
-        "(default: 128)")  # fmt: skip
-    add("--budget", type=int, default=24, metavar="MIB",
-        help="pictures and answers inside the page; beyond it "
-        "they go into files beside it (default: 24)")  # fmt: skip
-    add("--hub", metavar="OWNER/NAME", help="write the hub's evaluation results, and push them if logged in")
-    add("--hub-dataset", default="nhatttanbui/NeIn", metavar="OWNER/NAME",
-        help="benchmark data set the results "
-        "belong to (default: nhatttanbui/NeIn)")  # fmt: skip
-    add("--no-push", action="store_true", help="with --hub: write the files only")
-    return parser
-
-
-def _compare_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nein compare",
-        description="Compare runs sample by sample: differences, intervals, tests, power.",
-    )
-    add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="an output folder or one run in it")
-    add("--track", choices=("negative", "remove", "add", "all"), default="negative",
-        help="which instructions (default: negative)")  # fmt: skip
-    add("--metrics", help="only these metrics: a,b")
-    add("--format", choices=("md", "csv", "tex"), default="md", help="how to print it (default: md)")
-    return parser

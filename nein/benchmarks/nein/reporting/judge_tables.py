@@ -8,12 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
+
 from metrics import METRICS
 from nein.benchmarks.nein import results_table
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.benchmarks.nein.reporting.sections import REMOVALS, Table, percent, record, span
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder, runs_below
+from nein.reporting import figures as frames
 from nein.statistics import agreement, calibration
 from nein.statistics.calibration import Corrected, Rates
 from nein.statistics.estimates import Estimate
@@ -207,16 +211,16 @@ def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mappi
     return Table("labelled", "Removal with people's labels", columns, rows, data, note)
 
 
-def read_grades(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
-    """What `nein negvqa --model judge` wrote: files, or folders with a grade.json. Raises UserError."""
-    found: list[Mapping[str, Any]] = []
+def read_grades(paths: Sequence[Path]) -> list[tuple[Mapping[str, Any], pd.DataFrame]]:
+    """(manifest, figures) of every run of `nein negvqa --model judge` at or below the folders. Raises
+    UserError."""
+    found: list[tuple[Mapping[str, Any], pd.DataFrame]] = []
     for path in paths:
-        files = [path] if path.is_file() else sorted(path.glob("**/grade.json")) or [path / "grade.json"]
-        for file in files:
-            grade = atomic.read_json(file)
-            if not isinstance(grade, dict) or grade.get("kind") != "negvqa":
-                raise UserError(f"'{file}' is no grade of a judge; make one with nein negvqa --model judge.")
-            found.append(grade)
+        runs = [(Folder(run).manifest(), run / "figures.csv") for run in runs_below(path)]
+        judges = [(about, file) for about, file in runs if about["identity"].get("role") == "judge"]
+        if not judges:
+            raise UserError(f"'{path}' holds no grade of a judge; make one with nein negvqa --model judge.")
+        found += [(about, frames.read(file)) for about, file in judges]
     return found
 
 
@@ -228,23 +232,28 @@ MANNERS = {
 }
 
 
-def grades_table(loaded: Sequence[Run], grades: Sequence[Mapping[str, Any]]) -> Table:
+def grades_table(loaded: Sequence[Run], grades: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]) -> Table:
     """How well the judges that decide Removal answer questions and their negations (NegVQA)."""
     rows, data = [], []
-    for grade in grades:
-        used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == grade["judge"]]
-        cells = []
-        for variant, entry in grade["accuracy"].items():
-            found = _grade(entry, "value")
-            cells.append(span(found))
-            data.append(record(found, judge=grade["judge"], figure=f"{variant} questions"))
-        gap = grade["gap"]
-        data.append(record(_grade(gap, "gap"), judge=grade["judge"], figure="negation gap"))
-        both = f"{gap['both']} of {gap['n']}"
-        lost = str(sum(entry["n_unscored"] for entry in grade["accuracy"].values()))
-        manner = MANNERS[grade.get("asking", "letters"), grade.get("scoring", "generated")]
-        rows.append([", ".join(used) or "none of these runs", grade["class"], manner, *cells,
-                     span(_grade(gap, "gap")), both, lost])  # fmt: skip
+    for about, figures in grades:
+        judge = about["models"]["model"]
+        used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
+        overall = frames.select(figures, headline="yes", protocol="fixed", category="Average")
+        named = {
+            "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
+            "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
+            "negation gap": {"task": "gap", "metric": "gap"},
+        }
+        picked = {
+            name: SimpleNamespace(**(frames.pick(overall, **where) or {})) for name, where in named.items()
+        }
+        both = frames.pick(overall, task="outcomes", metric="both") or {}
+        data += [record(found, judge=judge["judge"], figure=name) for name, found in picked.items()]
+        lost = sum(picked[name].unscored for name in ("original questions", "negated questions"))
+        manner = MANNERS[about["identity"]["asking"], both["scoring"]]
+        rows.append([", ".join(used) or "none of these runs", judge.get("class", ""), manner,
+                     *map(span, picked.values()), f"{round((both['value'] or 0) * both['n'])} of {both['n']}",
+                     str(lost)])  # fmt: skip
     note = (
         "Two-choice questions and their negations, put to the very judge (same weights and settings) that "
         "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
@@ -254,11 +263,6 @@ def grades_table(loaded: Sequence[Run], grades: Sequence[Mapping[str, Any]]) -> 
     columns = ["judge of", "class", "asked", "original questions", "negated questions", "negation gap",
                "both right", "unscored answers"]  # fmt: skip
     return Table("negvqa", "The judge on NegVQA", columns, rows, data, note)
-
-
-def _grade(entry: Mapping[str, Any], value: str) -> Any:
-    ends = {key: entry[key] for key in ("low", "high", "n", "clusters")}
-    return SimpleNamespace(value=entry[value], **ends)
 
 
 def agreement_table(loaded: Sequence[Run]) -> Table:

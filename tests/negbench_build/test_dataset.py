@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
-from nein.generate.negbench import files, finish, listing
+from nein.engine.executors import Model
+from nein.engine.folder import Folder
+from nein.generate.negbench import dataset, files, listing, work
 from nein.generate.negbench.config import BuildConfig
-from nein.generate.negbench.work import Job, run_stage
-from nein.generate.nein.ledger import Ledger
+from nein.generate.negbench.work import Job
 from tests.negbench_build.test_build import coco_arguments, contents
 
 
-def job_of(out: Path, images: list[Concepts], ledger: Ledger, **options: Any) -> Job:
+def job_of(out: Path, images: list[Concepts], **options: Any) -> Job:
     config = BuildConfig(**{"source": "captions", "captions": "x", "form": "training", **options})
-    drawn = Drawn(lambda name: np.zeros((4, 4, 3), np.uint8))
-    return Job(config, listing.write(out / "list", images, 4), drawn, out / "dataset", ledger)
+    drawn, folder = Drawn(lambda name: np.zeros((4, 4, 3), np.uint8)), Folder(out)
+    return Job(config, listing.write(folder, images, 4), drawn, folder)
 
 
 def scenes(count: int) -> list[Concepts]:
@@ -44,7 +46,7 @@ def test_the_length_of_a_chunk_decides_nothing(
     assert len(official.read_questions(tmp_path / "parts" / "dataset" / "mcq.csv")) > 4
 
 
-def test_a_file_that_an_earlier_finish_wrote_and_this_one_does_not_is_gone(
+def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
     coco: Path, negbench: Callable[..., Any], tmp_path: Path
 ) -> None:
     assert negbench(*coco_arguments(coco, tmp_path)).code == 0
@@ -58,12 +60,11 @@ def test_memory_does_not_grow_with_the_records(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(files, "CHUNK", 50)
 
     def peak(count: int) -> int:
-        with Ledger(tmp_path / f"{count}" / "work") as ledger:
-            job = job_of(tmp_path / f"{count}", scenes(count), ledger)
-            tracemalloc.start()
-            facts = finish.finish(job, job.listing.shards(), tmp_path / f"{count}", None)
-            found = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
+        job = job_of(tmp_path / f"{count}", scenes(count))
+        tracemalloc.start()
+        facts = dataset.write(job)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
         assert facts["files"]["negcap.csv"]["rows"] == count
         return found
 
@@ -72,14 +73,13 @@ def test_memory_does_not_grow_with_the_records(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "work") as ledger:
-        job = job_of(tmp_path, scenes(2), ledger, source="pairs")
-        one = scenes(1)[0].row()
-        ledger.append("pairs", {"shard": 0, "rows": [one, one]})
-        (tmp_path / "dataset").mkdir()
-        (tmp_path / "dataset" / "negcap.csv").write_text("before")
-        with pytest.raises(UserError, match="the id '0' occurs more than once"):
-            finish.finish(job, [0], tmp_path, None)
+    job = job_of(tmp_path, scenes(2), source="pairs")
+    one = scenes(1)[0].row()
+    job.folder.write("work/pairs", 0, [one, one])
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "negcap.csv").write_text("before")
+    with pytest.raises(UserError, match="the id '0' occurs more than once"):
+        dataset.write(job)
     assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["negcap.csv"]
     assert (tmp_path / "dataset" / "negcap.csv").read_text() == "before"
 
@@ -92,19 +92,21 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path: Path)
         Concepts("b-without-with", "b2.png", ("A dog and a cat",), ("dog", "cat"), ("car",)),
         Concepts("c", problem="no try"),
     ]
-    with Ledger(tmp_path / "work") as ledger:
-        job = job_of(tmp_path, start, ledger, source="pairs")
-        ledger.append("pairs", {"shard": 0, "rows": [image.row() for image in made]})
-        facts = finish.finish(job, [0], tmp_path, None)
-        assert [image.id for image, _ in finish.images(job, [0], 1)] == ["a-with"]
+    job = job_of(tmp_path, start, source="pairs")
+    job.folder.write("work/pairs", 0, [image.row() for image in made])
+    facts = dataset.write(job)
+    one = replace(job, config=replace(job.config, limit=1))
+    assert [image.id for image, _ in dataset.images(one)] == ["a-with"]
     assert facts["unusable"] == {"no try": 2}
     assert facts["images"] == 4
 
 
 def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path: Path) -> None:
     odd = [Concepts(f"a\u2028{k}\x85", f"a\u2028{k}.jpg", ("A\u2028dog",), ("dog",)) for k in range(6)]
-    found = listing.write(tmp_path, [*odd, odd[0]], 4)
-    assert [*found.members(0), *found.members(1)] == odd
+    folder = Folder(tmp_path)
+    found = listing.write(folder, [*odd, odd[0]], 4)
+    assert [*listing.members(folder, 0), *listing.members(folder, 1)] == odd
+    assert listing.write(None, odd, 3).sha256 == found.sha256
     assert found.notes == {"listed twice, left out the second time": 1}
 
 
@@ -123,9 +125,10 @@ class Counting:
 
 
 def test_the_pictures_of_a_batch_are_in_memory_and_not_those_of_a_shard(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "work") as ledger:
-        job = job_of(tmp_path, scenes(4), ledger, verify="negatives", batch_size=3)
-        eye = Counting()
-        rows = run_stage(job, "verify", 0, eye)
+    job = job_of(tmp_path, scenes(4), verify="negatives", batch_size=3)
+    eye: Any = Counting()
+    rows = work.stage(job, "verify", Model("detector", lambda: eye, lambda _: {})).work(
+        eye, 0, ("work/verify",)
+    )["work/verify"]
     assert eye.shown == [3, 1]
     assert [row["id"] for row in rows] == ["0", "1", "2", "3"]

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from nein.engine.errors import UserError
 from nein.nano import zoo
-from train.instruct import ship as shipping
+from train.nano import ship as shipping
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.config import STAGES
 from nein.generate.nein.work import Job
@@ -71,43 +70,22 @@ class Way:
 def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
     """(index, clauses record, candidates) of every wanted source image, in order."""
     wanted = min(len(job.sources.sources), job.config.limit or len(job.sources.sources))
-    for shard in job.shards():
-        found = {stage: job.ledger.record(stage, shard)["rows"] for stage in STAGES}
-        by_id = {stage: {row["id"]: row for row in found[stage]} for stage in STAGES[1:]}
-        for offset, row in enumerate(found["clauses"]):
-            index = shard * job.config.shard_size + offset
+    for shard in job.blocks.numbers:
+        made = {stage: job.rows(stage, shard) for stage in STAGES}
+        by_id = {stage: {row["id"]: row for row in made[stage]} for stage in STAGES[1:]}
+        for index, row in zip(job.blocks.members(shard), made["clauses"], strict=True):
             if index >= wanted:
                 return
-            own = []
+            candidates = []
             for candidate in row["candidates"]:
                 rows = [by_id[stage].get(candidate["id"]) for stage in STAGES[1:]]
                 verdict = next((r["verdict"] for r in rows if r and r["verdict"] != filters.ACCEPTED), None)
                 generated = rows[0]
                 assert generated is not None, candidate["id"]
-                own.append(
-                    Way(
-                        index,
-                        row["sha256"],
-                        candidate,
-                        generated,
-                        rows[1],
-                        rows[2],
-                        verdict or filters.ACCEPTED,
-                    )
-                )
-            yield index, row, own
-
-
-def require_complete(job: Job, stages: Sequence[str]) -> None:
-    """Raises UserError while a wanted shard lacks one of `stages`."""
-    wanted = set(job.shards())
-    for stage in stages:
-        missing = wanted - job.ledger.done(stage)
-        if missing:
-            raise UserError(
-                f"'{job.folder.path}' lacks stage {stage} of {len(missing)} of {len(wanted)} shards; "
-                "run the same command again with all stages."
-            )
+                accepted = verdict or filters.ACCEPTED
+                way = Way(index, row["sha256"], candidate, generated, rows[1], rows[2], accepted)
+                candidates.append(way)
+            yield index, row, candidates
 
 
 def tally(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> Tally:
@@ -175,15 +153,15 @@ def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family
     removed.
 
     Source images are copied byte for byte; samples are linked to the generated pictures where the file system
-    allows it, else copied. The annotation file of a split is written last.
+    allows it, else copied. The annotation file of a split is written last. Two processes may do it at once.
     """
-    root = job.folder.path / "dataset"
+    root, drafts = job.folder.path / "dataset", drafts_of(job)
     for split in SPLITS:
         samples = splits.get(split, ())
         sources = {w.candidate["source"]: job.sources.sources[w.index].path for w in samples}
         wanted = {
             f"coco_for_{split}": {f"{name}{path.suffix.lower()}": path for name, path in sources.items()},
-            f"nein_{split}": {w.generated["image"]: job.folder.image(w.generated["image"]) for w in samples},
+            f"nein_{split}": {w.generated["image"]: job.picture(w.generated["image"]) for w in samples},
         }
         listing = root / f"{split}.json"
         if not samples:
@@ -196,17 +174,22 @@ def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family
             atomic.make_folder(place)
             for old in place.iterdir():
                 if old.name not in files:
-                    old.unlink()
+                    old.unlink(missing_ok=True)
             for name, path in files.items():
-                _put(path, place / name, link=folder.startswith("nein_"))
+                _put(path, place / name, drafts, link=folder.startswith("nein_"))
         if samples:
             atomic.write_json(listing, [fields(w, with_family=with_family) for w in samples])
 
 
-def _put(source: Path, target: Path, *, link: bool) -> None:
+def drafts_of(job: Job) -> Path:
+    """A folder for files on their way into the data set, which is never seen with one half-written."""
+    return atomic.make_folder(job.folder.path / "work" / "drafts")
+
+
+def _put(source: Path, target: Path, drafts: Path, *, link: bool) -> None:
     if target.exists() and target.stat().st_size == source.stat().st_size:
         return
-    draft = target.with_name(f".{target.name}.tmp")
+    draft = drafts / f"{os.getpid()}-{target.name}"
     draft.unlink(missing_ok=True)
     try:
         if not link:

@@ -1,12 +1,11 @@
-"""From the records of finished shards to the data set: CSV files in the official layout, counts, a card."""
+"""From the rows of finished shards to the data set: CSV files in the official layout, counts, a card."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,27 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
+from nein.generate.negbench import listing
 from nein.generate.negbench.files import REPHRASED, Files, every_name
 from nein.generate.negbench.work import Job, rephrased
 
 NOTHING = "nothing absent or too few objects"
 
 
-def finish(job: Job, shards: Sequence[int], out: Path, limit: int | None) -> dict[str, Any]:
-    """Writes OUT/dataset and OUT/unusable.jsonl in one pass over the records; returns the facts that the card
-    states. Memory holds a chunk of records and 16 bytes per record and file.
+def write(job: Job) -> dict[str, Any]:
+    """Writes OUT/dataset and OUT/unusable.jsonl in one pass over the rows; returns the facts that the card
+    states. Memory holds a chunk of records.
 
     Raises UserError when not one item or question came out.
     """
-    done = {stage: job.ledger.done(stage) for stage in job.stages}
-    missing = [(stage, shard) for stage in job.stages for shard in shards if shard not in done[stage]]
-    if missing:
-        stage, shard = missing[0]
-        raise UserError(
-            f"{len(missing)} shards are not finished (the first: {stage} of shard {shard}); run the command "
-            "without --stages, or with the missing stage."
-        )
+    job.require(job.stages)
+    out = job.folder.path
     reasons, notes, refused, types = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    count, folder, form = 0, out / "dataset", job.config.form
+    count, folder, form = 0, job.dataset, job.config.form
     with contextlib.ExitStack() as files:
         plain, other = Files(folder, form, "", files), Files(folder, form, REPHRASED, files)
         unusable = files.enter_context(atomic.writing(out / "unusable.jsonl"))
-        for image, row in images(job, shards, limit):
+        for image, row in images(job):
             count += 1
             notes.update(image.notes)
             if job.config.source == "nano":
@@ -62,7 +56,7 @@ def finish(job: Job, shards: Sequence[int], out: Path, limit: int | None) -> dic
                 + "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(3))
                 + "."
             )
-        written = plain.finish() | other.finish()
+        written = plain.write_rest() | other.write_rest()
     for name in every_name() - set(written):
         (folder / name).unlink(missing_ok=True)
     facts = {
@@ -81,18 +75,16 @@ def finish(job: Job, shards: Sequence[int], out: Path, limit: int | None) -> dic
     return facts
 
 
-def images(
-    job: Job, shards: Sequence[int], limit: int | None
-) -> Iterator[tuple[Concepts, dict[str, Any] | None]]:
-    """Every image in order, with its paraphrases where there are any."""
-    left = job.listing.count if limit is None else limit
-    for shard in shards:
-        members = job.listing.members(shard)
-        wanted = {image.id for image in members[: max(0, left)]}
-        left -= len(members)
+def images(job: Job) -> Iterator[tuple[Concepts, dict[str, Any] | None]]:
+    """Every wanted image in order, with its paraphrases where there are any."""
+    wanted_count = len(job.blocks.wanted)
+    for shard in job.blocks.numbers:
+        start = job.blocks.members(shard).start
+        listed = listing.members(job.folder, shard)
+        wanted = {image.id for image in listed[: wanted_count - start]}
         rows: dict[str, dict[str, Any]] = {}
         if job.config.paraphrase:
-            rows = {row["id"]: row for row in job.ledger.record("paraphrase", shard)["rows"]}
+            rows = {row["id"]: row for row in job.rows("paraphrase", shard)}
         for image in job.concepts(shard):
             origins = {image.id}
             if job.config.source == "pairs":  # an id may itself end so: then both are looked up
@@ -153,8 +145,3 @@ def _draw(job: Job, folder: Path, image: Concepts) -> None:
 def _kind(problem: str) -> str:
     """A reason without its particulars."""
     return problem.partition(":")[0]
-
-
-def digest_of(value: Any) -> str:
-    """16 hex digits over JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

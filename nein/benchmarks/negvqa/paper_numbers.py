@@ -1,6 +1,7 @@
 """NegVQA's Table 1 as printed: 20 models, original and negated questions, four categories and the average.
 
-`table1.csv` holds the figures in per cent. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946), Table 1.
+`paper_numbers.csv` holds the figures in per cent. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946), Table
+1.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from nein.reporting import figures as frames
 
 QUESTIONS = 7379
 #: Questions per category. Not printed: these reproduce the printed intervals (General 2,502 to 2,828 would,
@@ -62,7 +68,7 @@ class Cell:
 @lru_cache(maxsize=1)
 def cells() -> tuple[Cell, ...]:
     """All 200 figures, in the table's order."""
-    with (Path(__file__).parent / "table1.csv").open(newline="", encoding="utf-8") as file:
+    with (Path(__file__).parent / "paper_numbers.csv").open(newline="", encoding="utf-8") as file:
         return tuple(
             Cell(
                 row["model"],
@@ -84,6 +90,52 @@ def known(reference: str) -> str | None:
     that is not in the table."""
     tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
     return next((name for name, own in HUB_IDS.items() if own == tail), None)
+
+
+def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
+    """Figures of Table 1 beside a model's own (task "table1"), and its own by size (task "scaling"); both
+    of protocol "paper", with `source` "here" or "printed". Empty for a model that is neither in the table nor
+    says its size.
+
+    figures  Of one model, as `nein.benchmarks.negvqa.figures` makes them.
+    """
+    printed, size = known(reference), family(known(reference) or reference)
+    own = frames.select(figures, task="accuracy", protocol="paper", interval="normal")
+    own = own[own["value"].notna()]
+    rows: list[dict[str, Any]] = []
+    for row in frames.records(frames.select(own, scoring=_scoring(own))) if printed else []:
+        what = {key: row[key] for key in ("metric", "variant", "category")}
+        there = cell(printed or "", row["variant"], row["category"])
+        if there is not None:
+            what |= {"model": model, "task": "table1", "printed_as": printed}
+            rows.append({**row, **what, "source": "here"})
+            rows.append({**_figure(there), **what, "source": "printed"})
+    for row in frames.records(frames.select(own, headline="yes")) if size else []:
+        named = {"model": model, "task": "scaling", "source": "here"}
+        rows.append({**row, **named, "family": size[0], "size": f"{size[1]:g}"})  # type: ignore[index]
+    return frames.frame(rows)
+
+
+def _scoring(own: pd.DataFrame) -> str:
+    there = list(own["scoring"].unique())
+    return "generated" if "generated" in there else next(iter(there), "")
+
+
+def by_size() -> pd.DataFrame:
+    """The printed figures of the models that the paper draws (task "scaling"), by family and size."""
+    rows = []
+    for printed in cells():
+        size = family(printed.model)
+        if size is not None and printed.model not in NOT_DRAWN:
+            what = {"task": "scaling", "model": printed.model, "variant": printed.variant}
+            row = {**_figure(printed), **what, "category": printed.category, "source": "printed"}
+            rows.append({**row, "low": None, "high": None, "family": size[0], "size": f"{size[1]:g}"})
+    return frames.frame(rows)
+
+
+def _figure(printed: Cell) -> dict[str, Any]:
+    row = frames.number(printed.value, unit="%", n=SIZES[printed.category], metric="accuracy")
+    return {**row, "low": printed.low, "high": printed.high}
 
 
 def family(name: str) -> tuple[str, float] | None:

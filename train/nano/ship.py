@@ -1,7 +1,7 @@
 """Puts a fine-tuned nano editor into the zoo: the tensors of its UNet that changed, its record, its card.
 
-python -m train.instruct.ship runs/finetune/nein-ip2p nein-ip2p
-python -m train.instruct.ship runs/finetune/nein-ip2p nein-ip2p --report runs/report/report.csv
+python -m train.nano.ship runs/finetune/nein-ip2p nein-ip2p
+python -m train.nano.ship runs/finetune/nein-ip2p nein-ip2p --report runs/report/report.csv
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def judged(report: Path, name: str) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m train.instruct.ship", description="Put a fine-tuned nano editor into the zoo."
+        prog="python -m train.nano.ship", description="Put a fine-tuned nano editor into the zoo."
     )
     parser.add_argument("run", type=Path, help="finished folder of train/finetune_ip2p.py")
     parser.add_argument("name", help=f"one of {', '.join(NAMES)}")

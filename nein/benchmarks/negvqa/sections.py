@@ -1,0 +1,231 @@
+"""The tables and plots of a NegVQA report, as specifications over the frame of `figures`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+
+from nein.benchmarks.negvqa import paper_numbers
+from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
+from nein.datasets.negvqa.questions import VARIANTS
+from nein.reporting import figures as frames
+from nein.reporting import format, plots, tables
+from nein.reporting.figures import Figure
+from nein.reporting.report import Section
+from nein.reporting.tables import Across, Column, Row, Table
+
+ORDER = (*CATEGORIES, OTHER, AVERAGE)
+COLORS = {"original": plots.BLUE, "negated": plots.RED}
+OUTCOME_TITLES = {"both": "both right", "only_original": "only original", "only_negated": "only negated",
+                  "neither": "neither"}  # fmt: skip
+OUTCOME_COLORS = {"both": plots.GREEN, "only_original": "#60a5fa", "only_negated": "#fdba74",
+                  "neither": "#9ca3af"}  # fmt: skip
+_HOW = {
+    "fixed": "Over all questions of a category; answers without a readable letter are unscored.",
+    "paper": "As published: a category is the unweighted mean of its subsets, letters are read by "
+    "VLMEvalKit's rule, and what it cannot read is wrong.",
+}
+_CLUSTERED = "95 % intervals clustered by picture (Wilson's at the effective sample size)"
+_INTERVALS = {
+    "clustered": _CLUSTERED,
+    "normal": "95 % intervals by the normal approximation, p ± 1.96 √(p(1 − p)/n), as in the paper",
+}
+_MODEL, _SCORING = Row("model"), Row("scoring")
+_CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
+
+
+def accuracy(protocol: str, interval: str) -> Table:
+    """Accuracy per category and average, original above negated."""
+    which = _INTERVALS[interval]
+    if (protocol, interval) == ("paper", "clustered"):
+        which += "; clustered bootstrap where subsets are averaged"
+    average = {"category": AVERAGE}
+    return Table(
+        f"accuracy_{protocol}_{interval}",
+        f"Accuracy, protocol '{protocol}', {interval} intervals",
+        rows=(_MODEL, _SCORING, _QUESTIONS),
+        columns=(
+            Across("category", names=TITLES, order=ORDER),
+            Column("n", average, tables.count()),
+            Column("unscored", average, tables.count("unscored")),
+        ),
+        where={"task": "accuracy", "protocol": protocol, "interval": interval},
+        note=f"{_HOW[protocol]} {which}.",
+    )
+
+
+GAP = Table(
+    "gap",
+    "Negation gap",
+    rows=(_MODEL, _SCORING, _CATEGORY),
+    columns=(
+        Column("original", {"metric": "original"}),
+        Column("negated", {"metric": "negated"}),
+        Column("gap (points)", {"metric": "gap"}),
+        Column("ratio", {"metric": "ratio"}),
+        Column("p", {"metric": "gap"}, tables.p_value()),
+        Column("pairs", {"metric": "original"}, tables.count()),
+    ),
+    where={"task": "gap"},
+    note="Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
+    "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: clustered "
+    "bootstrap; – where no negated question was right.",
+)
+
+
+def _count_and_share(found: Sequence[Figure]) -> str:
+    """ "12 (37.5)"."""
+    figure = found[0]
+    if figure["value"] is None:
+        return "0"
+    return f"{round(figure['value'] * figure['n'])} ({format.number(figure['value'], figure['unit'])})"
+
+
+PAIRS = Table(
+    "outcomes",
+    "Pairs: original and negated together",
+    rows=(_MODEL, _SCORING, _CATEGORY),
+    columns=(
+        *(Column(title, {"metric": name}, _count_and_share) for name, title in OUTCOME_TITLES.items()),
+        Column("pairs", {"metric": "both"}, tables.count()),
+        Column("unscored", {"metric": "both"}, tables.count("unscored")),
+        Column("p (McNemar)", {"metric": "mcnemar"}, tables.p_value()),
+        Column("p (clustered)", {"metric": "clustered"}, tables.p_value()),
+    ),
+    where={"task": "outcomes"},
+    note="Pairs, and per cent of them. A model that does not read the negation gives one answer to both "
+    "questions and is right on one of them only; a constant letter cannot have both right. McNemar's "
+    "exact test takes pairs for independent; the other p respects questions about one picture.",
+)
+POSITION = Table(
+    "position",
+    "Position bias",
+    rows=(_MODEL, _SCORING, _QUESTIONS),
+    columns=(
+        Column("answered A %", {"metric": "answered"}),
+        Column("A is right %", {"metric": "right"}),
+        Column("letters", {"metric": "answered"}, tables.count()),
+    ),
+    where={"task": "position"},
+    note="Position bias: a share of A far from the share that is right means that the place decides.",
+)
+AGREEMENT = Table(
+    "agreement",
+    "Two ways of scoring",
+    rows=(_MODEL,),
+    columns=(
+        Column("same letter %"),
+        Column("same", show=lambda found: _count_and_share(found).partition(" ")[0]),
+        Column("questions with both", show=tables.count()),
+    ),
+    where={"task": "agreement"},
+    note="The letter that is written against the letter with the highest probability in the first forward.",
+)
+SUBSETS = Table(
+    "subsets",
+    "Accuracy by subset",
+    rows=(_MODEL, _SCORING, Row("subset")),
+    columns=(
+        *(Column(variant, {"metric": "accuracy", "variant": variant}) for variant in VARIANTS),
+        Column("difference", {"metric": "difference"}),
+        Column("n", {"metric": "accuracy"}, lambda found: " / ".join(str(figure["n"]) for figure in found)),
+    ),
+    where={"task": "subsets"},
+    note=f"{_CLUSTERED}.",
+)
+
+
+def _inside(found: Sequence[Figure]) -> str:
+    here, printed = found
+    return "yes" if printed["low"] <= here["value"] <= printed["high"] else "no"
+
+
+TABLE_1 = Table(
+    "table1",
+    "Beside the paper's Table 1",
+    rows=(_MODEL, Row("printed_as", "in Table 1"), _QUESTIONS, _CATEGORY),
+    columns=(
+        Column("here", {"source": "here"}),
+        Column("printed", {"source": "printed"}),
+        Column(
+            "difference",
+            show=lambda found: format.number(found[0]["value"] - found[1]["value"], "points", sign=True),
+        ),
+        Column("inside", show=_inside),
+    ),
+    where={"task": "table1"},
+    note="Protocol 'paper', normal intervals on both sides. Table 1 was made with VLMEvalKit, whose wording "
+    "is --prompt vlmevalkit.",
+)
+UNREAD = Table(
+    "unscored",
+    "Answers without a letter",
+    rows=(_MODEL, _SCORING, Row("protocol"), _QUESTIONS, Row("reason")),
+    columns=(Column("answers"),),
+    where={"task": "unread"},
+    note="Answers without a letter: unscored under 'fixed', wrong under 'paper' when they were generated.",
+)
+
+_HEADLINE = {"headline": "yes", "protocol": "fixed"}
+BARS = plots.Bars(
+    "accuracy",
+    "Accuracy on original and negated questions by category, protocol 'fixed', with 95 % intervals clustered "
+    "by picture; dashed: two options by chance",
+    place=("category",),
+    series="variant",
+    panel=("model",),
+    where={"task": "accuracy", "interval": "clustered", **_HEADLINE},
+    order=(*ORDER, *VARIANTS),
+    names=TITLES,
+    colors=COLORS,
+    axis="accuracy, per cent",
+    rule=50,
+)
+OUTCOMES_OF_PAIRS = plots.Stack(
+    "outcomes",
+    "Original and negated question of a pair together",
+    place=("model",),
+    series="metric",
+    colors=OUTCOME_COLORS,
+    where={"task": "outcomes", "category": AVERAGE, **_HEADLINE},
+    names=OUTCOME_TITLES,
+    axis="per cent of the pairs scored in both",
+)
+
+
+@dataclass(frozen=True)
+class Scaling(plots.Curves):
+    """Accuracy against parameters, a line per family: the printed models, and those measured here."""
+
+    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+        both = frames.concat([paper_numbers.by_size(), frames.select(figures, task="scaling")])
+        panels = [
+            f"{TITLES.get(c, c)}, {v} questions"
+            for c, v in zip(both["category"], both["variant"], strict=True)
+        ]
+        return super().canvas(frames.label(both, panel=panels))
+
+
+SCALING = Scaling(
+    "scaling",
+    "Accuracy against size by family: the paper's Table 1 (solid), and models measured here whose names say "
+    "their size (dotted, open). Dashed: two options by chance",
+    x="size",
+    line="family",
+    panel="panel",
+    axes=("parameters, billions", "accuracy, per cent"),
+    order=tuple(f"{TITLES.get(c, c)}, {v} questions" for c in (AVERAGE, *CATEGORIES) for v in VARIANTS),
+    hollow={"source": "here"},
+    limits=(15, 101),
+    rule=50,
+    log=True,
+)
+SECTIONS = (
+    Section("accuracy", "Accuracy", [accuracy(p, i) for p in _HOW for i in _INTERVALS] + [SUBSETS], [BARS]),
+    Section("gap", "Negation gap", [GAP, PAIRS], [OUTCOMES_OF_PAIRS]),
+    Section("paper", "Beside the paper", [TABLE_1], [SCALING]),
+    Section("letters", "Letters", [POSITION, AGREEMENT, UNREAD]),
+)

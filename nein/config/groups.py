@@ -1,0 +1,119 @@
+"""Options that several commands share, each declared once. A command inherits from the groups it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
+
+from nein.config.complaints import Device
+from nein.config.options import Names, Options, Paths, argument, option
+
+FORMATS = ("html", "md", "csv", "tex", "plots")
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(kw_only=True)
+class Preset(Options):
+    """Values of a published setting, or of the miniature world."""
+
+    preset: Literal["nano", "paper"] = option(
+        "nano", "which configs/<presets>PRESET.yaml fills what is not given", "What"
+    )
+
+
+@dataclass(kw_only=True)
+class Limit(Options):
+    """A part of the data."""
+
+    limit: PositiveInt | None = option(None, "only the first N <counted>", "Data")
+
+    #: What the limit counts.
+    counted: ClassVar[str] = "samples"
+
+
+@dataclass(kw_only=True)
+class Output(Options):
+    """A folder of results that goes on where it stopped."""
+
+    out: str | None = option(None, "folder of the results; default <default_out>", "Output")
+    overwrite: bool = option(False, "discard what another configuration left in OUT", "Output")
+
+    #: Where results go; PRESET is filled in.
+    default_out: ClassVar[str]
+
+    @property
+    def out_dir(self) -> Path:
+        return Path(self.out or self.default_out.replace("PRESET", getattr(self, "preset", "")))
+
+
+@dataclass(kw_only=True)
+class Seed(Options):
+    """Everything drawn can be drawn again."""
+
+    seed: NonNegativeInt = option(0, "run seed; everything drawn derives its own from it", "How")
+
+
+@dataclass(kw_only=True)
+class Sampler(Options):
+    """What an editor may be told."""
+
+    steps: PositiveInt | None = option(None, "sampling steps, if not the editor's own", "Editor")
+    guidance_scale: PositiveFloat | None = option(None, "text guidance, if not the editor's own", "Editor")
+    image_guidance_scale: PositiveFloat | None = option(
+        None, "image guidance, if not the editor's own", "Editor"
+    )
+    editor_options: dict[str, Any] = option(
+        {}, "more of the editor: --editor-options.attention math, .compile, .offload, .ema, .resize", "Editor"
+    )
+
+    def editor_overrides(self) -> dict[str, Any]:
+        """The sampler settings that were given, by the names `editors.get_editor` takes."""
+        given = {key: getattr(self, key) for key in ("steps", "guidance_scale", "image_guidance_scale")}
+        return {**{key: value for key, value in given.items() if value is not None}, **self.editor_options}
+
+
+@dataclass(kw_only=True)
+class OnDevice(Options):
+    """Where models run."""
+
+    device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Machine")
+
+
+@dataclass(kw_only=True)
+class Batches(Options):
+    """How much is computed together."""
+
+    batch_size: PositiveInt = option(
+        16, "how many are computed together; lower it when memory runs out", "Machine"
+    )
+
+
+@dataclass(kw_only=True)
+class Typed(Options):
+    """In which numbers models compute."""
+
+    dtype: Dtype = option("float32", "number type of the models", "Machine")
+
+
+@dataclass(kw_only=True)
+class Machine(Typed, OnDevice, Batches):
+    """Everything about the machine."""
+
+
+@dataclass(kw_only=True)
+class Runs(Options):
+    """Finished runs to read."""
+
+    runs: Paths = argument("RUN", "output folders, or single runs in them")
+
+
+@dataclass(kw_only=True)
+class Formats(Options):
+    """The parts of a report."""
+
+    formats: Names = option(
+        list(FORMATS), f"parts of the report: {', '.join(FORMATS)}", "Output", among=FORMATS, what="format"
+    )

@@ -1,0 +1,65 @@
+"""The options of `nein calibrate` and `nein check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse.typing import PositiveInt
+
+from nein.config.complaints import Device
+from nein.config.groups import Batches, Limit, OnDevice, Seed, Typed
+from nein.config.options import Names, argument, option
+from nein.engine.errors import UserError
+
+KINDS = ("vqa", "ovd")
+SETS = ("sources", "instances", "pasted")
+
+
+@dataclass(kw_only=True)
+class CalibrateConfig(Limit, Seed, Batches, OnDevice):
+    """Which judges are asked about which pictures."""
+
+    counted = "pictures of each set"
+
+    run: Path = argument("RUN", "an output folder or one run in it: says which judges, and how asked")
+    judges: Names = option(list(KINDS), "which of them", "What", among=KINDS, what="judge")
+    judge: Names = option([], "another judge than the run's: vqa=nano:llava", "What")
+    sets: Names = option(
+        [], f"kinds of pictures: {', '.join(SETS)} (default: all that the data allow)", "Data",
+        among=SETS, what="set",
+    )  # fmt: skip
+    instances: Path | None = option(
+        None, "COCO instance annotations (default: instances.json of the data)", "Data"
+    )
+    images: Path | None = option(None, "folder of their pictures (default: the file's own)", "Data")
+    data: str | None = option(None, "the NeIn data, if they are no longer where the run found them", "Data")
+    device: Device | None = option(None, "auto, cpu, cuda, cuda:1, mps (default: the run's)", "Machine")
+    out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
+
+    def check(self) -> None:
+        if self.limit == 1:
+            raise UserError("--limit is 1; at least 2 are needed.")
+        for item in self.judge:
+            kind, _, reference = item.partition("=")
+            if kind not in KINDS or not reference:
+                raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
+
+
+@dataclass(kw_only=True)
+class CheckConfig(Typed, OnDevice):
+    """What is checked."""
+
+    subject: str = argument(
+        "EDITOR", "editor (or, with --judge, judge): a name, folder, hub id or module:attribute"
+    )
+    judge: Literal["vqa", "ovd"] | None = option(
+        None, "check a judge of this kind instead of an editor", "What"
+    )
+    number: PositiveInt = option(6, "samples to try", "What")
+    editor_options: dict[str, Any] = option({}, "options of the editor: --editor-options.steps 4", "What")
+
+    def check(self) -> None:
+        if self.number < 3:
+            raise UserError(f"--number is {self.number}; the checks need at least 3 samples.")

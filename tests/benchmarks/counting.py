@@ -1,0 +1,79 @@
+"""A benchmark in one module: of a scene with a thing once or twice, is "There are no two cats." true?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metrics import choices, letters
+from nein.benchmarks.runner import Benchmark, Run, machine_identity
+from nein.config.commands import Command
+from nein.config.groups import Limit, Machine, Output, Preset
+from nein.config.options import option
+from nein.engine.blocks import Blocks
+from nein.engine.executors import Model, Stage
+from nein.engine.folder import Folder
+from nein.models.references import resolve, slug
+from nein.nano.captions import plural
+from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
+from nein.reporting import figures as frames
+from nein.reporting.report import Section
+from nein.reporting.tables import COUNTS, Across, Row, Table
+
+SENTENCES = {"affirmed": "There are two {things}.", "denied": "There are no two {things}."}
+OPTIONS = ("yes", "no")
+
+
+@dataclass(kw_only=True)
+class CountingConfig(Preset, Limit, Machine, Output):
+    presets = str(Path(__file__).parent / "counting-")
+    default_out = "runs/counting-PRESET"
+    model: str = option("nano:negvqa", "nano:NAME, a hub id or a folder", "What")
+    scenes: int = option(40, "scenes of the data set", "Data")
+
+
+def runs(config: CountingConfig, device: str) -> list[Run]:
+    where, _ = resolve(config.model)
+    blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
+    model = Model.one(config.model, lambda: choices.load(where, device=device, dtype=config.dtype))
+    stage = Stage("answers", ("answers",), blocks, lambda number: list(blocks.members(number)), ask, model)
+    identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
+    return [Run(slug(config.model.replace(":", "-")), config.model, identity, (stage,))]
+
+
+def scene(index: int) -> Scene:
+    rng = rng_for("val", index, "counting")
+    single = sample_scene(rng, 1)
+    second = place(rng, single.items[0].category, single.items) if index % 2 else None
+    return single.with_item(second) if second else single
+
+
+def question(text: str, one: Scene) -> choices.Asked:
+    sentence = text.format(things=plural(one.items[0].category))
+    return choices.Asked(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
+
+
+def ask(model: Any, indices: list[int], missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+    scenes = [scene(index) for index in indices]
+    asked = [[question(text, one) for text in SENTENCES.values()] for one in scenes]
+    replies = choices.answer_each(model, [render(one) for one in scenes], asked, ["generated"])
+    rows = []
+    for index, one, row in zip(indices, scenes, replies, strict=True):
+        for variant, reply in zip(SENTENCES, row, strict=True):
+            said = letters.parse(reply.text or "", OPTIONS, "fixed")
+            right = "A" if (len(one.items) == 2) == (variant == "affirmed") else "B"
+            value = None if said.letter is None else float(said.letter == right)
+            reason = reply.error or said.reason
+            rows.append({"id": str(index), "variant": variant, "value": value, "reason": reason})
+    return {"answers": rows}
+
+
+def figures(config: CountingConfig, run: Run, folder: Folder) -> Any:
+    return frames.of_scores(folder.selected("answers", run.stages[0].blocks, str), by=("variant",))
+
+
+ACCURACY = Table("accuracy", "Accuracy", (Row("model"),), (Across("variant"), *COUNTS))
+SECTIONS = (Section("accuracy", "Accuracy", (ACCURACY,)),)
+COUNTING = Benchmark("counting", "Counting", "answers", runs, figures, SECTIONS, (ACCURACY,))
+COMMAND = Command("count", f"{__name__}:CountingConfig", f"{__name__}:COUNTING", shared=True)

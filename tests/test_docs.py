@@ -1,0 +1,71 @@
+"""docs/adding.md: every code block of the page is a file, and every command of the page works on them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from tests.helpers import commands, packages
+
+PAGE = commands.ROOT / "docs" / "adding.md"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: its files by name, and the command lines of its console blocks."""
+
+    files: dict[str, str]
+    lines: tuple[str, ...]
+
+
+def sections() -> dict[str, Section]:
+    """Heading -> section."""
+    parts = re.split(r"^## (.+)\n", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    found = {}
+    for title, text in zip(parts[::2], parts[1::2], strict=True):
+        blocks = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+        files = {name: content for _, name, content in blocks if name}
+        console = "".join(content for language, _, content in blocks if language == "console")
+        found[title] = Section(files, tuple(re.findall(r"^\$ (.+)$", console, flags=re.MULTILINE)))
+    return found
+
+
+def install(section: Section, folder: Path) -> None:
+    """Writes the files; the entry points of pyproject.toml become those of a package on the path."""
+    for name, content in section.files.items():
+        (folder / name).write_text(content)
+    packages.install(folder, tomllib.loads(section.files["pyproject.toml"])["project"]["entry-points"])
+
+
+def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command line of the page, in the folder of its files."""
+    words = shlex.split(line)
+    assert words[0] == "nein"
+    return commands.in_a_process(*words[1:], cwd=folder, path=(folder,))
+
+
+#: Heading -> what the commands below it print.
+PRINTED = {
+    "An editor": ("my_editors:Blur: all checks passed", "| blur"),
+    "A judge": ("my_judges:Bright: all checks passed", "| identity", "vqa: sensitivity"),
+    "A metric": ("Equal pixels", "Colour shift"),
+}
+
+
+@pytest.mark.parametrize("title", sections())
+def test_the_examples_of_the_page_work(title: str, tmp_path: Path) -> None:
+    section = sections()[title]
+    install(section, tmp_path)
+    printed = ""
+    for line in section.lines:
+        done = run(line, tmp_path)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        printed += done.stdout
+    for text in PRINTED[title]:
+        assert text in printed
