@@ -37,7 +37,7 @@ class Raw:
                 self.unscored[row["metric"]] += 1
             else:
                 self.values[row["metric"]][row["id"]] = row["value"]
-        with (folder / "features" / "block-000000.safetensors").open("rb") as file:
+        with (folder / "scores" / "fid" / "000000.safetensors").open("rb") as file:
             tensors = safetensors.numpy.load(file.read())
         self.edited, self.target = tensors["edited"].astype(float), tensors["target"].astype(float)
 
@@ -161,7 +161,7 @@ def test_the_gap_and_the_gap_of_every_template(
         close(others["negative"], sum(denied.values()) / len(denied))
     shapes = {
         "The image doesn't have any X.": r"The image doesn't have any .+\.", "No X in the image.": r"No "
-        "(?!.+ present).+ in the image\.",
+        r"(?!.+ present).+ in the image\.",
         "The image lacks X.": r"The image lacks (?!the presence).+\.",
     }  # fmt: skip
     seen = 0

@@ -28,6 +28,7 @@ from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import negation_gap, paper_numbers
 from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.reporting import figures as frames
 from nein.statistics import Estimate, bootstrap
@@ -47,25 +48,19 @@ def unit(metric: str) -> str:
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
-def file(run: RunDir) -> Any:
-    """RUN/figures.csv."""
-    return run.path / "figures.csv"
-
-
 def of(run: RunDir) -> pd.DataFrame:
     """The figures of a complete run as its evaluation wrote them; worked out and written where it did not."""
-    if not file(run).exists():
-        summarise(run)
-    return frames.read(file(run))
+    path = run.path / FIGURES
+    if not path.exists():
+        frames.write(path, summarise(run))
+    return frames.label(frames.read(path), benchmark="nein", model=run.editor, variant=run.track)
 
 
 def summarise(run: RunDir) -> pd.DataFrame:
-    """Works out the figures of a complete run from its canonical files, and writes figures.csv."""
+    """The figures of a complete run from its canonical files."""
     corpus = run.path / "corpus.json"
     found = of_rows(run.read_edits(), run.read_scores(), atomic.read_json(corpus) if corpus.exists() else {})
-    found = frames.label(found, benchmark="nein", model=run.editor, variant=run.track)
-    frames.write(file(run), found)
-    return found
+    return frames.label(found, benchmark="nein", model=run.editor, variant=run.track)
 
 
 def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Row]) -> pd.DataFrame:

@@ -10,8 +10,9 @@ import pandas as pd
 
 from metrics import METRICS
 from nein.benchmarks.nein import figures, paper_numbers, sections
-from nein.benchmarks.nein.runs import COMPLETE, RunDir, find
+from nein.benchmarks.nein.runs import RunDir, find
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import report as reporting
@@ -28,7 +29,7 @@ Facts = Mapping[str, Any]
 
 
 def report(out: Path) -> str:
-    """Writes figures.csv of every complete run below `out`, and the tables of all of them: OUT/table.md,
+    """Writes the tables of every complete run below `out` from the figures of each: OUT/table.md,
     figures.csv and, where the control was run, the negation gap per template as a picture; returns the text.
 
     Raises UserError when no run is complete.
@@ -41,7 +42,7 @@ def report(out: Path) -> str:
     complete.sort(key=order)
     parts = []
     for run in complete:
-        parts.append(figures.summarise(run))
+        parts.append(figures.of(run))
         if preset(run.manifest() or {}) == "paper" and run.track == "negative":
             parts.append(figures.printed(run.editor, run.editor))
     parts.append(gaps({(run.editor, run.track): (run.read_edits(), run.read_scores()) for run in complete}))

@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.nein import figures, negation_gap, report, runs
-from nein.benchmarks.nein.runs import COMPLETE, RunDir
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
 from nein.wording import templates
 

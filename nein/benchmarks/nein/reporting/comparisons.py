@@ -9,7 +9,7 @@ import numpy as np
 
 from metrics import METRICS
 from nein import statistics
-from nein.benchmarks.nein import figures, frechet_features
+from nein.benchmarks.nein import corpus, figures
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
@@ -31,7 +31,7 @@ def _fid_draws(run: Run, once: bool, sampler: bootstrap.Resampler) -> np.ndarray
     from metrics.base import MetricError
     from metrics.fid_bootstrap import fid_replicates
 
-    kept = frechet_features.read(run.directory)
+    kept = corpus.read(run.directory)
     if kept is None or len(kept.ids) < 2:
         return None
     chosen = kept.unique_targets() if once else list(range(len(kept.ids)))

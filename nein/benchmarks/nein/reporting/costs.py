@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nein.benchmarks.nein.reporting.collect import Run
-from nein.engine import journal
+from nein.benchmarks.nein.runs import EDIT
 from nein.reporting.figures import number
 
 #: Dense peak in TFLOP/s by device name and number type, from NVIDIA's data sheets (no sparsity). float32 runs
@@ -36,9 +36,10 @@ def costs(loaded: Sequence[Run]) -> list[dict[str, Any]]:
     rate's limit."""
     rows = []
     for run in loaded:
-        for stage in ("edits", "scores"):
-            blocks = list(journal.read(run.directory.journals, stage))
-            count = sum(len(block.get("edits") or block.get("ids") or ()) for block in blocks)
+        for stage in ("edit", "score"):
+            by_block = run.directory.costs(stage)
+            blocks = list(by_block.values())
+            count = sum(len(run.directory.read(EDIT, number)) for number in by_block)
             seconds = sum(float(block.get("seconds", 0)) for block in blocks)
             if not count:
                 continue
@@ -47,13 +48,13 @@ def costs(loaded: Sequence[Run]) -> list[dict[str, Any]]:
                 "samples": count,
                 "seconds": seconds,
                 "rate": count / seconds if seconds else None,
-                "limit": _limit(run, name) if stage == "edits" else None,
+                "limit": _limit(run, name) if stage == "edit" else None,
             }
             for where in ("host", "device"):
                 peaks = [block.get("peak_memory", {}).get(where, 0) for block in blocks]
                 values[f"{where}_bytes"] = max(peaks, default=0)
             what = {"benchmark": "nein", "task": "costs", "model": run.name, "variant": run.track}
-            what |= {"stage": stage.removesuffix("s"), "device": name or device or "–"}
+            what |= {"stage": stage, "device": name or device or "–"}
             units = {"samples": "count", "host_bytes": "count", "device_bytes": "count"}
             rows += [
                 {**number(value, unit=units.get(metric, "")), **what, "metric": metric}
