@@ -56,8 +56,8 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
     done = evaluate(*options, "--out", tmp_path / "whole")
     assert done.code == 0, done.stderr
     expected = contents(tmp_path / "whole")
-    assert len(expected) == 4 * 4  # two editors, two tracks
-    for name in (name for name in expected if name.endswith("figures.csv")):
+    assert len(expected) == 4 * 4 + 1  # two editors, two tracks, and the figures of all
+    for name in (name for name in expected if name.endswith("/figures.csv")):
         found = frames.select(frames.read_csv(expected[name].decode()), task="results")
         assert list(found["metric"]) == list(METRICS)
         for entry in frames.records(found):
