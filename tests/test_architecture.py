@@ -1,10 +1,14 @@
-"""Who may import whom, and that the four packages are the ones in this repository."""
+"""Who may import whom: packages, rooms of `nein`, and no circles. Imports inside functions count, and so do
+places in texts ("nein.models.convert:run"), which are imported when they are used.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -18,64 +22,186 @@ MAY_IMPORT = {
     "nein": {"editors", "metrics"},
     "train": {"editors", "metrics", "nein"},
 }
+#: The rooms of `nein`, low to high: a room imports only rooms to its left.
+ROOMS = (
+    "engine", "config", "wording", "nano", "statistics", "datasets", "models", "reporting", "benchmarks",
+    "generate", "judges", "cli", "__main__",
+)  # fmt: skip
+#: Imports that close a circle and are about to go: (importing module, imported module).
+STILL = {
+    ("nein.benchmarks.negbench.plots", "nein.benchmarks.negbench.report"),
+    ("nein.benchmarks.nein.reporting.collect", "nein.benchmarks.nein.report"),
+}
+#: "package.module:name", as tables and entry points have it.
+PLACE = re.compile(rf"((?:{'|'.join(MAY_IMPORT)})(?:\.\w+)*):\w+")
 
 
-def imports(source: str) -> Iterator[tuple[int, str]]:
-    """(line, top-level package) of every import statement, also inside functions; relative ones are ours."""
+def modules() -> dict[str, str]:
+    """Module -> source, of the four packages."""
+    found = {}
+    for package in MAY_IMPORT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def named(source: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything that a file imports, anywhere in it; we have no relative imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node.lineno, alias.name.partition(".")[0]
+                yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module.partition(".")[0]
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+        elif place := PLACE.fullmatch(str(node.value) if isinstance(node, ast.Constant) else ""):
+            yield node.lineno, place.group(1)
 
 
-def violations(package: str, files: dict[str, str]) -> list[str]:
-    """ "file:line: rule" for every forbidden import in `files` (name -> source) of `package`."""
+def imports(files: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Module -> the modules of `files` that it imports, each with the line."""
+
+    def module(name: str) -> str:
+        while name and name not in files:
+            name = name.rpartition(".")[0]
+        return name
+
+    graph: dict[str, dict[str, int]] = {}
+    for name, source in files.items():
+        targets = {module(target): line for line, target in named(source)}
+        graph[name] = {target: line for target, line in targets.items() if target not in ("", name)}
+    return graph
+
+
+def violations(package: str, files: Mapping[str, str]) -> list[str]:
+    """ "module:line: rule" for everything in `files` of `package` that names a package it may not import."""
     forbidden = {*MAY_IMPORT, "tests", "benchmarks"} - MAY_IMPORT[package] - {package}
     allowed = ", ".join(sorted(MAY_IMPORT[package])) or "nothing of ours"
+    found = {
+        (name, line, target.partition(".")[0])
+        for name, source in files.items()
+        for line, target in named(source)
+    }
     return [
         f"{name}:{line}: {package} may import {allowed}, not {target}"
-        for name, source in files.items()
-        for line, target in imports(source)
+        for name, line, target in sorted(found)
         if target in forbidden
     ]
 
 
-def sources(package: str) -> dict[str, str]:
-    paths = sorted((ROOT / package).rglob("*.py"))
-    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+def upwards(graph: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """ "module:line: rule" for every import of a room that is not to the left of the importing one."""
+    place = {f"nein.{room}": number for number, room in enumerate(ROOMS)}
+
+    def room(name: str) -> str:
+        return ".".join(name.split(".")[:2])
+
+    return [
+        f"{name}:{line}: {room(name)} may not import {target}"
+        for name, targets in graph.items()
+        for target, line in targets.items()
+        if room(name) in place and room(target) in place and place[room(target)] > place[room(name)]
+    ]
+
+
+def by_room(graph: Mapping[str, Mapping[str, int]]) -> dict[str, set[str]]:
+    """The same graph between folders (and single modules) right below the packages.
+
+    An entry point may run a script that uses the folder it lies in, so it stands alone.
+    """
+    entry_points = set(PLACE.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+
+    def room(name: str) -> str:
+        return name if name in entry_points else ".".join(name.split(".")[:2])
+
+    rooms: dict[str, set[str]] = {}
+    for name, targets in graph.items():
+        rooms.setdefault(room(name), set()).update({room(target) for target in targets} - {room(name)})
+    return rooms
+
+
+def circle(graph: Mapping[str, object]) -> list[str]:
+    """A circle of the graph, first and last the same; empty where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()  # type: ignore[arg-type]
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, dict[str, int]]:
+    return imports(modules())
 
 
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))
 def test_a_package_imports_only_what_it_may(package):
-    files = sources(package)
+    files = {name: source for name, source in modules().items() if name.partition(".")[0] == package}
     assert files, f"no Python files in {package}/"
     assert violations(package, files) == []
 
 
+def test_a_room_imports_only_rooms_to_its_left(graph):
+    assert upwards(graph) == []
+
+
+def test_no_files_import_each_other_however_far_around(graph):
+    left = {name: [to for to in targets if (name, to) not in STILL] for name, targets in graph.items()}
+    assert circle(left) == []
+
+
+def test_no_rooms_import_each_other_however_far_around(graph):
+    assert circle(by_room(graph)) == []
+
+
+def test_nein_has_at_most_a_dozen_rooms_and_the_order_names_them_all():
+    entries = {path.stem for path in (ROOT / "nein").iterdir() if not path.name.startswith("__")}
+    assert entries == {room for room in ROOMS if not room.startswith("__")}
+    assert len(entries) <= 12
+
+
 def test_the_rule_catches_every_form_of_import():
     bad = {
-        "a.py": "import nein\n",
-        "b.py": "x = 1\nfrom metrics.base import Score\n",
-        "c.py": "def f():\n    import nein.engine.images as i\n",
-        "d.py": "if True:\n    from tests import tiny\n",
+        "a": "import nein\n",
+        "b": "x = 1\nfrom metrics.base import Score\n",
+        "c": "def f():\n    import nein.engine.images as i\n",
+        "d": "if True:\n    from tests import tiny\n",
+        "e": 'TABLE = {"x": "train.loop:run"}\n',
     }
     assert violations("editors", bad) == [
-        "a.py:1: editors may import nothing of ours, not nein",
-        "b.py:2: editors may import nothing of ours, not metrics",
-        "c.py:2: editors may import nothing of ours, not nein",
-        "d.py:2: editors may import nothing of ours, not tests",
+        "a:1: editors may import nothing of ours, not nein",
+        "b:2: editors may import nothing of ours, not metrics",
+        "c:2: editors may import nothing of ours, not nein",
+        "d:2: editors may import nothing of ours, not tests",
+        "e:1: editors may import nothing of ours, not train",
     ]
-    assert violations("nein", {"e.py": "import train.nano\n"}) == [
-        "e.py:1: nein may import editors, metrics, not train"
+    assert violations("nein", {"e": "import train.nano\n"}) == [
+        "e:1: nein may import editors, metrics, not train"
     ]
 
 
 def test_the_rule_lets_through_what_is_allowed():
-    good = {"a.py": "import torch\nimport editors.base\nfrom . import presets\nimport neinsense\n"}
+    good = {"a": "import torch\nimport editors.base\nfrom . import presets\nimport neinsense\n"}
     assert violations("editors", good) == []
-    assert violations("train", {"b.py": "import nein, metrics\nfrom editors import get_editor\n"}) == []
+    assert violations("train", {"b": "import nein, metrics\nfrom editors import get_editor\n"}) == []
+    assert violations("editors", {"c": '"""See nein.engine.images: the one decoder."""\n'}) == []
+
+
+def test_the_order_of_rooms_and_circles_are_seen():
+    files = {
+        "nein.engine.blocks": "def f():\n    from nein.datasets import nein\n",
+        "nein.datasets.nein": 'WORK = "nein.models.convert:run"\n',
+        "nein.models.convert": "from nein.engine import blocks\n",
+    }
+    graph = imports(files)
+    assert upwards(graph) == [
+        "nein.engine.blocks:2: nein.engine may not import nein.datasets.nein",
+        "nein.datasets.nein:1: nein.datasets may not import nein.models.convert",
+    ]
+    assert set(circle(graph)) == set(files)
+    assert set(circle(by_room(graph))) == {"nein.engine", "nein.datasets", "nein.models"}
+    assert circle(imports({**files, "nein.models.convert": "import nein.models\n"})) == []
 
 
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))

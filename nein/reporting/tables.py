@@ -38,6 +38,11 @@ def count(column: str = "n") -> Show:
     return lambda found: format.counts(found, column)
 
 
+def sum_of(column: str) -> Show:
+    """Shows the counts of several figures: "1200 + 1377"."""
+    return lambda found: " + ".join(format.counts([figure], column) for figure in found)
+
+
 def p_value(column: str = "p") -> Show:
     return lambda found: format.p_value(found[0].get(column))
 
@@ -182,14 +187,17 @@ def markdown(
 ) -> str:
     """All sheets under headings, then what was found in sentences, then notes on how to read it. A bar in a
     cell cannot end the cell, a line break cannot end the row."""
-    parts = [f"# {title}"]
-    for sheet in sheets:
-        rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
-        heads = [markdown_cell(cell) for cell in sheet.columns]
-        text = tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
-        parts += [f"## {sheet.title}", text, *([sheet.note] if sheet.note else [])]
+    parts = [f"# {title}", *map(section, sheets)]
     parts += ["\n".join(f"- {sentence}" for sentence in findings)] if findings else []
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
+
+
+def section(sheet: Sheet) -> str:
+    """One sheet under its heading, as Markdown."""
+    rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
+    heads = [markdown_cell(cell) for cell in sheet.columns]
+    text = tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
+    return "\n\n".join([f"## {sheet.title}", text, *([sheet.note] if sheet.note else [])])
 
 
 def latex(sheets: Iterable[Sheet], title: str) -> str:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from jsonargparse.typing import PositiveInt
-
 from metrics import choices, letters
 from nein.benchmarks.runner import Benchmark, Run, machine_identity
 from nein.config.commands import Command
@@ -33,7 +30,7 @@ class CountingConfig(Preset, Limit, Machine, Output):
     presets = str(Path(__file__).parent / "counting-")
     default_out = "runs/counting-PRESET"
     model: str = option("nano:negvqa", "nano:NAME, a hub id or a folder", "What")
-    scenes: PositiveInt = option(40, "scenes of the data set", "Data")
+    scenes: int = option(40, "scenes of the data set", "Data")
 
 
 def runs(config: CountingConfig, device: str) -> list[Run]:
@@ -72,7 +69,7 @@ def ask(model: Any, indices: list[int], missing: tuple[str, ...]) -> dict[str, l
     return {"answers": rows}
 
 
-def figures(config: CountingConfig, run: Run, folder: Folder) -> pd.DataFrame:
+def figures(config: CountingConfig, run: Run, folder: Folder) -> Any:
     return frames.of_scores(folder.selected("answers", run.stages[0].blocks, str), by=("variant",))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -172,11 +171,12 @@ def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.
     return config.EvalConfig.parse(line)
 
 
-def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, dict[str, Any]]:
-    """Runs the command; (model/data set) -> summary."""
+def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, report.Evaluated]:
+    """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
     run.NEGBENCH(options, World())
-    return {f"{s['row'] or s['model']}/{s['dataset']}": s for s in report.read(options.out_dir)}
+    found = report.read(options.out_dir)
+    return {f"{run.about['row'] or run.about['model']}/{run.about['dataset']}": run for run in found}
 
 
 def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import metrics
@@ -21,10 +22,12 @@ from nein.benchmarks.negbench import (
     paper_numbers,
     report,
     run,
+    sections,
 )
 from nein.datasets.negbench import official, registry, sources
 from nein.engine.errors import UserError
 from nein.engine.world import World
+from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
 
@@ -35,15 +38,15 @@ def test_the_released_files_are_evaluated_as_they_are(
     found = evaluate(tmp_path, data, pictures, "--model", f"{clip_folder},random")
     assert set(found) == {f"{m}/{d}" for m in ("clip", "random") for d in ("coco", "chexpert")}
     about = {"task": "retrieval", "variant": "rephrased", "direction": "text_to_image"}
-    for summary in (found["clip/coco"], found["random/coco"]):
+    for evaluated in (found["clip/coco"], found["random/coco"]):
         for kind in ("original", "negated"):
-            entry = report.pick(summary, **about, metric="recall@5", kind=kind)
+            entry = evaluated.figure(**about, metric="recall@5", kind=kind)
             assert entry is not None
             assert entry["n"] == 16
             assert 0 <= entry["low"] <= entry["value"] <= entry["high"] <= 1
-        assert report.pick(summary, **about, metric="gap@5") is not None
+        assert evaluated.figure(**about, metric="gap@5") is not None
     binary = found["clip/chexpert"]
-    assert {(f["task"], f["metric"]) for f in binary["figures"]} == {
+    assert {(f["task"], f["metric"]) for f in frames.records(binary.figures)} == {
         (task, metric) for task in ("binary", "binary-control") for metric in ("accuracy", "chance")
     }
     text = (tmp_path / "out" / "table.md").read_text()
@@ -54,7 +57,7 @@ def test_the_released_files_are_evaluated_as_they_are(
     for name in ("recall.png", "mcq.png", "choices.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     figures = (tmp_path / "out" / "figures.csv").read_text().splitlines()
-    assert len(figures) == 1 + sum(len(s["figures"]) for s in found.values())
+    assert len(figures) == 1 + sum(len(run.figures) for run in found.values())
 
 
 def test_figures_are_those_of_a_plain_loop_over_the_model(
@@ -70,7 +73,7 @@ def test_figures_are_those_of_a_plain_loop_over_the_model(
         options = model.encode_text([o.text for o in question.options]).astype(float)
         cosine = options @ image / np.linalg.norm(options, axis=1) / np.linalg.norm(image)
         credit.append(float(np.argmax(cosine) == 0))
-    entry = report.pick(found, task="mcq", variant="rephrased", metric="accuracy", type="all")
+    entry = found.figure(task="mcq", variant="rephrased", metric="accuracy", type="all")
     assert entry is not None
     assert entry["value"] == pytest.approx(np.mean(credit))
     shown = np.stack([model.encode([decode(pictures / "deep" / f"{i:03d}.png")])[0] for i in range(8)])
@@ -80,9 +83,7 @@ def test_figures_are_those_of_a_plain_loop_over_the_model(
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (shown, texts)]
     best = np.argsort(-(unit[1] @ unit[0].T), axis=1)[:, :5]
     hits = np.mean([i in row for row, (_, i) in zip(best, captions, strict=True)])
-    entry = report.pick(
-        found, task="retrieval", metric="recall@5", kind="original", direction="text_to_image"
-    )
+    entry = found.figure(task="retrieval", metric="recall@5", kind="original", direction="text_to_image")
     assert entry is not None
     assert entry["value"] == pytest.approx(hits)
 
@@ -205,7 +206,7 @@ def test_two_models_of_one_name_are_told_apart(
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
     options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
     run.NEGBENCH(options, World())
-    names = {summary["model"] for summary in report.read(options.out_dir)}
+    names = {found.about["model"] for found in report.read(options.out_dir)}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
 
@@ -216,8 +217,8 @@ def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, 
         "constant/coco"
     ]
     about = {"task": "mcq", "metric": "accuracy", "type": "all"}
-    assert report.pick(fixed, **about)["value"] == 0.25  # type: ignore[index]
-    assert report.pick(paper, **about)["value"] == 1.0  # type: ignore[index]
+    assert fixed.figure(**about)["value"] == 0.25  # type: ignore[index]
+    assert paper.figure(**about)["value"] == 1.0  # type: ignore[index]
     assert "ties go to the first" in (tmp_path / "b" / "out" / "table.md").read_text()
 
 
@@ -237,10 +238,10 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, 
     (folder / "msr_vtt_mcq_rephrased_llama.csv").write_text("\n".join(lines) + "\n")
     model = str(clip_folder)
     found = evaluate(tmp_path, folder, folder, "--model", model)["clip/msr-vtt"]
-    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    entry = found.figure(task="mcq", metric="accuracy", type="all")
     assert entry is not None
-    assert (entry["n"], entry["n_unscored"]) == (3, 1)
-    (reason,) = entry["reasons"]
+    assert (entry["n"], entry["unscored"]) == (3, 1)
+    (reason,) = frames.reasons(entry)
     assert "video2.mp4" in reason
     with pytest.raises(UserError, match="pooling normalise-first, not average-first"):
         evaluate(tmp_path, folder, folder, "--model", model, "--pooling", "average-first")
@@ -266,29 +267,39 @@ def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
     assert {"coco", "voc2007", "hardneg-syn", "msr-vtt", "chexpert", "ham10000", "own"} == set(registry.ROWS)
 
 
+def printed(model: str, dataset: str, task: str, variant: str, features: str = "normalised") -> pd.DataFrame:
+    """What stands beside a model's own figure of one task."""
+    own = frames.number(0.5, unit="%", metric="accuracy", model="m", dataset=dataset, data=dataset, task=task)
+    return paper_numbers.beside(frames.frame([{**own, "variant": variant}]), model, features)
+
+
 def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
-    found = paper_numbers.figures("clip", "coco", "retrieval", "rephrased")
-    assert found["recall@5/original"].value == 54.8
-    assert found["recall@5/negated"].value == 48.0
-    assert paper_numbers.figures("clip", "coco", "mcq", "rephrased")["accuracy/all"].value == 39.30
-    assert paper_numbers.figures("clip", "coco", "mcq", "rephrased")["accuracy/negation"].value == 6.84
-    assert (
-        paper_numbers.figures("clip", "coco", "mcq", "rephrased", features="unnormalised")[
-            "accuracy/all"
-        ].value
-        == 16.3
+    found = printed("clip", "coco", "retrieval", "rephrased")
+    recalls = frames.select(found, metric="recall@5")
+    assert dict(zip(recalls["kind"], recalls["value"], strict=True)) == pytest.approx(
+        {"original": 0.548, "negated": 0.48}
     )
-    assert (
-        paper_numbers.figures("negclip-negfull", "voc2007", "mcq", "rephrased")["accuracy/all"].value == 59.65
-    )
-    assert paper_numbers.figures("clip", "coco", "mcq", "templated") == {}
-    assert paper_numbers.figures("siglip", "coco", "mcq", "rephrased") == {}
-    figure = {"task": "mcq", "variant": "rephrased", "metric": "accuracy", "type": "all", "value": 0.4,
-              "low": None, "n": 5, "n_unscored": 0}  # fmt: skip
-    summary = {"model": "clip", "row": "clip", "dataset": "coco", "title": "COCO", "features": "normalised",
-               "protocol": "fixed", "limit": None, "kind": "dual", "figures": [figure]}  # fmt: skip
-    assert "39.3" in report.markdown([{**summary, "preset": "paper"}])
-    assert "39.3" not in report.markdown([{**summary, "preset": "nano"}])
+    assert frames.pick(found, metric="gap@5")["value"] == pytest.approx(0.068)  # type: ignore[index]
+    for model, dataset, type_, features, expected in (
+        ("clip", "coco", "all", "normalised", 39.30),
+        ("clip", "coco", "negation", "normalised", 6.84),
+        ("clip", "coco", "all", "unnormalised", 16.3),
+        ("negclip-negfull", "voc2007", "all", "normalised", 59.65),
+    ):
+        row = frames.pick(printed(model, dataset, "mcq", "rephrased", features), type=type_)
+        assert row is not None
+        assert row["value"] == pytest.approx(expected / 100)
+    assert not len(printed("clip", "coco", "mcq", "templated"))
+    assert not len(printed("siglip", "coco", "mcq", "rephrased"))
+    about = {"model": "clip", "row": "clip", "dataset": "coco", "title": "COCO", "features": "normalised",
+             "protocol": "fixed", "limit": None, "kind": "dual"}  # fmt: skip
+    what = {"model": "clip", "dataset": "coco", "data": "COCO", "task": "mcq", "variant": "rephrased"}
+    own = frames.frame([{**frames.number(0.4, unit="%", metric="accuracy", type="all"), **what}])
+    for preset, names in {"paper": ["clip", "clip, as printed (repository)"], "nano": ["clip"]}.items():
+        frame = report.together([report.Evaluated({**about, "preset": preset}, own)])
+        rows = sections.MULTIPLE_CHOICE.sheet(frame).rows
+        assert [row[0] for row in rows] == names
+        assert [row[3] for row in rows] == ["40.0", "39.3"][: len(names)]
 
 
 def test_the_command_lists_its_subcommands_and_loads_nothing_heavy() -> None:

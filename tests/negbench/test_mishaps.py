@@ -11,11 +11,12 @@ import pytest
 
 import metrics
 from metrics.dual.controls import ControlEncoder
-from nein.benchmarks.negbench import config, report, run
+from nein.benchmarks.negbench import config, run
 from nein.datasets.negbench import official, registry, sources
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.engine.world import World
+from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of
 
 
@@ -67,9 +68,9 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     (own / "deep" / "002.png").unlink()
     (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
     found = evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")["clip/coco"]
-    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    entry = found.figure(task="mcq", metric="accuracy", type="all")
     assert entry is not None
-    assert (entry["n"], entry["n_unscored"]) == (9, 3)
+    assert (entry["n"], entry["unscored"]) == (9, 3)
     text = (tmp_path / "out" / "table.md").read_text()
     assert "3 unscored" in text
     assert "there is no file of this name" in text
@@ -108,10 +109,10 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         if q.image == "002.png" or any(o.text.startswith("This image features car and") for o in q.options)
     ]
     assert set(asked) == {"too hot", "cold"}
-    entry = report.pick(found, task="mcq", metric="accuracy", type="all")
+    entry = found.figure(task="mcq", metric="accuracy", type="all")
     assert entry is not None
-    assert (entry["n"], entry["n_unscored"]) == (12 - len(asked), len(asked))
-    assert any("too hot" in reason for reason in entry["reasons"])
+    assert (entry["n"], entry["unscored"]) == (12 - len(asked), len(asked))
+    assert any("too hot" in reason for reason in frames.reasons(entry))
     monkeypatch.undo()
     evaluate(tmp_path, *arguments)
     evaluate(tmp_path / "b", *arguments)
@@ -167,7 +168,7 @@ def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pic
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
         evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper")
     found = evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper", "--overwrite")
-    assert found["random/coco"]["protocol"] == "paper"
+    assert found["random/coco"].about["protocol"] == "paper"
 
 
 def test_a_changed_release_is_said(

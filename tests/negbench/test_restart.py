@@ -19,7 +19,7 @@ import pytest
 
 import metrics
 from nein import cli
-from nein.benchmarks.negbench import plots, run  # noqa: F401 - here, so that no forked process has to import them
+from nein.benchmarks.negbench import run, sections  # noqa: F401 - here, so that no forked process has to import them
 from nein.engine import atomic
 from tests.negbench.conftest import write_data
 
@@ -42,7 +42,7 @@ def contents(out: Path) -> dict[str, bytes]:
         str(path.relative_to(out)): path.read_bytes()
         for path in sorted(out.rglob("*"))
         if path.is_file()
-        and (path.suffix in kept or path.name == "summary.json")
+        and (path.suffix in kept or path.name in ("summary.json", "figures.csv"))
         and not path.name.startswith(".")
     }
 

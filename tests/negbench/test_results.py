@@ -205,14 +205,14 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval: RetrievalTask, c
     }  # fmt: skip
     found = figures.of_retrieval(rows)
     entry = of(found, metric="recall@1", direction="text_to_image", kind="negated")
-    assert (entry["n"], entry["n_unscored"]) == (57, 3)
+    assert (entry["n"], entry["unscored"]) == (57, 3)
     assert entry["reasons"] == {gone["003.png"]: 2, "no finite feature": 1}
     gap = of(found, metric="gap@1", direction="text_to_image")
-    assert (gap["n"], gap["n_unscored"]) == (57, 3)
+    assert (gap["n"], gap["unscored"]) == (57, 3)
     rows = results.choice_rows(choice, *encode_choice(choice, pictures=gone))
     assert [row["id"] for row in rows if row["credit"] is None] == ["q3", "q33"]
     entry = of(figures.of_choices(rows), metric="accuracy", type="all")
-    assert (entry["n"], entry["n_unscored"]) == (58, 2)
+    assert (entry["n"], entry["unscored"]) == (58, 2)
 
 
 def test_one_kind_alone_has_no_gap(retrieval: RetrievalTask) -> None:
@@ -303,7 +303,7 @@ def test_lost_captions_neither_shift_the_pairs_nor_vanish() -> None:
     }  # fmt: skip
     found = figures.of_retrieval(rows)
     gap = of(found, metric="gap@5", direction="text_to_image")
-    assert (gap["n"], gap["n_unscored"]) == (
+    assert (gap["n"], gap["unscored"]) == (
         60 - 3 - 1,
         4,
     )  # all of 7, and the empty one of 9 with its partner
@@ -343,7 +343,7 @@ def test_the_difference_of_means_is_the_paired_one_where_there_are_pairs() -> No
 def test_wrong_answers_say_how_many_questions_have_none(choice: ChoiceTask) -> None:
     gone = {"003.png": "the picture is unusable: it is gone"}
     found = figures.of_choices(results.choice_rows(choice, *encode_choice(choice, pictures=gone)))
-    assert of(found, metric="wrong", type="all", template="hybrid")["n_unscored"] == 2
+    assert of(found, metric="wrong", type="all", template="hybrid")["unscored"] == 2
     own = [q.type for q in choice.questions if q.image == "003.png"]
     for type_ in set(own):
-        assert of(found, metric="wrong", type=type_, template="hybrid")["n_unscored"] == own.count(type_)
+        assert of(found, metric="wrong", type=type_, template="hybrid")["unscored"] == own.count(type_)

@@ -245,10 +245,10 @@ def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Pat
     ]
     options = config.EvalConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
     run.NEGBENCH(options, World())
-    (summary,) = report.read(tmp_path / "out")
-    entry = report.pick(summary, metric="accuracy", type="all")
+    (evaluated,) = report.read(tmp_path / "out")
+    entry = evaluated.figure(metric="accuracy", type="all")
     assert entry is not None
-    assert entry["n"] + entry["n_unscored"] > 0
+    assert entry["n"] + entry["unscored"] > 0
     assert entry["n"] > 0
     rows = (tmp_path / "out").glob("*/nano/samples/mcq.templated.jsonl")
-    assert sum(1 for path in rows for _ in path.open()) == entry["n"] + entry["n_unscored"]
+    assert sum(1 for path in rows for _ in path.open()) == entry["n"] + entry["unscored"]

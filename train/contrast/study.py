@@ -27,6 +27,8 @@ from nein.config.commands import Command
 from nein.config.groups import Output, Seed
 from nein.config.options import Names, option
 from nein.engine import atomic
+from nein.reporting import format
+from nein.statistics import Estimate
 
 #: An entry point of the group `nein.commands` (pyproject.toml) makes it `nein negbench nano`.
 COMMAND = Command(
@@ -132,7 +134,7 @@ def findings(rows: Sequence[Any]) -> list[str]:
     types = {t: base.accuracy(t) for t in ("affirmation", "hybrid", "negation")}
     found = [
         f"Before fine-tuning, recall@1 is {_per(base.recall(ORIGINAL, 1))} with the original captions and "
-        f"{_per(base.recall(NEGATED, 1))} with the negated ones: negation gap {_span(gap)} points.",
+        f"{_per(base.recall(NEGATED, 1))} with the negated ones: negation gap {format.text(gap)} points.",
         f"Before fine-tuning, multiple choice is {_per(base.accuracy())} right (chance {_per(chance)}): "
         + ", ".join(f"{_per(figure)} of {name} questions" for name, figure in types.items())
         + ".",
@@ -141,7 +143,7 @@ def findings(rows: Sequence[Any]) -> list[str]:
         accuracy, narrower = sweep.change(base, row, "accuracy"), sweep.change(base, row, "gap")
         share = narrower.value / gap["value"] if gap and gap["value"] else float("nan")
         found.append(
-            f"Alpha {row.alpha:g}: the negation gap is {_span(row.gap(1))} points, "
+            f"Alpha {row.alpha:g}: the negation gap is {format.text(row.gap(1))} points, "
             f"{_points(narrower)} points less than before ({100 * share:.0f} % of it gone); multiple choice "
             f"is {_per(row.accuracy())} right, {_points(accuracy)} points more than before."
         )
@@ -156,16 +158,8 @@ def findings(rows: Sequence[Any]) -> list[str]:
 
 
 def _per(figure: Any) -> str:
-    return "–" if figure is None or figure["value"] is None else f"{100 * figure['value']:.1f} %"
+    return f"{format.text(figure, interval='none')} %"
 
 
-def _span(figure: Any) -> str:
-    if figure is None or figure["value"] is None:
-        return "–"
-    if figure.get("low") is None:
-        return f"{100 * figure['value']:.1f}"
-    return f"{100 * figure['value']:.1f} [{100 * figure['low']:.1f}, {100 * figure['high']:.1f}]"
-
-
-def _points(found: Any) -> str:
-    return _span({"value": found.value, "low": found.low, "high": found.high})
+def _points(found: Estimate) -> str:
+    return format.text({**found.as_dict(), "unit": "points"})

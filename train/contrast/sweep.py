@@ -9,49 +9,83 @@ multiple choice.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from nein import statistics
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import report, run
 from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
-from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
+from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_columns
+from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.world import World
+from nein.reporting import figures as frames
+from nein.reporting import plots, tables
 from nein.statistics.estimates import Estimate
 from train.contrast.options import ContrastConfig, spelled
 
 BASE = "base"
+SERIES = ("R@1, original captions", "R@1, negated captions", "multiple-choice accuracy")
+
+
+TABLE = tables.Table(
+    "tradeoff",
+    "Trade-off over alpha",
+    (tables.Row("model"), tables.Row("dataset", "data")),
+    (
+        *retrieval_columns(1),
+        *retrieval_columns(5)[:2],
+        *accuracy_columns("MCQ accuracy ↑"),
+        *(
+            tables.Column(title, {"metric": ("recall@1", "accuracy"), "whole": "yes"}, tables.sum_of(column))
+            for title, column in (("n", "n"), ("unscored", "unscored"))
+        ),
+    ),
+)
+NOTE = (
+    "Percentages. ± and [ ]: 95 % interval, clustered by picture. n and unscored: captions + questions. "
+    "Negation gap: recall with the original captions minus recall with the negated ones, paired."
+)
+PLOT = plots.Bars(
+    "tradeoff",
+    "Recall and multiple-choice accuracy over alpha, the weight of the contrastive loss",
+    place=("model", "dataset"),
+    series="series",
+    order=tuple(SERIES),
+    colors=dict(zip(SERIES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True)),
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model of the table: `alpha` None for the base."""
+    """One model of the table: `alpha` None for the base; the figures of its run in `folder`."""
 
     label: str
     alpha: float | None
-    summary: Mapping[str, Any]
+    dataset: str
+    figures: pd.DataFrame
     folder: Folder
 
-    def figure(self, **about: Any) -> Mapping[str, Any] | None:
-        return report.pick(self.summary, variant=TEMPLATED, **about)
+    def figure(self, **where: Any) -> dict[str, Any] | None:
+        return frames.pick(self.figures, variant=TEMPLATED, **where)
 
-    def recall(self, kind: str, k: int) -> Mapping[str, Any] | None:
+    def recall(self, kind: str, k: int) -> dict[str, Any] | None:
         return self.figure(task=RETRIEVAL, direction=TEXT_TO_IMAGE, metric=f"recall@{k}", kind=kind)
 
-    def gap(self, k: int) -> Mapping[str, Any] | None:
+    def gap(self, k: int) -> dict[str, Any] | None:
         return self.figure(task=RETRIEVAL, direction=TEXT_TO_IMAGE, metric=f"gap@{k}")
 
-    def accuracy(self, type_: str = "all") -> Mapping[str, Any] | None:
+    def accuracy(self, type_: str = "all") -> dict[str, Any] | None:
         return self.figure(task=MCQ, metric="accuracy", type=type_)
 
 
@@ -66,14 +100,50 @@ def trade_off(
 
 
 def write(rows: Sequence[Row], out: Path) -> str:
-    """Writes tradeoff.md, .csv and .png (one per data set where there are several); the table as text."""
-    atomic.write_text(out / "tradeoff.md", table(rows))
-    atomic.write_text(out / "tradeoff.csv", to_csv(rows))
-    for name in dict.fromkeys(row.summary["dataset"] for row in rows):
-        own = [row for row in rows if row.summary["dataset"] == name]
-        end = "" if len(own) == len(rows) else f"-{name}"
-        atomic.write_bytes(out / f"tradeoff{end}.png", plot(own).encode("png"))
-    return table(rows)
+    """Writes tradeoff.md, .csv and .png; the table as text."""
+    found = figures(rows)
+    nano = all(row.dataset == "nano" for row in rows)
+    sheet = replace(
+        TABLE.sheet(found), title=f"Trade-off over alpha, {NANO_LABEL if nano else 'measured here'}"
+    )
+    text = f"{tables.section(sheet)}\n\n{NOTE}\n"
+    atomic.write_text(out / "tradeoff.md", text)
+    frames.write(out / "tradeoff.csv", found)
+    drawing = plots.draw(PLOT, frames.select(found, series=tuple(SERIES)))
+    if drawing is not None:
+        atomic.write_bytes(out / "tradeoff.png", drawing.png)
+    return text
+
+
+def figures(rows: Sequence[Row]) -> pd.DataFrame:
+    """The figures of the table; columns besides the usual: alpha, `series` of the plot, and `whole` for those
+    whose n counts all captions or questions."""
+    parts = []
+    for row in rows:
+        own = frames.select(row.figures, variant=TEMPLATED)
+        recalls = frames.select(own, direction=TEXT_TO_IMAGE)
+        both = frames.concat([recalls, frames.select(own, task=MCQ, metric="accuracy")])
+        series = {
+            _key(figure): name for name, figure in zip(
+                SERIES, (row.recall(ORIGINAL, 1), row.recall(NEGATED, 1), row.accuracy()), strict=True
+            ) if figure is not None
+        }  # fmt: skip
+        named = [series.get(_key(figure), "") for figure in frames.records(both)]
+        parts.append(
+            frames.label(
+                both,
+                model=row.label,
+                dataset=row.dataset,
+                series=named,
+                alpha=BASE if row.alpha is None else spelled(row.alpha),
+                whole=["yes" if name in (SERIES[0], SERIES[2]) else "" for name in named],
+            )
+        )
+    return frames.concat(parts)
+
+
+def _key(figure: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(figure.get(name, "") for name in ("metric", "kind", "type"))
 
 
 def evaluate(
@@ -96,105 +166,20 @@ def evaluate(
         batch_size=64,
     )
     run.NEGBENCH(settings, world or World())
-    rows = []
-    for found in files.find(out):
-        label, weight = names.get(found.manifest()["identity"]["model"], ("", None))
-        if label and files.summary(found).is_file():
-            # All models of a sweep are folders called "model": its tables name them by alpha.
-            summary = {**atomic.read_json(files.summary(found)), "model": label}
-            atomic.write_json(files.summary(found), summary)
-            rows.append(Row(label, weight, summary, found))
-    report.report(out)
+    # All models of a sweep are folders called "model": its tables name them by alpha.
+    labels = {
+        folder.path.parent.name: names[reference]
+        for folder in files.find(out)
+        if (reference := folder.manifest()["identity"]["model"]) in names
+    }
+    report.report(out, {folder: label for folder, (label, _) in labels.items()})
+    rows = [
+        Row(*labels[folder.path.parent.name], folder.path.name, frames.read(files.figures(folder)), folder)
+        for folder in files.find(out)
+        if folder.path.parent.name in labels and files.figures(folder).is_file()
+    ]
     order = list(names.values())
     return sorted(rows, key=lambda row: order.index((row.label, row.alpha)))
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Markdown: a line per model."""
-    import tabulate
-
-    nano = all(row.summary["dataset"] == "nano" for row in rows)
-    where = report.NANO_LABEL if nano else "measured here"
-    heads = [
-        "model", "data", "R@1 ↑", "R-Neg@1 ↑", "negation gap@1 ↓", "R@5 ↑", "R-Neg@5 ↑", "MCQ accuracy ↑",
-        *TEMPLATES, "n", "unscored",
-    ]  # fmt: skip
-    lines = []
-    for row in rows:
-        own = [
-            row.recall(ORIGINAL, 1), row.recall(NEGATED, 1), row.gap(1), row.recall(ORIGINAL, 5),
-            row.recall(NEGATED, 5), *(row.accuracy(t) for t in ("all", *TEMPLATES)),
-        ]  # fmt: skip
-        counts = [
-            [str(f[key]) for f in (row.recall(ORIGINAL, 1), row.accuracy()) if f]
-            for key in ("n", "n_unscored")
-        ]
-        lines.append(
-            [row.label, row.summary["dataset"], *map(report.percent, own), *(" + ".join(c) for c in counts)]
-        )
-    text = tabulate.tabulate(lines, heads, tablefmt="pipe", disable_numparse=True)
-    return (
-        f"### Trade-off over alpha, {where}\n\n{text}\n\n"
-        "Percentages. ± and [ ]: 95 % interval, clustered by picture. n and unscored: captions + questions. "
-        "Negation gap: recall with the original captions minus recall with the negated ones, paired.\n"
-    )
-
-
-def to_csv(rows: Sequence[Row]) -> str:
-    """Alpha and every figure of the table, not scaled."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["dataset", "alpha", "metric", "value", "low", "high", "n", "n_unscored"])
-    for row in rows:
-        named = {
-            **{f"recall@{k}/{kind}": row.recall(kind, k) for k in (1, 5) for kind in (ORIGINAL, NEGATED)},
-            **{f"gap@{k}": row.gap(k) for k in (1, 5)},
-            **{f"accuracy/{t}": row.accuracy(t) for t in ("all", *TEMPLATES)},
-        }
-        for name, figure in named.items():
-            if figure is not None:
-                alpha = BASE if row.alpha is None else spelled(row.alpha)
-                cells = [figure.get(key) for key in ("value", "low", "high", "n", "n_unscored")]
-                first = [row.summary["dataset"], alpha, name]
-                writer.writerow([*first, *("" if cell is None else cell for cell in cells)])
-    return buffer.getvalue()
-
-
-def plot(rows: Sequence[Row]) -> Any:
-    """Recall with both kinds of captions, and accuracy, over alpha; the base as dashed lines."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from nein.benchmarks.nein.reporting.plots import _STYLE, Plot
-
-    tuned = sorted((row for row in rows if row.alpha is not None), key=lambda row: row.alpha or 0.0)
-    base = next((row for row in rows if row.alpha is None), None)
-    series = {
-        "R@1, original captions": (lambda row: row.recall(ORIGINAL, 1), "#1d4ed8", "o"),
-        "R@1, negated captions": (lambda row: row.recall(NEGATED, 1), "#c2410c", "s"),
-        "multiple-choice accuracy": (lambda row: row.accuracy(), "#7c3aed", "^"),
-    }
-    with matplotlib.rc_context(_STYLE):
-        canvas = Figure(figsize=(6.4, 4.2), layout="constrained")
-        panel = canvas.subplots()
-        places = range(len(tuned))
-        for name, (read, color, marker) in series.items():
-            if not any(read(row) for row in rows):
-                continue
-            found = [read(row) or {} for row in tuned]
-            values = [_percent(f, "value") for f in found]
-            low = [max(0.0, v - _percent(f, "low")) for v, f in zip(values, found, strict=True)]
-            high = [max(0.0, _percent(f, "high") - v) for v, f in zip(values, found, strict=True)]
-            panel.errorbar(places, values, [low, high], color=color, marker=marker, capsize=3, label=name)
-            if base is not None and (before := read(base)) is not None:
-                panel.axhline(_percent(before, "value"), color=color, linestyle="--", linewidth=1)
-        panel.set_xticks(places, [spelled(row.alpha or 0.0) for row in tuned])
-        panel.set_xlabel("alpha: weight of the contrastive loss")
-        panel.set_ylabel("per cent (dashed: before fine-tuning)")
-        panel.set_ylim(0, 100)
-        panel.grid(axis="y", color="#e5e7eb")
-        canvas.legend(frameon=False, fontsize=9, ncols=3, loc="outside upper center")
-    return Plot("tradeoff", "Recall and accuracy over alpha", canvas)
 
 
 def credits_of(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
@@ -225,8 +210,3 @@ def change(before: Row, after: Row, what: str) -> Estimate:
     if found is None:
         raise UserError("The two models share no scored sample; evaluate them on the same data.")
     return found
-
-
-def _percent(figure: Mapping[str, Any], key: str) -> float:
-    value = figure.get(key)
-    return float("nan") if value is None else 100 * float(value)

@@ -1,12 +1,10 @@
-"""Figures with intervals from the rows of `nein.benchmarks.negbench.results`. Every one is a flat record:
+"""Figures with intervals from the rows of `nein.benchmarks.negbench.results`, as rows of the frame.
 
-    task, variant, metric, value, low, high, standard_error, n, clusters, n_unscored, and what it is of:
-    kind and direction (retrieval), type (of questions), template (of what was chosen)
+Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
 Metrics: "recall@k"; "gap@k", recall with original minus recall with negated captions, paired; "accuracy";
 "chance", what a constant scorer gets; "selected", the share of choices that fall on a template; "offered",
-the share of options made with it; "wrong", the share of wrong choices that fall on it. Values are in [-1, 1],
-not scaled.
+the share of options made with it; "wrong", the share of wrong choices that fall on it.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from nein import statistics
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import KINDS, NEGATED, ORIGINAL, TEMPLATES
+from nein.reporting.figures import figure, number
 from nein.statistics.bootstrap import Resampler, statistic
 from nein.statistics.estimates import Estimate
 
@@ -42,8 +41,9 @@ def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
                 if own:
                     found.append(_share(own, name, {"metric": name, "kind": kind, "direction": direction}))
             if all(parts.values()):
-                gap = _gap(parts[ORIGINAL], parts[NEGATED], name)
-                found.append({"metric": f"gap@{k}", "direction": direction, **gap})
+                gap, unscored = _gap(parts[ORIGINAL], parts[NEGATED], name)
+                row = figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
+                found.append(row)
     return found
 
 
@@ -55,7 +55,7 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
         own = [row for row in rows if row["type"] == type_]
         found.append(_share(own, "credit", {"metric": "accuracy", "type": type_}))
     chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
-    found.append({"metric": "chance", "type": "all", "value": chance, "n": len(rows)})
+    found.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
     known = [row for row in rows if all(row["templates"])]
     scored = [row for row in known if row["shares"] is not None]
     clusters = [row["source"] for row in scored]
@@ -63,12 +63,10 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
         if not any(template in row["templates"] for row in known):
             continue
         hits = [_mass(row, template) for row in scored]
-        about = {"metric": "selected", "template": template}
-        found.append({**about, **_entry(_proportion(hits, clusters), len(known) - len(scored))})
-        offered = [row["templates"].count(template) / len(row["templates"]) for row in known]
-        found.append(
-            {"metric": "offered", "template": template, "value": float(np.mean(offered)), "n": len(known)}
-        )
+        share, unscored = _proportion(hits, clusters), len(known) - len(scored)
+        found.append(figure(share, unit="%", unscored=unscored, metric="selected", template=template))
+        offered = float(np.mean([row["templates"].count(template) / len(row["templates"]) for row in known]))
+        found.append(number(offered, unit="%", n=len(known), metric="offered", template=template))
     for type_ in ["all", *types]:
         found += _wrong([row for row in known if type_ in ("all", row["type"])], type_)
     return found
@@ -94,8 +92,8 @@ def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
             estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
             if estimate is not None and estimate.low == estimate.high:  # all alike, which is no certainty
                 estimate = statistics.bounded(replace(estimate, standard_error=0.0), 0.0, 1.0)
-        entry = {**_entry(estimate, unscored), "n": round(sum(total), 3)}
-        found.append({"metric": "wrong", "type": type_, "template": template, **entry})
+        row = figure(estimate, unit="%", unscored=unscored, metric="wrong", type=type_, template=template)
+        found.append({**row, "n": round(sum(total), 3)})
     return found
 
 
@@ -107,11 +105,13 @@ def _share(rows: Rows, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     scored = [row for row in rows if row[name] is not None]
     estimate = _proportion([row[name] for row in scored], [row["source"] for row in scored])
     reasons = Counter(row["reason"] for row in rows if row[name] is None)
-    return {**about, **_entry(estimate, len(rows) - len(scored)), "reasons": dict(reasons.most_common(3))}
+    commonest = dict(reasons.most_common(3))
+    return figure(estimate, unit="%", unscored=len(rows) - len(scored), reasons=commonest, **about)
 
 
-def _gap(original: Rows, negated: Rows, name: str) -> dict[str, Any]:
-    """The negation gap: original minus negated over the items that have both, paired.
+def _gap(original: Rows, negated: Rows, name: str) -> tuple[Estimate | None, int]:
+    """The negation gap with how many pairs are unscored: original minus negated over the items that have
+    both, paired.
 
     Where an item has as many captions of the one kind as of the other, the k-th belong together and both have
     to be scored. Where it has not (a paraphrase was lost), all of its scored captions enter; then
@@ -141,7 +141,7 @@ def _gap(original: Rows, negated: Rows, name: str) -> dict[str, Any]:
     estimate = statistics.difference_of_means(values[0], clusters[0], values[1], clusters[1])
     if estimate is not None:
         estimate = replace(statistics.bounded(estimate, -1.0, 1.0), n=n)
-    return _entry(estimate, total - n)
+    return estimate, total - n
 
 
 def _proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:
@@ -150,10 +150,3 @@ def _proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estima
         return statistics.proportion(values, clusters)
     found = statistics.mean(values, clusters)
     return None if found is None else statistics.bounded(found, 0.0, 1.0)
-
-
-def _entry(found: Estimate | None, unscored: int) -> dict[str, Any]:
-    keys = ("value", "low", "high", "standard_error")
-    values = {key: None if found is None else getattr(found, key) for key in keys}
-    n, clusters = (0, 0) if found is None else (found.n, found.clusters)
-    return {**values, "n": n, "clusters": clusters, "n_unscored": unscored}

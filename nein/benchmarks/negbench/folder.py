@@ -3,9 +3,10 @@
 OUT/<model>/<data set>/
   manifest.json, pictures/, sentences/<task>/, answers/<task>/*.jsonl   see `nein.engine.folder`
   samples/<task>.jsonl       canonical: one line per caption, picture or question
-  summary.json               every figure, with interval, n and unscored
+  summary.json               what a table says of the run: model, data, settings
+  figures.csv                every figure, with interval, n and unscored
 OUT/cache/                   features of pictures and sentences, and answers of endpoints, shared by all runs
-OUT/table.md, figures.csv, *.png
+OUT/table.md, figures.csv, report.html, *.png
 
 <task> is its name and its wording: "mcq.rephrased".
 """
@@ -31,6 +32,10 @@ def samples(folder: Folder, task: str) -> Path:
 
 def summary(folder: Folder) -> Path:
     return folder.path / "summary.json"
+
+
+def figures(folder: Folder) -> Path:
+    return folder.path / "figures.csv"
 
 
 def find(out: Path) -> list[Folder]:

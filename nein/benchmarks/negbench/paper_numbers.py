@@ -17,20 +17,20 @@ import csv
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+
+import pandas as pd
 
 from nein.benchmarks.negbench.models import MODELS
+from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, REPHRASED, RETRIEVAL
+from nein.reporting import figures as frames
+from nein.reporting.figures import number
 
 _TYPES = {"MCQ-positive": "affirmation", "MCQ-negative": "negation", "MCQ-hybrid": "hybrid", "MCQ": "all"}
+_KINDS = {"R@5": ORIGINAL, "R-Neg@5": NEGATED}
 _SETS = {"COCO": "coco", "VOC2007": "voc2007", "MSR-VTT": "msr-vtt"}
-
-
-class Printed(NamedTuple):
-    """A printed figure: per cent, and which source of `paper_numbers.csv` it is from."""
-
-    value: float
-    source: str
 
 
 @lru_cache(maxsize=1)
@@ -40,31 +40,50 @@ def rows() -> tuple[Mapping[str, str], ...]:
         return tuple(csv.DictReader(file))
 
 
-def figures(
-    model: str, dataset: str, task: str, variant: str, *, features: str = "normalised"
-) -> dict[str, Printed]:
-    """Key -> figure of a model of `zoo.MODELS`; empty where none is printed.
+def beside(figures: pd.DataFrame, model: str, features: str) -> pd.DataFrame:
+    """The printed figures of a model of `models.MODELS` on the data sets, tasks and wordings of its own
+    figures; `source` is "printed", and the model's name says so. Empty where none is printed.
 
-    Keys: "recall@5/original", "recall@5/negated" (text to image), "accuracy/all", "accuracy/hybrid", ... Of
-    the multiple-choice figures, those that were made with `features`: the paper's unnormalised, the
-    repository's normalised.
+    features  Of the multiple-choice figures, those that were made with them: the paper's "unnormalised", the
+              repository's "normalised".
     """
+    found = []
+    groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
+    for group in frames.records(groups):
+        for row in _printed(model, group["dataset"], group["task"], group["variant"], features):
+            where = "paper" if row.pop("file") == "paper_table1" else "repository"
+            named = {**group, "model": f"{group['model']}, as printed ({where})", "source": "printed"}
+            found.append({**row, **named, "benchmark": "negbench"})
+    return frames.frame(found)
+
+
+def _printed(
+    model: str, dataset: str, task: str, variant: str, features: str = "normalised"
+) -> list[dict[str, Any]]:
     known = MODELS.get(model)
     if known is None or variant != REPHRASED:
-        return {}
-    sources = {RETRIEVAL: ("paper_table1",)}.get(
-        task,
-        ("paper_table1",) if features == "unnormalised" else ("repo_corrected", "repo_corrected_type"),
-    )
-    found = {}
+        return []
+    sources: tuple[str, ...] = ("repo_corrected", "repo_corrected_type")
+    if task == RETRIEVAL or features == "unnormalised":
+        sources = ("paper_table1",)
+    found: list[dict[str, Any]] = []
+    values: dict[str, float] = {}
     for row in rows():
         source, metric = row["source"], row["metric"]
         mine = known.published.get(source) == (row["model"], row["finetune_data"])
         if not mine or source not in sources or _SETS.get(row["dataset"]) != dataset:
             continue
-        if task == RETRIEVAL and metric in ("R@5", "R-Neg@5"):
-            kind = "original" if metric == "R@5" else "negated"
-            found[f"recall@5/{kind}"] = Printed(float(row["value"]), source)
+        value = float(row["value"]) / 100
+        if task == RETRIEVAL and metric in _KINDS:
+            values[_KINDS[metric]] = value
+            what: dict[str, Any] = {"metric": "recall@5", "kind": _KINDS[metric], "direction": TEXT_TO_IMAGE}
+            found.append({**number(value, unit="%", **what), "file": source})
         elif task == MCQ and metric in _TYPES:
-            found[f"accuracy/{_TYPES[metric]}"] = Printed(float(row["value"]), source)
+            figure = number(value, unit="%", metric="accuracy", type=_TYPES[metric])
+            found.append({**figure, "file": source})
+    if len(values) == 2:
+        gap = number(
+            values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5", direction=TEXT_TO_IMAGE
+        )
+        found.append({**gap, "file": "paper_table1"})
     return found

@@ -185,7 +185,7 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
         atomic.write_lines(files.samples(folder, name), rows)
         found += _figures(task, rows)
     about = {"model": run.choice.name, "dataset": run.data.name, "title": run.data.title}
-    atomic.write_json(files.summary(folder), {**about, **_shown(config, run.choice), "figures": found})
+    atomic.write_json(files.summary(folder), {**about, **_shown(config, run.choice)})
     return frames.frame(found)
 
 

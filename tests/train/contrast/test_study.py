@@ -15,6 +15,7 @@ from nein.benchmarks.negbench import folder as files
 from nein.config.launch import launch
 from nein.engine import atomic
 from nein.engine.folder import Folder
+from nein.reporting import figures as frames
 from train.contrast import study, sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
@@ -35,7 +36,8 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
     atomic.write_lines(files.samples(run, "mcq.templated"), iter(asked))
 
     def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
-        ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "n_unscored": 0}
+        unit = "points" if str(about["metric"]).startswith("gap") else "%"
+        ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "unscored": 0, "unit": unit}
         return {"task": task, "variant": "templated", "value": value, **ends, **about}
 
     told = {"direction": "text_to_image"}
@@ -46,10 +48,10 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
         *(figure("retrieval", original - denied, metric=f"gap@{k}", **told) for k in (1, 5)),
         *(figure("mcq", sum(credit) / len(credit), metric="accuracy", type=t)
           for t in ("all", "affirmation", "negation", "hybrid")),
-        {"task": "mcq", "variant": "templated", "metric": "chance", "type": "all", "value": 0.25, "n": 4},
+        {**figure("mcq", 0.25, metric="chance", type="all"), "low": None, "high": None},
     ]  # fmt: skip
-    summary = {"model": str(alpha), "dataset": "nano", "figures": figures}
-    return sweep.Row("base" if alpha is None else f"alpha {alpha:g}", alpha, summary, run)
+    label = "base" if alpha is None else f"alpha {alpha:g}"
+    return sweep.Row(label, alpha, "nano", frames.frame(figures), run)
 
 
 @pytest.fixture
@@ -87,12 +89,12 @@ def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row],
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["base", "alpha 0", "alpha 1"]
     assert "25.0 ± 10.0" in lines[2]
     with (tmp_path / "out" / "tradeoff.csv").open(newline="") as file:
-        assert file.readline().startswith("dataset,")
-        file.seek(0)
-        values = {(r["alpha"], r["metric"]): float(r["value"]) for r in csv.DictReader(file)}
-    assert values["1", "gap@1"] == 0.0
-    assert values["base", "recall@1/negated"] == 0.25
-    assert values["0", "accuracy/all"] == 0.75
+        values = {
+            (r["alpha"], r["metric"], r["kind"] or r["type"]): float(r["value"]) for r in csv.DictReader(file)
+        }
+    assert values["1", "gap@1", ""] == 0.0
+    assert values["base", "recall@1", "negated"] == 0.25
+    assert values["0", "accuracy", "all"] == 0.75
     assert (tmp_path / "out" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,0 +1,140 @@
+"""The tables and plots of a NegBench report, as specifications over the frame of `figures`.
+
+A row of a table is a model on a data set with one wording of the captions; figures printed by the authors are
+rows of their own (`source` "printed"), below those that they stand beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
+from nein.benchmarks.negbench.retrieval import KS
+from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
+from nein.reporting import format, plots, tables
+from nein.reporting.figures import Figure
+from nein.reporting.report import Section
+from nein.reporting.tables import COUNTS, Across, Column, Row, Table
+
+COLORS = {
+    ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,
+    "negation": plots.RED, "hybrid": plots.VIOLET,
+}  # fmt: skip
+NAME = (Row("model"), Row("data"), Row("variant", "captions"))
+_SHOWN = tables.estimate("reach")
+_CHOICE = {"metric": ("accuracy", "chance")}
+
+
+def retrieval_columns(k: int) -> tuple[Column, ...]:
+    """Recall at k with either kind of captions, and the gap."""
+    recall = f"recall@{k}"
+    return (
+        Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN),
+        Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN),
+        Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN),
+    )
+
+
+def accuracy_columns(title: str) -> tuple[Column | Across, ...]:
+    """Accuracy in total and by type of question."""
+    return (
+        Column(title, {"metric": "accuracy", "type": "all"}, _SHOWN),
+        *(Column(type_, {"metric": "accuracy", "type": type_}, _SHOWN) for type_ in TEMPLATES),
+    )
+
+
+def _retrieval(direction: str, title: str) -> Table:
+    columns = (column for k in KS for column in retrieval_columns(k))
+    return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
+
+
+def _chosen_and_offered(found: Sequence[Figure]) -> str:
+    """ "28.8 [26.3, 31.3] (33.4)"."""
+    by = {figure["metric"]: figure for figure in found}
+    share = format.text(by.get("selected"), interval="reach")
+    return f"{share} ({format.text(by['offered'])})" if "selected" in by else format.DASH
+
+
+MULTIPLE_CHOICE = Table(
+    "choice",
+    "Multiple choice",
+    NAME,
+    (
+        *accuracy_columns("accuracy ↑"),
+        Column("chance", {"metric": "chance"}),
+        Column("n", {"metric": "accuracy", "type": "all"}, tables.count()),
+        Column("unscored", {"metric": "accuracy", "type": "all"}, tables.count("unscored")),
+    ),
+    _CHOICE,
+)
+CHOSEN = Table(
+    "chosen",
+    "What is chosen",
+    NAME,
+    (
+        *(Column(f"{t} (offered)", {"template": t}, _chosen_and_offered) for t in TEMPLATES),
+        Column("n", {"metric": "selected"}, tables.count()),
+        Column("unscored", {"metric": "selected"}, tables.count("unscored")),
+    ),
+    {"metric": ("selected", "offered")},
+)
+WRONG = Table(
+    "wrong",
+    "Wrong answers, by what was chosen",
+    (*NAME, Row("type", "questions")),
+    (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
+    {"metric": "wrong"},
+)
+_RUN = ("model", "data", "variant")
+_RECALLS = tuple(f"recall@{k}" for k in KS)
+RECALL = plots.Bars(
+    "recall",
+    "Text-to-image recall with original and negated captions, 95 % intervals",
+    place=_RUN,
+    series="kind",
+    panel=("metric",),
+    where={"direction": TEXT_TO_IMAGE, "metric": _RECALLS, "source": ""},
+    names={ORIGINAL: "original captions", NEGATED: "negated captions"},
+    colors=COLORS,
+)
+ACCURACY = plots.Bars(
+    "mcq",
+    "Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance",
+    place=_RUN,
+    series="type",
+    where={"metric": "accuracy", "source": ""},
+    order=("all", *TEMPLATES),
+    colors=COLORS,
+    axis="accuracy, per cent",
+    mark={"metric": "chance"},
+)
+CHOICES = plots.Bars(
+    "choices",
+    "What is chosen, and what is offered",
+    place=("template",),
+    series="metric",
+    panel=_RUN,
+    where={"metric": ("selected", "offered")},
+    order=(*TEMPLATES, "selected", "offered"),
+    names={"selected": "chosen"},
+    colors={"selected": plots.BLUE, "offered": "#9ca3af"},
+)
+WRONG_CHOICES = plots.Stack(
+    "wrong",
+    "Wrong answers by type of question: what was chosen",
+    place=(*_RUN, "type"),
+    series="template",
+    colors={template: COLORS[template] for template in TEMPLATES},
+    where={"metric": "wrong"},
+    axis="per cent of the wrong answers",
+)
+SECTIONS = (
+    Section(
+        "retrieval",
+        "Retrieval",
+        (_retrieval(TEXT_TO_IMAGE, "Text to image"), _retrieval(IMAGE_TO_TEXT, "Image to text")),
+        (RECALL,),
+    ),
+    Section("choice", "Multiple choice", (MULTIPLE_CHOICE,), (ACCURACY,)),
+    Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
+)
