@@ -70,12 +70,12 @@ class Encoding:
 
         Raises UserError when features have vanished since.
         """
-        found: list[np.ndarray] = []
+        vectors: list[np.ndarray] = []
         rows: dict[str, int] = {}
         reasons: dict[str, str] = {}
         for number in self.blocks.numbers:
             block = self.folder.read(self.output, number)
-            kept = self._kept(block)
+            cached = self._cached(block)
             for row in block:
                 name = row["name"]
                 if name not in wanted:
@@ -83,32 +83,32 @@ class Encoding:
                 if row["reason"]:
                     reasons[name] = row["reason"]
                     continue
-                if row["key"] not in kept:
+                if row["key"] not in cached:
                     raise UserError(
                         f"Features have vanished from '{self.cache}'; give the same command again."
                     )
-                rows[name] = len(found)
-                feature = kept[row["key"]]
-                found.append(feature if pooling is None else pool(feature, pooling))
-        return Encoded(np.stack(found) if found else np.zeros((0, 1)), rows, reasons)
+                rows[name] = len(vectors)
+                feature = cached[row["key"]]
+                vectors.append(feature if pooling is None else pool(feature, pooling))
+        return Encoded(np.stack(vectors) if vectors else np.zeros((0, 1)), rows, reasons)
 
     def _inputs(self, number: int) -> list[tuple[Row, Any]]:
         """(row, what the model gets) per name of a block; the row has a reason where that is nothing."""
-        found = []
+        inputs = []
         for index in self.blocks.members(number):
             name = self.names[index]
             try:
                 content, key = self.load(name)
-                found.append(({"name": name, "key": key, "reason": ""}, content))
+                inputs.append(({"name": name, "key": key, "reason": ""}, content))
             except images.ImageError as error:
-                found.append(({"name": name, "key": "", "reason": f"{UNUSABLE}{error}"}, None))
-        return found
+                inputs.append(({"name": name, "key": "", "reason": f"{UNUSABLE}{error}"}, None))
+        return inputs
 
     def _work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
         rows = [row for row, _ in inputs]
-        kept = features.read(self.cache, self._space(model.fingerprint), _scope(rows))
+        cached = features.read(self.cache, self._space(model.fingerprint), _scope(rows))
         todo = [(row, content) for row, content in inputs if row["key"]]
-        if any(row["key"] not in kept for row, _ in todo):
+        if any(row["key"] not in cached for row, _ in todo):
             made = isolated(functools.partial(self.encode, model), [content for _, content in todo])
             entries = {}
             for (row, _), feature in zip(todo, made, strict=True):
@@ -124,8 +124,8 @@ class Encoding:
 
     def _usable(self, output: str, rows: list[Row]) -> bool:
         """Whether nothing has vanished and nothing is worth another try."""
-        kept = self._kept(rows)
-        return all(row["key"] in kept if row["key"] else self._unreadable(row) for row in rows)
+        cached = self._cached(rows)
+        return all(row["key"] in cached if row["key"] else self._unreadable(row) for row in rows)
 
     def _unreadable(self, row: Row) -> bool:
         """Whether a row without a feature will stay one: what a model failed on, it may not fail on again."""
@@ -137,7 +137,7 @@ class Encoding:
             return True
         return False
 
-    def _kept(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         fingerprint = self.folder.notes("models")["model"]["fingerprint"]
         return features.read(self.cache, self._space(fingerprint), _scope(rows))
 

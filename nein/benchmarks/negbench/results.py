@@ -46,8 +46,8 @@ def retrieval_rows(
     choose("protocol", protocol, mcq.PROTOCOLS)
     rows = []
     for items in (task.original, task.negated):
-        own = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
-        rows += _one_kind(items, own, pictures, texts, scale, bias)
+        gallery = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
+        rows += _one_kind(items, gallery, pictures, texts, scale, bias)
     return rows
 
 
@@ -76,9 +76,9 @@ def _one_kind(
     scale: float,
     bias: float,
 ) -> list[dict[str, Any]]:
-    there = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
-    column = {index: number for number, index in enumerate(there)}
-    shown = prepare(pictures.features[[pictures.rows[gallery.images[index]] for index in there]])
+    readable = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
+    column = {index: number for number, index in enumerate(readable)}
+    shown = prepare(pictures.features[[pictures.rows[gallery.images[index]] for index in readable]])
     captions = [
         (column[entry], item, k)
         for item, entry in zip(items, gallery.place, strict=True)
@@ -87,34 +87,34 @@ def _one_kind(
         if _why_not(text, texts) == ""
     ]
     queries = prepare(texts.features[[texts.rows[item.captions[k]] for _, item, k in captions]])
-    own: dict[int, list[int]] = {}
+    captions_of: dict[int, list[int]] = {}
     for index, (entry, _, _) in enumerate(captions):
-        own.setdefault(entry, []).append(index)
+        captions_of.setdefault(entry, []).append(index)
     to_image: dict[str, dict[str, Any]] = {}
     to_text: dict[int, dict[str, Any]] = {}
     if captions:
         ranks = retrieval.ranks(queries, shown, [[entry] for entry, _, _ in captions])
         for row, (_, item, k) in zip(_ranked(ranks, scale, bias), captions, strict=True):
             to_image[f"{item.id}#{k}"] = row
-        ranks = retrieval.ranks(shown[list(own)], queries, list(own.values()))
-        to_text = dict(zip(own, _ranked(ranks, scale, bias), strict=True))
+        ranks = retrieval.ranks(shown[list(captions_of)], queries, list(captions_of.values()))
+        to_text = dict(zip(captions_of, _ranked(ranks, scale, bias), strict=True))
     rows = []
     asked: set[int] = set()
     for item, entry in zip(items, gallery.place, strict=True):
-        about = {"item": item.id, "source": item.cluster, "kind": item.kind}
+        subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
         unreadable = pictures.reasons.get(item.image, "")
         for k, text in enumerate(item.captions):
             name = f"{item.id}#{k}"
             reason = unreadable or _why_not(text, texts)
-            rows.append(_row(name, about, TEXT_TO_IMAGE, to_image.get(name), reason))
+            rows.append(_row(name, subject, TEXT_TO_IMAGE, to_image.get(name), reason))
         if entry in asked:  # another row about the same picture, which is one query
             continue
         asked.add(entry)
         reason = unreadable or (
             "none of its captions could be encoded" if item.captions else "it has no caption"
         )
-        found = to_text.get(column[entry]) if entry in column else None
-        rows.append(_row(item.id, about, IMAGE_TO_TEXT, found, reason))
+        ranked = to_text.get(column[entry]) if entry in column else None
+        rows.append(_row(item.id, subject, IMAGE_TO_TEXT, ranked, reason))
     return rows
 
 
@@ -136,13 +136,13 @@ def _ranked(ranks: retrieval.Ranks, scale: float, bias: float) -> list[dict[str,
 
 
 def _row(
-    name: str, about: Mapping[str, Any], direction: str, values: Mapping[str, Any] | None, reason: str
+    name: str, subject: Mapping[str, Any], direction: str, values: Mapping[str, Any] | None, reason: str
 ) -> dict[str, Any]:
     if values is not None:
-        return {"id": name, **about, "direction": direction, **values, "reason": ""}
+        return {"id": name, **subject, "direction": direction, **values, "reason": ""}
     empty: dict[str, Any] = {"rank": None, "tied": None, "score": None}
     empty |= dict.fromkeys(f"recall@{k}" for k in retrieval.KS)
-    return {"id": name, **about, "direction": direction, **empty, "reason": reason}
+    return {"id": name, **subject, "direction": direction, **empty, "reason": reason}
 
 
 def choice_rows(
@@ -167,20 +167,20 @@ def choice_rows(
         scale, bias = 1.0, 0.0
     rows = []
     for question in task.questions:
-        about = _about(question, seed, protocol)
+        asked = _asked(question, seed, protocol)
         reason = pictures.reasons.get(question.image) or next(
             (texts.reasons[o.text] for o in question.options if o.text in texts.reasons), ""
         )
         if reason:
-            rows.append({**about, "scores": None, "shares": None, "credit": None, "reason": reason})
+            rows.append({**asked, "scores": None, "shares": None, "credit": None, "reason": reason})
             continue
-        own = said[[texts.rows[option.text] for option in question.options]]
+        options = said[[texts.rows[option.text] for option in question.options]]
         # One product per option, so that equal sentences get equal scores to the last bit.
-        products = (own * shown[pictures.rows[question.image]]).sum(1).astype(np.float32)
-        shares = mcq.shares(products, about["shown"], protocol)
+        products = (options * shown[pictures.rows[question.image]]).sum(1).astype(np.float32)
+        shares = mcq.shares(products, asked["shown"], protocol)
         rows.append(
             {
-                **about,
+                **asked,
                 "scores": [float(scale * float(x) + bias) for x in products],
                 "shares": shares.tolist(),
                 "credit": float(shares[question.correct]),
@@ -193,21 +193,21 @@ def choice_rows(
 def answer_rows(
     task: ChoiceTask, answers: Mapping[str, Mapping[str, Any]], *, protocol: str = "fixed", seed: int = 0
 ) -> list[dict[str, Any]]:
-    """One row per question, from what a generative model answered (`vlm.ask`)."""
+    """One row per question, from what a generative model answered (`vlm.asking`)."""
     rows = []
     for question in task.questions:
-        about = _about(question, seed, protocol)
-        found = answers[question.id]
-        said = {"answer": found["answer"], "letter": found["letter"]}
-        if found["chosen"] is None:
-            rows.append({**about, **said, "shares": None, "credit": None, "reason": found["reason"]})
+        asked = _asked(question, seed, protocol)
+        answer = answers[question.id]
+        said = {"answer": answer["answer"], "letter": answer["letter"]}
+        if answer["chosen"] is None:
+            rows.append({**asked, **said, "shares": None, "credit": None, "reason": answer["reason"]})
             continue
-        shares = [float(k == found["chosen"]) for k in range(len(question.options))]
-        rows.append({**about, **said, "shares": shares, "credit": shares[question.correct], "reason": ""})
+        shares = [float(k == answer["chosen"]) for k in range(len(question.options))]
+        rows.append({**asked, **said, "shares": shares, "credit": shares[question.correct], "reason": ""})
     return rows
 
 
-def _about(question: Question, seed: int, protocol: str) -> dict[str, Any]:
+def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
     return {
         "id": question.id,
         "source": question.cluster,
