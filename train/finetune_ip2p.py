@@ -23,8 +23,9 @@ if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
 from nein.cli import finish  # noqa: E402
+from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError  # noqa: E402
-from train.instruct.options import TuneConfig, dump, parse  # noqa: E402
+from train.instruct.options import TuneConfig, parse  # noqa: E402
 
 if TYPE_CHECKING:
     from train.session import Session

@@ -1,29 +1,32 @@
-"""What the options of all training runs have in common. Imports nothing heavy: `--help` is immediate."""
+"""Options that all training runs share, each declared once. Imports nothing heavy: `--help` is immediate."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+import yaml
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
+from nein.config.options import Names
 
 
-def option(default: Any, text: str, group: str, *, decides: bool = True) -> Any:
+def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
     """A field. `decides`: its value changes the weights that come out, so a run cannot change it half-way."""
-    return options.option(default, text, group, decides=decides)
+    return options.option(default, text, group, decides=decides, **more)
 
 
+@dataclass(kw_only=True)
 class RunOptions(options.Options):
-    """A dataclass of `option`s that `Session`, `Record` and `loop.run` can work with, whatever learns.
+    """What `Session`, `Record` and `loop.run` have to know, whatever learns.
 
-    batch_size   Examples per optimiser step, over all processes.
-    clip         Largest norm of the gradient; 0 is no limit.
-    precision    "fp32", "bf16" or "fp16": accelerate's autocast.
-    device       "auto" or "cpu". `threads`: PyTorch's on a CPU, or None. `workers`: threads that read ahead.
-    log_every    Steps between logged figures, sent to `trackers` as well.
-    save_every   Steps between checkpoints, of which the newest `keep` stay.
-    out          Folder of the run. `overwrite`: discard what another run left there.
+    Subclasses have `base`, where the weights come from, `batch_size`, examples per step over all processes,
+    and `clip`, the largest norm of the gradient (0: no limit).
 
     ANOTHER   What to do where the folder holds another run. `CALMER`: where the loss is not finite.
     """
@@ -33,19 +36,25 @@ class RunOptions(options.Options):
         "Try a lower --learning-rate, a longer --warmup, --clip 1, or --precision bf16 or fp32, in another "
         "--out."
     )
+
     base: str
-    batch_size: Any
-    clip: Any
-    precision: Any
-    device: Any
-    threads: Any
-    workers: Any
-    log_every: Any
-    trackers: Any
-    out: str
-    save_every: Any
-    keep: Any
-    overwrite: bool
+    batch_size: PositiveInt
+    clip: NonNegativeFloat
+
+    precision: Literal["fp32", "bf16", "fp16"] = option(
+        "fp32", "autocast; the weights that learn stay in float32", "Machine"
+    )
+    device: Literal["auto", "cpu"] = option("auto", "auto: a GPU if there is one", "Machine", decides=False)
+    workers: PositiveInt = option(4, "threads that read ahead", "Machine", decides=False)
+    threads: PositiveInt | None = option(None, "CPU threads of PyTorch per process", "Machine", decides=False)
+
+    log_every: PositiveInt = option(10, "steps between logged figures", "Watching", decides=False)
+    trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False)
+
+    out: str = option("runs", "folder of the run", "Files", decides=False)
+    save_every: PositiveInt = option(500, "steps between checkpoints", "Files", decides=False)
+    keep: PositiveInt = option(2, "checkpoints that are kept", "Files", decides=False)
+    overwrite: bool = option(False, "discard an earlier run in --out", "Files", decides=False, negatable=True)
 
     @property
     def out_dir(self) -> Path:
@@ -53,8 +62,41 @@ class RunOptions(options.Options):
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the weights, for comparison with an earlier part of the same run."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {item.name: getattr(self, item.name) for item in fields if item.metadata["decides"]}
+        items = options.fields(type(self))
+        return {i.name: getattr(self, i.name) for i in items if options.metadata(type(self), i)["decides"]}
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)  # type: ignore[call-overload]
+        return dataclasses.asdict(self)
+
+
+@dataclass(kw_only=True)
+class Learning(RunOptions):
+    """How long a script trains, with AdamW at which rate."""
+
+    steps: PositiveInt | None = option(None, "optimiser steps, in place of --epochs", "Optimisation")
+    epochs: PositiveFloat | None = option(None, "passes over the data", "Optimisation")
+    learning_rate: PositiveFloat = option(1e-4, "peak learning rate", "Optimisation")
+    schedule: Literal["constant", "linear", "cosine"] = option(
+        "constant", "learning rate after the warm-up", "Optimisation"
+    )
+    warmup: NonNegativeInt = option(0, "steps of linear warm-up", "Optimisation")
+    beta1: NonNegativeFloat = option(0.9, "AdamW", "Optimisation")
+    beta2: NonNegativeFloat = option(0.999, "AdamW", "Optimisation")
+    epsilon: PositiveFloat = option(1e-8, "AdamW", "Optimisation")
+    weight_decay: NonNegativeFloat = option(0.01, "AdamW", "Optimisation")
+    clip: NonNegativeFloat = option(1.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
+    seed: NonNegativeInt = option(0, "of data order, noise, dropout and augmentation", "Optimisation")
+
+    def keep_one_length(self, argv: Sequence[str]) -> None:
+        """Forgets --steps or --epochs where a stronger source names the other one: the command line, then the
+        last configuration file, ..."""
+        reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        reader.add_argument("--config", action="append", type=Path, default=[])
+        files = [yaml.safe_load(file.read_text()) for file in reader.parse_known_args(argv)[0].config]
+        words = {word.partition("=")[0].removeprefix("--"): word for word in argv}
+        for source in (words, *reversed(files)):
+            named = [name for name in ("steps", "epochs") if source.get(name) is not None]
+            if len(named) == 1:
+                setattr(self, "epochs" if named == ["steps"] else "steps", None)
+            if named:
+                return

@@ -52,6 +52,10 @@ def complaint(error: Exception, flags: Sequence[str], hints: Mapping[str, Any], 
         near = near_match(found.group(1), keys)
         guess = f"; did you mean '{near}'?" if near else f"; see {prog} --help for the keys."
         return UserError(f"Unknown key '{found.group(1)}' in the configuration file{guess}")
+    if found := re.search(r"Value not boolean: (.*)\.", text):
+        return UserError(
+            f"A switch in the configuration file is '{found.group(1)}'; it must be true or false."
+        )
     key = re.search(r'Parser key "([^"]+)"', text)
     value = re.search(r"(?:Got value|Given value): (.*)", text) or re.search(
         r"(?:base 10|to float): '([^']*)'|Not of type \w+: (.*) does not (?:conform|match)", text

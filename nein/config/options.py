@@ -38,6 +38,10 @@ class Options:
 
     #: Start of the names of its presets below `configs` ("negbench/eval-"), or None where it has none.
     presets: ClassVar[str | None] = None
+    #: The option that names one of them, which there are, and which counts where none is named.
+    preset_option: ClassVar[str] = "preset"
+    preset_names: ClassVar[Sequence[str]] = PRESETS
+    default_preset: ClassVar[str | None] = "nano"
     #: Words at the end of `--help`.
     epilog: ClassVar[str] = ""
 
@@ -59,8 +63,8 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for these attributes of the
            class.
     group  The heading of `--help` under which it stands.
-    more   Further metadata. `short`: a second flag such as "-o". `among`: the words a list may hold, and
-           `what` one of them is called in a complaint.
+    more   Further metadata. `short`: a second flag such as "-o". `negatable`: --no-NAME is a flag too.
+           `among`: the words a list may hold, and `what` one of them is called in a complaint.
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -100,8 +104,9 @@ def read(
     arguments, files = _files_first(cls, argv, prog)
     parser = make_parser(cls, prog, description)
     if cls.presets is not None:
-        preset = _preset_of(arguments, files)
-        parser.set_defaults(_flat(_read_yaml(preset_file(preset, cls.presets)), _nested(cls)))
+        preset = _preset_of(cls, arguments, files)
+        if preset is not None:
+            parser.set_defaults(_flat(_read_yaml(preset_file(preset, cls.presets)), _nested(cls)))
     try:
         found = parser.parse_args(arguments)
     except argparse.ArgumentError as error:
@@ -214,7 +219,10 @@ def _add(group: Any, cls: type, flag: str, item: dataclasses.Field[Any], hint: A
     flags = [f"--{flag}", *([about["short"]] if about.get("short") else [])]
     factory = item.default_factory
     default = item.default if factory is dataclasses.MISSING else factory()
-    if hint is bool:
+    if about.get("negatable"):
+        yes_no: Any = jsonargparse.ActionYesNo(no_prefix="no-")
+        group.add_argument(*flags, action=yes_no, default=default, help=text)
+    elif hint is bool:
         group.add_argument(*flags, action="store_true", default=default, help=text)
     elif hint == bool | None:
         group.add_argument(*flags, action=argparse.BooleanOptionalAction, default=default, help=text)
@@ -272,18 +280,21 @@ def _files_first(cls: type[Options], argv: Sequence[str], prog: str) -> tuple[li
     return [part for value in front for part in ("--config", value)] + rest + joined, [Path(p) for p in front]
 
 
-def _preset_of(arguments: Sequence[str], files: Sequence[Path]) -> str:
-    """The preset named on the command line, else by the last configuration file that names one, else nano."""
-    preset = "nano"
+def _preset_of(cls: type[Options], arguments: Sequence[str], files: Sequence[Path]) -> str | None:
+    """The preset named on the command line, else by the last configuration file that names one, else the
+    default."""
+    flag, preset = f"--{cls.preset_option}", cls.default_preset
     for file in files:
-        preset = _read_yaml(file).get("preset", preset)
+        preset = _read_yaml(file).get(cls.preset_option) or preset
     for index, item in enumerate(arguments):
-        if item.startswith("--preset="):
+        if item.startswith(f"{flag}="):
             preset = item.partition("=")[2]
-        elif item == "--preset" and index + 1 < len(arguments):
+        elif item == flag:
+            if index + 1 == len(arguments):
+                raise UserError(f"{flag} needs a value: {', '.join(cls.preset_names)}.")
             preset = arguments[index + 1]
-    if preset not in PRESETS:
-        raise unknown("preset", str(preset), PRESETS)
+    if preset is not None and preset not in cls.preset_names:
+        raise unknown(cls.preset_option, str(preset), cls.preset_names)
     return preset
 
 

@@ -14,9 +14,6 @@ import metrics
 from nein.engine.images import write_png
 from tests.helpers.commands import Outcome, outcome
 from tests.metrics import tiny
-from tests.nein.conftest import command
-
-__all__ = ["command"]  # a fixture of the neighbours
 
 OBJECTS = (
     "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",

@@ -11,9 +11,9 @@ import pytest
 
 from nein import cli
 from nein.engine.world import World
-from tests.build import killer
 from tests.build.conftest import arguments
-from tests.nein.conftest import Outcome
+from tests.helpers import commands, killing
+from tests.helpers.commands import Outcome
 
 Build = Callable[..., Outcome]
 MORE = ("--families", "all", "--evaluation-share", "0.5", "--formats", "official")
@@ -35,23 +35,22 @@ def sha(out: Path) -> str:
 def whole(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A build that nothing disturbed."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["generate", *arguments(captioned, models, out, *MORE)])
-    assert caught.value.code == 0
+    assert commands.exit_code("generate", *arguments(captioned, models, out, *MORE)) == 0
     assert json.loads((out / "card.json").read_text())["stages"]["accepted"] >= 3
     return out
 
 
 @pytest.mark.parametrize(
-    ("mark", "count", "how", "threads"),
+    ("moment", "threads"),
     [
-        ("clauses", 2, "torn", 1),
-        ("images", 5, "before", 3),
-        ("generate", 3, "after", 1),
-        ("match", 1, "before", 2),
-        ("ask", 4, "torn", 1),
-        ("layout", 6, "before", 3),
+        (killing.File("*/work/clauses/[0-9]*.jsonl", 2, "torn"), 1),
+        (killing.File("*/NeIn*.png", 5), 3),
+        (killing.File("*/work/generate/[0-9]*.jsonl", 3, "after"), 1),
+        (killing.File("*/work/match/[0-9]*.jsonl", 1), 2),
+        (killing.File("*/work/ask/[0-9]*.jsonl", 4, "torn"), 1),
+        (killing.Call("nein.generate.nein.dataset:_put", 6), 3),
     ],
+    ids=str,
 )
 def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
     whole: Path,
@@ -60,14 +59,12 @@ def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
     build: Build,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    mark: str,
-    count: int,
-    how: str,
+    moment: killing.File | killing.Call,
     threads: int,
 ) -> None:
     given = arguments(captioned, models, tmp_path, *MORE)
     monkeypatch.setattr(World, "workers", lambda self, device: 1)
-    assert killer.run(given, mark, count, how) == -9
+    assert killing.run(cli.main, ["generate", *given], moment) == killing.KILLED
     before = {path: path.read_bytes() for path in tmp_path.glob("work/*/[0-9]*.jsonl")}
     assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "incomplete"
 
@@ -85,7 +82,7 @@ def test_two_workers_at_once_share_the_shards_and_give_the_same(
 ) -> None:
     monkeypatch.setattr(World, "workers", lambda self, device: 1)
     given = arguments(captioned, models, tmp_path, *MORE)
-    workers = [killer.start(given) for _ in range(2)]
+    workers = [killing.start(cli.main, ["generate", *given]) for _ in range(2)]
     for worker in workers:
         worker.join(240)
     assert [worker.exitcode for worker in workers] == [0, 0]
@@ -149,24 +146,14 @@ def test_replaced_weights_are_refused(captioned: Path, models: Path, build: Buil
 
 @pytest.mark.slow
 def test_two_processes_of_accelerate_give_the_same(
-    captioned: Path, models: Path, build: Build, command: Callable[..., object], tmp_path: Path
+    captioned: Path, models: Path, build: Build, tmp_path: Path
 ) -> None:
     def given(out: Path) -> list[str]:
         return arguments(captioned, models, out, *MORE, "--models.vqa", "tests.rehearsal:yes")
 
     assert build(*given(tmp_path / "one")).code == 0
-    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
-    launcher = (
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    )
-    options = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29631")
-    done = command("-m", "nein", "generate", *given(tmp_path / "two"), script=(*launcher, *options))
-    assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]
+    words = ("generate", *given(tmp_path / "two"))
+    done = commands.in_a_process(*words, script=commands.on_two_processes(29631), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    assert done.stdout.count("Data set:") == 1  # type: ignore[attr-defined]
+    assert done.stdout.count("Data set:") == 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -67,16 +68,16 @@ def write_three(arguments: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "there"),
+    ("how", "there"),
     [("before", "a.txt b.json"), ("torn", "a.txt b.json"), ("after", "a.txt b.json c.txt")],
 )
 def test_a_kill_while_a_file_is_written_leaves_whole_files_only(
-    tmp_path: Path, moment: str, there: str
+    tmp_path: Path, how: Literal["before", "torn", "after"], there: str
 ) -> None:
-    assert killing.run(write_three, [str(tmp_path)], "*.txt", 2, moment) == killing.KILLED
+    assert killing.run(write_three, [str(tmp_path)], killing.File("*.txt", 2, how)) == killing.KILLED
     whole = sorted(path for path in tmp_path.iterdir() if not path.name.startswith("."))
     assert " ".join(path.name for path in whole) == there
     assert {path.read_text() for path in whole} == {"ten letters"}
     rest = [path.read_text() for path in tmp_path.glob(".c.txt.*")]
-    assert rest == (["ten l"] if moment == "torn" else [])
+    assert rest == (["ten l"] if how == "torn" else [])
     assert killing.run(write_three, [str(tmp_path)]) == 0

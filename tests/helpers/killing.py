@@ -1,90 +1,137 @@
-"""A command in a forked process, killed by signal 9 at one exact moment: the COUNT-th file that it writes.
+"""A command in a forked process, killed by signal 9 at one exact moment. Forking keeps the libraries that are
+loaded.
 
-Every file of a run is written through `nein.engine.atomic`, so a moment is the number of a file of one kind.
-Forking keeps the libraries that are loaded.
+Every file of a run is written through `nein.engine.atomic`, so most moments are the number of a file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import multiprocessing
 import os
+import pkgutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from nein.engine import atomic
 
 KILLED = -signal.SIGKILL
-#: Where in the writing of the file: nothing of it is there; half of it is, under its temporary name; all is.
-MOMENTS = ("before", "torn", "after")
+Main = Callable[[Sequence[str]], Any]
 
 
-def run(
-    main: Callable[[Sequence[str]], Any],
-    arguments: Sequence[str],
-    pattern: str = "",
-    count: int = 1,
-    moment: str = "before",
-) -> int:
-    """Exit code of `main(arguments)`; KILLED where it was killed.
+@dataclass(frozen=True)
+class File:
+    """The writing of the COUNT-th file, from 1, whose path matches a pattern of `fnmatch`.
 
-    pattern  Of the path of the file whose COUNT-th one (from 1) is the moment, as `fnmatch` takes it:
-             "*/edit/*.jsonl". "": never.
+    how  "before": nothing of it is there; "torn": half of it is, under its temporary name; "after": all is.
     """
-    process = start(main, arguments, pattern, count, moment)
+
+    pattern: str = "*"
+    count: int = 1
+    how: Literal["before", "torn", "after"] = "before"
+
+
+@dataclass(frozen=True)
+class Call:
+    """The COUNT-th call, from 1, of "module:function" or "module:Class.method"."""
+
+    place: str
+    count: int = 1
+
+
+def run(main: Main, arguments: Sequence[str], moment: File | Call | None = None) -> int:
+    """Exit code of `main(arguments)`; KILLED where it was killed."""
+    process = start(main, arguments, moment)
     process.join(300)
     assert process.exitcode is not None, "the command has not ended in five minutes"
     return int(process.exitcode)
 
 
-def start(
-    main: Callable[[Sequence[str]], Any],
-    arguments: Sequence[str],
-    pattern: str = "",
-    count: int = 1,
-    moment: str = "before",
-) -> Any:
+def start(main: Main, arguments: Sequence[str], moment: File | Call | None = None) -> Any:
     """The same without waiting: a process to join."""
-    assert moment in MOMENTS
-    given = (main, list(arguments), pattern, count, moment)
+    given = (main, list(arguments), moment)
     process = multiprocessing.get_context("fork").Process(target=_child, args=given)
     process.start()
     return process
 
 
-def _child(main: Callable[..., Any], arguments: list[str], pattern: str, count: int, moment: str) -> None:
+def files_written(main: Main, arguments: Sequence[str], note: Path) -> int:
+    """How many files `main(arguments)` writes, undisturbed; `note` is a file for the count."""
+    process = multiprocessing.get_context("fork").Process(target=_counted, args=(main, arguments, note))
+    process.start()
+    process.join(300)
+    assert process.exitcode == 0
+    return int(note.read_text())
+
+
+def _child(main: Main, arguments: list[str], moment: File | Call | None) -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-    writing, lock, written = atomic.writing, threading.Lock(), 0
+    if isinstance(moment, File):
+        atomic.writing = _deadly_writing(moment)
+    elif moment is not None:
+        _make_deadly(moment)
+    main(arguments)
+
+
+def _deadly_writing(moment: File) -> Any:
+    writing, lock, seen = atomic.writing, threading.Lock(), itertools.count(1)
 
     @contextlib.contextmanager
     def deadly(path: Path) -> Iterator[IO[bytes]]:
-        nonlocal written
-        if not fnmatch.fnmatch(path.as_posix(), pattern):
-            with writing(path) as file:
-                yield file
-            return
-        with lock:
-            written += 1
-            last = written == count
-        if last and moment == "before":
+        with lock:  # several threads write
+            last = fnmatch.fnmatch(path.as_posix(), moment.pattern) and next(seen) == moment.count
+        if last and moment.how == "before":
             _die()
         with writing(path) as file:
             yield file
-            if last and moment == "torn":
+            if last and moment.how == "torn":
                 file.truncate(file.tell() // 2)
                 file.flush()
                 _die()
         if last:
             _die()
 
-    atomic.writing = deadly
-    main(arguments)
+    return deadly
+
+
+def _make_deadly(moment: Call) -> None:
+    holder_name, _, name = moment.place.replace(":", ".").rpartition(".")
+    holder = pkgutil.resolve_name(holder_name)
+    function, lock, seen = getattr(holder, name), threading.Lock(), itertools.count(1)
+
+    def deadly(*args: Any, **options: Any) -> Any:
+        with lock:
+            last = next(seen) == moment.count
+        if last:
+            _die()
+        return function(*args, **options)
+
+    setattr(holder, name, deadly)
+
+
+def _counted(main: Main, arguments: Sequence[str], note: Path) -> None:
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+    writing, seen = atomic.writing, itertools.count()
+
+    def counted(path: Path) -> Any:
+        next(seen)
+        return writing(path)
+
+    atomic.writing = counted
+    try:
+        main(arguments)
+    finally:
+        note.write_text(str(next(seen)))
 
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # the signal comes to the process, not to the thread at hand

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import multiprocessing
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Literal
 
 import pytest
 
 import metrics
 from nein import cli
 from nein.benchmarks.negbench import run, sections  # noqa: F401 - here, so that no forked process has to import them
-from nein.engine import atomic
+from tests.helpers import commands, killing
 from tests.negbench.conftest import write_data
 
-ROOT = Path(__file__).parents[2]
-HOW = ("before", "torn", "after")
+HOW: tuple[Literal["before", "torn", "after"], ...] = ("before", "torn", "after")
 
 
 def arguments(data: Path, pictures: Path, model: Path, out: Path) -> list[str]:
@@ -53,47 +49,11 @@ def times(out: Path) -> dict[Path, int]:
 
 
 def forked(
-    line: Sequence[str], moment: int | None = None, how: str = "torn", count: Path | None = None
+    line: Sequence[str], count: int | None = None, how: Literal["before", "torn", "after"] = "before"
 ) -> int:
-    """Exit code of the command in a forked process that kills itself at its MOMENT-th write to disk.
-
-    "before" it, "torn" in the middle of it (the file is then still under its temporary name), or "after" it.
-    `count` gets the number of writes, of an undisturbed run.
-    """
-
-    def child() -> None:
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-        numbers = itertools.count(1)
-        whole_file = atomic.writing
-
-        @contextlib.contextmanager
-        def to_file(path: Path) -> Iterator[IO[bytes]]:
-            last = next(numbers) == moment  # several threads write
-            if last and how == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if last and how == "torn":
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with (path.parent / f".{path.name}.killed.tmp").open("wb") as file:
-                    yield file
-                    file.truncate(file.tell() // 2)
-            else:
-                with whole_file(path) as file:
-                    yield file
-            if last:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        atomic.writing = to_file
-        try:
-            cli.main(["negbench", *line])
-        finally:
-            if count is not None:
-                count.write_text(str(next(numbers) - 1))
-
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join(300)
-    assert process.exitcode is not None
-    return process.exitcode
+    """Exit code of the command in a forked process, which is killed at its COUNT-th write to disk."""
+    moment = None if count is None else killing.File("*", count, how)
+    return killing.run(cli.main, ["negbench", *line], moment)
 
 
 @dataclass(frozen=True)
@@ -114,17 +74,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory, pictures: Path, clip_folder:
     def line(out: Path) -> list[str]:
         return arguments(data, pictures, clip_folder, out)
 
-    assert forked(line(root / "out"), count=root / "writes") == 0
+    writes = killing.files_written(cli.main, ["negbench", *line(root / "out")], root / "writes")
     files = contents(root / "out")
     assert len([name for name in files if "/samples/" in name]) == 4 + 3
     assert {"table.md", "figures.csv", "recall.png", "mcq.png"} <= set(files)
-    return Whole(line, files, int((root / "writes").read_text()))
+    return Whole(line, files, writes)
 
 
 def test_twenty_kills_in_a_row_and_a_last_run_give_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
     written: dict[Path, int] = {}
     for moment, how in zip(range(2, 22), itertools.cycle(HOW), strict=False):
-        assert forked(whole.line(tmp_path), moment, how) == -signal.SIGKILL
+        assert forked(whole.line(tmp_path), moment, how) == killing.KILLED
         assert "table.md" not in contents(tmp_path)
         found = times(tmp_path)
         assert written.items() <= found.items()  # nothing that was on disk is made again
@@ -141,13 +101,9 @@ def test_twenty_kills_in_a_row_and_a_last_run_give_the_same_bytes(whole: Whole, 
 @pytest.mark.parametrize("part", range(20))
 def test_a_kill_anywhere_gives_the_same_bytes(whole: Whole, tmp_path: Path, part: int) -> None:
     moment = 1 + part * (whole.writes - 1) // 19
-    assert forked(whole.line(tmp_path), moment, HOW[part % 3]) == -signal.SIGKILL
+    assert forked(whole.line(tmp_path), moment, HOW[part % 3]) == killing.KILLED
     assert forked(whole.line(tmp_path)) == 0
     assert contents(tmp_path) == whole.files
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @pytest.mark.slow
@@ -160,7 +116,7 @@ def test_the_command_killed_from_outside_goes_on(whole: Whole, tmp_path: Path, m
     out = tmp_path / "out"
     line = [sys.executable, "-m", "nein", "negbench", *whole.line(out)]
     process = subprocess.Popen(
-        line, env=environment(), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        line, env=commands.environment(), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         end = time.monotonic() + 300
@@ -170,20 +126,17 @@ def test_the_command_killed_from_outside_goes_on(whole: Whole, tmp_path: Path, m
     finally:
         process.kill()
     assert process.wait() == -signal.SIGKILL
-    done = subprocess.run(line, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        line, env=commands.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     assert contents(out) == whole.files
     assert done.stdout.encode() == whole.files["table.md"]
 
 
 def launch(whole: Whole, out: Path, folder: Path, port: int) -> subprocess.CompletedProcess[str]:
-    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
-    launcher = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    launcher += ["--dynamo_backend", "no", "--main_process_port", str(port)]
-    line = [sys.executable, "-m", "accelerate.commands.launch", *launcher, "-m", "nein", "negbench"]
-    return subprocess.run(
-        [*line, *whole.line(out)], env=environment(), cwd=folder, capture_output=True, text=True, timeout=600
-    )
+    script = commands.on_two_processes(port)
+    return commands.in_a_process("negbench", *whole.line(out), script=script, cwd=folder)
 
 
 @pytest.mark.slow
@@ -193,7 +146,7 @@ def test_two_processes_give_the_same_bytes_also_after_one(whole: Whole, tmp_path
     assert contents(tmp_path / "two") == whole.files
     assert done.stdout.count("## Multiple choice") == 1
 
-    assert forked(whole.line(tmp_path / "mixed"), 9, "torn") == -signal.SIGKILL
+    assert forked(whole.line(tmp_path / "mixed"), 9, "torn") == killing.KILLED
     done = launch(whole, tmp_path / "mixed", tmp_path, 29672)
     assert done.returncode == 0, done.stderr[-3000:]
     assert contents(tmp_path / "mixed") == whole.files

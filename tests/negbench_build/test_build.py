@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,7 @@ import pytest
 from nein import cli
 from nein.datasets.negbench import official, sources
 from nein.engine import atomic
-from nein.engine.folder import Folder
+from tests.helpers import killing
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,33 +133,6 @@ def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
     assert "the nano world" in (tmp_path / "dataset" / "README.md").read_text()
 
 
-def _killed(arguments: list[str], count: int) -> int:
-    """Exit code of the command in a forked process that dies half-way through its COUNT-th shard."""
-
-    def child() -> None:
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-        seen = 0
-        write = Folder.write
-
-        def torn(self: Folder, output: str, number: int, rows: Any) -> None:
-            nonlocal seen
-            seen += output.startswith("work/")
-            if seen == count:
-                with atomic.writing(self.block_path(output, number)) as file:
-                    file.write(b'{"id": "half a li')
-                    file.flush()
-                    os.kill(os.getpid(), signal.SIGKILL)
-            write(self, output, number, rows)
-
-        Folder.write = torn  # type: ignore[method-assign]
-        cli.main(["negbench", *arguments])
-
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join(120)
-    return int(process.exitcode or 0)
-
-
 @pytest.mark.parametrize("moment", [1, 3])
 def test_killed_and_started_again_it_ends_in_the_same_files(
     coco: Path, negbench: Build, tmp_path: Path, moment: int
@@ -171,7 +140,8 @@ def test_killed_and_started_again_it_ends_in_the_same_files(
     more = ("--verify", "negatives", "--detector", "tests.rehearsal:score_005")
     assert negbench(*coco_arguments(coco, tmp_path / "whole", *more)).code == 0
     given = coco_arguments(coco, tmp_path / "torn", *more)
-    assert _killed([str(word) for word in given], moment) == -signal.SIGKILL
+    torn = killing.File("*/work/*/[0-9]*.jsonl", moment, "torn")
+    assert killing.run(cli.main, ["negbench", *map(str, given)], torn) == killing.KILLED
     assert not (tmp_path / "torn" / "dataset").exists()
     assert negbench(*given).code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")

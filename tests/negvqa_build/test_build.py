@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
-import os
 import re
-import signal
-import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from nein import cli
 from nein.datasets.negvqa import questions
-from tests.helpers import commands
+from tests.helpers import commands, killing
 from tests.loopback import HANG_UP, Reply, Server, say
 from tests.negvqa_build.conftest import lines, rows
 from tests.test_startup import loaded_by
@@ -108,69 +101,35 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     assert (manifest["status"], manifest["counts"]["negated"]) == ("complete", 20)
 
 
-@pytest.mark.parametrize("mark", ["answers", "image", "questions", "manifest"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        killing.Call("nein.engine.answers:AnswerCache.put", 9),
+        killing.File("*/images/*", 3),
+        killing.File("*/questions.jsonl"),
+        killing.File("*/manifest.json", 2),  # the one that says "complete"
+    ],
+    ids=str,
+)
 def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(
-    arguments: list[str], server: Server, tmp_path: Path, mark: str
+    arguments: list[str], server: Server, tmp_path: Path, moment: killing.File | killing.Call
 ) -> None:
     run(*arguments)
     expected = contents(tmp_path / "out")
     asked = len(server.requests)
     server.requests.clear()
     killed = [*arguments, "--out", str(tmp_path / "killed"), "--llm.concurrency", "1"]
-    process = multiprocessing.get_context("fork").Process(target=_die, args=(killed, mark))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    assert killing.run(cli.main, ["negvqa", *killed], moment) == killing.KILLED
     before = len(server.requests)
     run(*killed)
     assert contents(tmp_path / "killed") == expected
     again = len(server.requests) - before
-    assert again == (asked - 8 if mark == "answers" else 0)
+    assert again == (asked - 8 if isinstance(moment, killing.Call) else 0)
 
 
 def contents(out: Path) -> dict[str, bytes]:
     kept = [*out.glob("*.jsonl"), *out.glob("images/*"), out / "check.html"]
     return {str(path.relative_to(out)): path.read_bytes() for path in kept}
-
-
-def _die(arguments: list[str], mark: str) -> None:
-    """Runs the command and kills the process in the ninth answer, at the third picture, or at one of two
-    writes."""
-    from nein.engine import atomic
-    from nein.engine.answers import AnswerCache
-
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-    seen = 0
-    put, write, writing = AnswerCache.put, atomic.write_bytes, atomic.writing
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(10)
-
-    def answered(self: AnswerCache, space: str, key: str, value: Mapping[str, Any]) -> None:
-        nonlocal seen
-        seen += 1
-        if mark == "answers" and seen == 9:
-            die()
-        put(self, space, key, value)
-
-    def written(path: Path, content: bytes) -> None:
-        nonlocal seen
-        seen += path.parent.name == "images" and mark == "image"
-        if mark == "image" and path.parent.name == "images" and seen >= 3 + 24:
-            die()
-        if path.name == "manifest.json" and mark == "manifest" and b'"complete"' in content:
-            die()
-        write(path, content)
-
-    def opened(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
-        if path.name == "questions.jsonl" and mark == "questions":
-            die()
-        return writing(path)
-
-    AnswerCache.put = answered  # type: ignore[method-assign]
-    atomic.write_bytes, atomic.writing = written, opened
-    cli.main(["negvqa", *arguments])
 
 
 def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(

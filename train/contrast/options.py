@@ -1,4 +1,4 @@
-"""The options of a contrastive fine-tuning run.
+"""The options of a contrastive fine-tuning run, and of the study that makes several.
 
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
 Imports nothing heavy, so that `--help` is immediate.
@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from nein.config import options
+from nein.config.groups import Output, Seed
 from nein.config.options import Names
 from nein.engine.errors import UserError
-from train.options import RunOptions, option
+from train.options import Learning, option
 
 COMMAND = "train/finetune_clip.py"
 
 
-@dataclass
-class ContrastConfig(RunOptions):
+@dataclass(kw_only=True)
+class ContrastConfig(Learning):
     """Everything that decides a run. Field names are the keys of a configuration file."""
 
     presets = "train/clip-"
@@ -57,48 +58,30 @@ class ContrastConfig(RunOptions):
         "stop", "a picture that cannot be decoded: stop, or take the next one in its place", "Data"
     )
 
-    steps: PositiveInt | None = option(None, "optimiser steps, in place of --epochs", "Optimisation")
-    epochs: PositiveFloat | None = option(None, "passes over the shorter of the two files", "Optimisation")
     epoch_share: PositiveFloat = option(
         1.0, "share of a pass after which the next begins; 0.35 is hard-coded in the release", "Optimisation"
     )
     batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
     questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimisation")
-    learning_rate: PositiveFloat = option(1e-8, "peak learning rate", "Optimisation")
-    schedule: Literal["constant", "linear", "cosine"] = option(
-        "cosine", "learning rate after the warm-up", "Optimisation"
-    )
-    warmup: NonNegativeInt = option(0, "steps of linear warm-up", "Optimisation")
-    beta1: NonNegativeFloat = option(0.9, "AdamW", "Optimisation")
-    beta2: NonNegativeFloat = option(0.98, "AdamW", "Optimisation")
-    epsilon: PositiveFloat = option(1e-6, "AdamW", "Optimisation")
-    weight_decay: NonNegativeFloat = option(0.2, "AdamW; gains and biases excepted", "Optimisation")
-    clip: NonNegativeFloat = option(0.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
-    seed: NonNegativeInt = option(0, "of the order of the data and of augmentation", "Optimisation")
 
-    precision: Literal["fp32", "bf16", "fp16"] = option(
-        "fp32", "autocast; the weights that learn stay in float32", "Machine"
-    )
-    device: Literal["auto", "cpu"] = option("auto", "auto: a GPU if there is one", "Machine", decides=False)
-    workers: PositiveInt = option(4, "threads that read pictures ahead", "Machine", decides=False)
-    threads: PositiveInt | None = option(None, "CPU threads of PyTorch per process", "Machine", decides=False)
     features: str | None = option(
         None, "folder of kept features; default: the user's cache", "Machine", decides=False
     )
 
-    log_every: PositiveInt = option(10, "steps between logged figures", "Watching", decides=False)
-    trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False)
+    learning_rate: PositiveFloat = 1e-8
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    beta2: NonNegativeFloat = 0.98
+    epsilon: PositiveFloat = 1e-6
+    weight_decay: NonNegativeFloat = option(0.2, "AdamW; gains and biases excepted", "Optimisation")
+    clip: NonNegativeFloat = 0.0
+    out: str = "runs/finetune-clip"
+
     evaluate: str | None = option(
         None,
         "nano, or a folder with NegBench's CSV files: ends in the trade-off of recall and accuracy",
         "Watching",
         decides=False,
     )
-
-    out: str = option("runs/finetune-clip", "folder of the run", "Files", decides=False)
-    save_every: PositiveInt = option(500, "steps between checkpoints", "Files", decides=False)
-    keep: PositiveInt = option(2, "checkpoints that are kept", "Files", decides=False)
-    overwrite: bool = option(False, "discard an earlier run in --out", "Files", decides=False)
 
     @property
     def alphas(self) -> list[float]:
@@ -107,6 +90,18 @@ class ContrastConfig(RunOptions):
     def at(self, alpha: float, out: Path) -> ContrastConfig:
         """This configuration for one value of alpha, in a folder of its own."""
         return dataclasses.replace(self, alpha=[spelled(alpha)], out=str(out))
+
+
+@dataclass(kw_only=True)
+class StudyConfig(Seed, Output):
+    """What `nein negbench nano` varies, and on how many scenes."""
+
+    default_out = "runs/negbench-study"
+
+    alpha: Names = option(["0", "0.5", "0.9", "0.99", "1"], "weights of the contrastive loss", "What")
+    scenes: PositiveInt = option(600, "held-out scenes", "What")
+    steps: PositiveInt | None = option(None, "steps per alpha (default: the recipe's)", "What")
+    base: str = option("nano:clip", "model to start from", "What")
 
 
 def spelled(alpha: float) -> str:
@@ -125,11 +120,7 @@ def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
         prog=COMMAND,
         description="Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench).",
     )
-    given = {word.partition("=")[0] for word in argv}
-    if "--steps" in given and "--epochs" not in given:
-        config.epochs = None
-    if "--epochs" in given and "--steps" not in given:
-        config.steps = None
+    config.keep_one_length(argv)
     check(config)
     return config, dry_run
 
@@ -161,11 +152,6 @@ def check(config: ContrastConfig) -> None:
             "The preset 'paper' needs its data: --captions and --questions name the CSV files that "
             "nein negbench generate --form training writes (negcap.csv, negmcq.csv)."
         )
-
-
-def dump(config: ContrastConfig) -> str:
-    """The options as YAML that `--config` reads back."""
-    return options.dump(config)
 
 
 def _joined(argv: Sequence[str]) -> list[str]:

@@ -74,29 +74,17 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
     return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class JobOptions(RunOptions):
-    """The options of a job's run. All but the folder decide the weights."""
+    """The options of a job's run."""
 
     ANOTHER: ClassVar[str] = "use the same settings or another --work folder"
     CALMER: ClassVar[str] = "Lower the learning rate of its recipe and start again in another --work folder."
 
-    name: str
-    batch_size: int
-    learning_rate: float
-    clip: float
-    seed: int
-    out: str
-    device: str
-    save_every: int
-    log_every: int
-    keep: int = 1
     base: str = "nothing"
-    precision: str = "fp32"
-    threads: None = None
-    workers: int = 1
-    trackers: Sequence[str] = ()
-    overwrite: bool = False
+    name: str
+    learning_rate: float
+    seed: int
 
     def identity(self) -> dict[str, Any]:
         return {key: getattr(self, key) for key in ("name", "batch_size", "learning_rate", "clip", "seed")}
@@ -170,6 +158,8 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path) -> dict[str, A
         device="cpu" if device.type == "cpu" else "auto",
         save_every=SAVE_EVERY,
         log_every=LOG_EVERY,
+        keep=1,
+        workers=1,
     )
     with Session(options) as session:
         record = Record(options, session, {"records_sha256": world_version()}, "none", job.steps)

@@ -116,7 +116,8 @@ def load(
             raise UserError(f"'{source}' is a folder; give the .jsonl file with the questions in it.")
         if not file.exists():
             raise UserError(f"There is no file '{file}'; --data takes nano, hub:{HUB}, or a .jsonl file.")
-        folder, rows = file.parent, atomic.read_lines(file)
+        folder = file.parent
+        rows = (row for _, row in atomic.iter_lines(file))  # one by one: pictures may be in them
         origin = {"kind": "file", "file": file.name}
         if negated is not None:
             rows = _joined(rows, atomic.read_lines(Path(negated).expanduser()), names, source, negated)

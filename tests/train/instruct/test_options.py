@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nein.config.options import dump, make_parser, preset_file
 from nein.engine.errors import UserError
 from train.instruct import options
-from train.instruct.options import RECIPES, dump, parse, recipe_file
+from train.instruct.options import RECIPES, parse
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,7 +28,7 @@ def test_every_recipe_is_read_and_survives_a_round_trip(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["nein-ip2p", "nein-magicbrush"])
 def test_every_value_of_a_published_recipe_states_its_source(name):
-    for row in recipe_file(name).read_text().splitlines():
+    for row in preset_file(name, "train/").read_text().splitlines():
         if not row.startswith(("#", "split", "save", "keep", "validat", "feature_dtype")):
             assert "#" in row, row
 
@@ -48,7 +49,7 @@ def test_a_flag_beats_a_file_which_beats_the_recipe_wherever_they_stand(tmp_path
     config, _ = parse(["--batch-size", "9", "--config", str(file), "--recipe", "nano"])
     assert (config.batch_size, config.learning_rate, config.precompute) == (9, 0.5, False)
     assert config.hold_out_objects == ["dog"]
-    assert config.resolution == yaml.safe_load(recipe_file("nano").read_text())["resolution"] != 256
+    assert config.resolution == yaml.safe_load(preset_file("nano", "train/").read_text())["resolution"] != 256
     assert parse(["--recipe", "nano", "--hold-out-objects", "none"])[0].hold_out_objects == []
 
 
@@ -88,8 +89,11 @@ def test_a_wrong_option_is_one_sentence_that_helps(words, said):
 @pytest.mark.parametrize(
     "content, said",
     [
-        ("learnin_rate: 1\n", "Unknown key 'learnin_rate' in '{}'; did you mean 'learning_rate'?"),
-        ("precompute: 7\nsteps: 1\n", "'precompute' in '{}' is '7'; it must be true or false"),
+        (
+            "learnin_rate: 1\n",
+            "Unknown key 'learnin_rate' in the configuration file; did you mean 'learning_rate'?",
+        ),
+        ("precompute: 7\nsteps: 1\n", "A switch in the configuration file is '7'; it must be true or false"),
         ("a: [", "'{}' is not valid YAML"),
         ("- a\n", "'{}' must hold 'key: value' lines"),
     ],
@@ -126,6 +130,6 @@ def test_help_is_immediate_and_loads_no_model_library():
 
 
 def test_help_names_every_option():
-    parser = options._parser()
+    parser = make_parser(options.TuneConfig, "", "")
     flags = {flag for action in parser._actions for flag in action.option_strings}
     assert all(f"--{key.replace('_', '-')}" in flags for key in options.TuneConfig().as_dict())
