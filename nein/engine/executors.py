@@ -11,6 +11,8 @@ faster. On a GPU one block runs at a time, and the inputs of the next are read b
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -233,7 +235,13 @@ def share(items: Sequence[Item], rank: int, size: int) -> list[Item]:
 
 def shared_out(items: Sequence[Item], rank: int, size: int) -> list[Item]:
     """All items, in the order in which process `rank` of `size` takes them: every size-th, beginning with its
-    own, then those of the others, from the last, to which they come late."""
+    own, then those of the others, from the last, to which they come late.
+
+    A process that was started by itself may share the folder with others of which it knows nothing. It takes
+    the items in an order of its own, so that two that began together do not make each item twice.
+    """
+    if size == 1:
+        return random.Random(os.getpid()).sample(items, len(items))
     rest = [item for other in range(size) if other != rank for item in share(items, other, size)]
     return [*share(items, rank, size), *reversed(rest)]
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,9 +80,10 @@ def statuses(out: Path) -> set[str]:
     return {json.loads(path.read_text())["status"] for path in out.glob("*/*/manifest.json")}
 
 
-def kill(arguments: list[str], pattern: str, count: int, moment: str) -> None:
+def kill(arguments: list[str], pattern: str, count: int, how: Any) -> None:
     """The evaluation, killed when it writes the COUNT-th file of a kind."""
-    assert killing.run(cli.main, ["eval", *arguments], pattern, count, moment) == killing.KILLED
+    moment = killing.File(pattern, count, how)
+    assert killing.run(cli.main, ["eval", *arguments], moment) == killing.KILLED
 
 
 def blocks(out: Path) -> dict[Path, tuple[int, bytes]]:
