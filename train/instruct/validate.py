@@ -80,8 +80,8 @@ def assess(
     if world.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
-        about = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
-        run.open(identity, {"config": config.as_dict(), "data": about}, overwrite=True)
+        facts = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
+        run.open(identity, {"config": config.as_dict(), "data": facts}, overwrite=True)
         run.check_description("editor", editor.fingerprint, editor.describe())
         run.open_scores({m: models.score_identity(m, config, device) for m in names}, overwrite=True)
     world.barrier()
@@ -195,11 +195,11 @@ class Validation:
         """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
         if not self._loss_batches:
             self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
-        found = [
+        each = [
             losses(twin, b.to(self._device), scheduler, scaling_factor=scaling_factor)
             for b in self._loss_batches
         ]
-        return float(torch.cat(found).mean())
+        return float(torch.cat(each).mean())
 
     def _fixed_batches(self, timesteps: int) -> list[Batch]:
         encoder = Encoder(self._base.pipeline, self._device, torch.float32)
