@@ -136,6 +136,8 @@ def _run(words: Sequence[str]) -> int | None:
     from nein.config.launch import launch
 
     name, command, rest = match
+    if not command.configuration:
+        raise UserError(f"The command 'nein {name}' {command.help}.")
     return launch(name, command, rest, _below(name, table))
 
 
@@ -152,14 +154,21 @@ def _completion(words: Sequence[str]) -> str:
 
 
 def commands() -> dict[str, Command]:
-    """The table, with what installed packages add to it; a name of ours stays ours."""
-    added = {}
+    """The table, with what installed packages add to it; a name of ours stays ours.
+
+    What cannot be loaded is a row without places, whose help says why: it must not hide the others.
+    """
+    table = dict(COMMANDS)
     for point in importlib.metadata.entry_points(group=GROUP):
+        if point.name in table:
+            continue
         try:
-            added[point.name] = point.load()
+            command = point.load()
+            why = "" if isinstance(command, Command) else "no nein.config.commands.Command"
         except (ImportError, AttributeError) as error:
-            raise UserError(f"The command 'nein {point.name}' ({point.value}) is broken: {error}.") from None
-    return {**COMMANDS, **{name: command for name, command in added.items() if name not in COMMANDS}}
+            why = str(error)
+        table[point.name] = Command(f"is broken ({point.value}: {why})", "", "") if why else command
+    return table
 
 
 def _match(words: Sequence[str], table: Mapping[str, Command]) -> tuple[str, Command, list[str]] | None:

@@ -106,14 +106,10 @@ def upwards(graph: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def by_room(graph: Mapping[str, Mapping[str, int]]) -> dict[str, set[str]]:
-    """The same graph between folders (and single modules) right below the packages.
-
-    An entry point may run a script that uses the folder it lies in, so it stands alone.
-    """
-    entry_points = set(PLACE.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+    """The same graph between folders (and single modules) right below the packages."""
 
     def room(name: str) -> str:
-        return name if name in entry_points else ".".join(name.split(".")[:2])
+        return ".".join(name.split(".")[:2])
 
     rooms: dict[str, set[str]] = {}
     for name, targets in graph.items():

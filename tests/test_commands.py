@@ -71,7 +71,7 @@ def test_an_unknown_command_is_one_sentence_with_a_near_match(
 def test_every_row_of_the_table_and_every_script_names_something_that_is_there() -> None:
     scripts, added = section("project.scripts"), section(f'project.entry-points."{cli.GROUP}"')
     assert set(scripts) == {"nein", "nein-eval"}
-    assert added == {"negbench nano": "train.contrast.study:COMMAND"}
+    assert added == {"negbench nano": "train.commands:NEGBENCH_NANO"}
     rows = [
         place for command in cli.COMMANDS.values() for place in (command.work, command.configuration) if place
     ]
@@ -114,11 +114,14 @@ def test_another_package_adds_a_command_by_an_entry_point(
 def test_a_broken_entry_point_is_a_sentence_and_does_not_hide_the_other_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    advertise(tmp_path, question="nowhere_at_all:ANSWER")
+    advertise(tmp_path, question="nowhere_at_all:ANSWER", doubt="pathlib:Path")
     monkeypatch.syspath_prepend(str(tmp_path))
     code, _, error = outcome(capsys, "question")
     assert code == 2
-    assert "The command 'nein question' (nowhere_at_all:ANSWER) is broken: No module" in error
+    assert "The command 'nein question' is broken (nowhere_at_all:ANSWER: No module" in error
+    assert "is broken (pathlib:Path: no nein.config.commands.Command)" in outcome(capsys, "doubt").stderr
+    assert "is broken (nowhere_at_all:ANSWER: No module" in outcome(capsys, "--help").stdout
+    assert "_shtab_nein_question" not in outcome(capsys, "--print-completion", "bash").stdout
     assert outcome(capsys, "eval", "--help")[0] == 0
 
 

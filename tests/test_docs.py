@@ -55,6 +55,7 @@ PRINTED = {
     "An editor": ("my_editors:Blur: all checks passed", "| blur"),
     "A judge": ("my_judges:Bright: all checks passed", "| identity", "vqa: sensitivity"),
     "A metric": ("Equal pixels", "Colour shift"),
+    "A benchmark": ("nano:negvqa", " 12 ", " 24 "),
 }
 
 
@@ -69,3 +70,9 @@ def test_the_examples_of_the_page_work(title: str, tmp_path: Path) -> None:
         printed += done.stdout
     for text in PRINTED[title]:
         assert text in printed
+
+
+def test_the_benchmark_of_the_page_is_the_one_that_is_tested() -> None:
+    for name, content in sections()["A benchmark"].files.items():
+        if name != "pyproject.toml":
+            assert content == (commands.ROOT / "tests" / "benchmarks" / name).read_text()

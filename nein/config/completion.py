@@ -29,6 +29,8 @@ def _tree(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     below = {"": root.add_subparsers()}
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name, command in sorted(commands.items()):
+        if not command.configuration:
+            continue
         group, _, last = name.rpartition(" ")
         if group and group not in parsers:
             parsers[group] = below[""].add_parser(group, help=f"{group} ...")

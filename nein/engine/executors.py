@@ -11,6 +11,8 @@ faster. On a GPU one block runs at a time, and the inputs of the next are read b
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -121,12 +123,15 @@ class Loaded:
 class Threads:
     """The threads of this process, one of those that `world` counts.
 
-    device  Of the models: "cpu" decides how many blocks run at once.
-    loaded  Keeps the models from one stage and folder to the next.
+    device   Of the models: "cpu" decides how many blocks run at once.
+    at_once  Blocks in work side by side; None: as many as the device allows. With 1 PyTorch's own threads
+             stay as they are.
+    loaded   Keeps the models from one stage and folder to the next.
     """
 
     world: World
     device: str
+    at_once: int | None = None
     loaded: Loaded = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +149,7 @@ class Threads:
         model = self._model(folder, stage)
         # Questions to an endpoint wait, they do not work: with two blocks none waits for a block's last.
         side_by_side = getattr(model, "concurrent", 0)
-        workers = 2 if side_by_side else self.world.workers(self.device)
+        workers = 2 if side_by_side else self.at_once or self.world.workers(self.device)
 
         def make(block: OpenBlock, inputs: Any) -> None:
             start = time.perf_counter()
@@ -230,7 +235,13 @@ def share(items: Sequence[Item], rank: int, size: int) -> list[Item]:
 
 def shared_out(items: Sequence[Item], rank: int, size: int) -> list[Item]:
     """All items, in the order in which process `rank` of `size` takes them: every size-th, beginning with its
-    own, then those of the others, from the last, to which they come late."""
+    own, then those of the others, from the last, to which they come late.
+
+    A process that was started by itself may share the folder with others of which it knows nothing. It takes
+    the items in an order of its own, so that two that began together do not make each item twice.
+    """
+    if size == 1:
+        return random.Random(os.getpid()).sample(items, len(items))
     rest = [item for other in range(size) if other != rank for item in share(items, other, size)]
     return [*share(items, rank, size), *reversed(rest)]
 

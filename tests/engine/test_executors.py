@@ -68,6 +68,16 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> N
     assert results(folder.path) == whole
 
 
+def test_a_block_that_is_older_than_the_one_it_is_made_of_is_made_again(folder: Folder) -> None:
+    compute(folder)
+    compute(folder, outputs=("halves",), after="squares")
+    assert compute(folder, outputs=("halves",), after="squares") == 0
+    time.sleep(0.02)  # file systems count time in steps
+    folder.write("squares", 2, folder.read("squares", 2))
+    assert compute(folder, outputs=("halves",), after="squares") == 1
+    assert compute(folder, outputs=("halves",), after="squares") == 0
+
+
 def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder: Folder) -> None:
     made = []
 

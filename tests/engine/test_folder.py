@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, first_difference, runs_below
 
@@ -20,6 +21,17 @@ def test_another_identity_is_refused_by_the_first_key_that_differs(tmp_path: Pat
         opened(tmp_path / "a", seed=1, model={"name": "y"})
     assert opened(tmp_path / "a", seed=0, model={"name": "x"}).done("answers") == {0}
     assert opened(tmp_path / "a", overwrite=True, seed=1, model={"name": "y"}).done("answers") == set()
+
+
+def test_what_is_discarded_leaves_the_answers_of_models(tmp_path: Path) -> None:
+    folder = opened(tmp_path / "a", seed=0)
+    folder.write("work/answers", 0, [{"id": 1}])
+    with AnswerCache(folder.answers) as cache:
+        cache.put("model", "question", {"text": "Yes"})
+    opened(tmp_path / "a", overwrite=True, seed=1)
+    assert sorted(path.name for path in folder.path.iterdir()) == ["answers.sqlite", "manifest.json", "notes"]
+    with AnswerCache(folder.answers) as cache:
+        assert cache.get("model", "question") == {"text": "Yes"}
 
 
 def test_one_output_may_be_made_anew_without_the_others(tmp_path: Path) -> None:

@@ -188,3 +188,8 @@ def test_a_nano_editor_and_the_nano_detector_make_pairs(negbench: Callable[..., 
     assert len(items) % 2 == 0
     assert all((tmp_path / "dataset" / item.image).is_file() for item in items)
     assert {item.id.rpartition("-")[2] for item in items} == {"with", "without"}
+    vanished = tmp_path / "dataset" / items[0].image
+    before = vanished.read_bytes()
+    vanished.unlink()
+    assert negbench(*given, "--attempts", "2").code == 0
+    assert vanished.read_bytes() == before

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from metrics import METRICS
-from nein.engine import journal
+from nein.benchmarks.nein import runs
+from nein.engine.folder import Folder
 from tests.editors.tiny import build_pipeline
 from tests.helpers import commands
 from tests.metrics import tiny
@@ -68,17 +69,17 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
     assert len(rows) == 4 * 4 * (len(METRICS) - 1)  # FID has no value of its own for a sample
     assert len({row["value"] for row in rows if row["metric"] == "dino"}) > 4
 
-    append, seen = journal.Journal.append, 0
+    write, seen = Folder.write, 0
 
-    def interrupted(self: journal.Journal, record: dict[str, Any]) -> None:
+    def interrupted(self: Folder, output: str, number: int, rows: Any) -> None:
         nonlocal seen
-        seen += self.path.name.startswith("scores")
-        if seen == 4:
+        seen += output.startswith("scores")
+        if seen == 40:
             raise KeyboardInterrupt
-        append(self, record)
+        write(self, output, number, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal.Journal, "append", interrupted)
+        patch.setattr(Folder, "write", interrupted)
         assert evaluate(*options, "--out", tmp_path / "cut").code == 130
     assert evaluate(*options, "--out", tmp_path / "cut").code == 0
     assert contents(tmp_path / "cut") == expected
@@ -86,7 +87,7 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
 
 def test_the_manifest_says_which_models_were_used(options: list[str], tmp_path: Path) -> None:
     commands.exit_code("eval", *options, "--limit", "1", "--control", "none", "--out", tmp_path)
-    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("*/negative/manifest.json")]
+    manifests = [run.manifest() for run in runs.find(tmp_path) if run.track == "negative"]
     for manifest in manifests:
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
         assert all(model["fingerprint"] for model in manifest["models"].values())

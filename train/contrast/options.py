@@ -1,4 +1,4 @@
-"""The options of a contrastive fine-tuning run.
+"""The options of a contrastive fine-tuning run, and of the study that makes several.
 
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
 Imports nothing heavy, so that `--help` is immediate.
@@ -15,6 +15,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from nein.config import options
+from nein.config.groups import Output, Seed
 from nein.config.options import Names
 from nein.engine.errors import UserError
 from train.options import Learning, option
@@ -89,6 +90,18 @@ class ContrastConfig(Learning):
     def at(self, alpha: float, out: Path) -> ContrastConfig:
         """This configuration for one value of alpha, in a folder of its own."""
         return dataclasses.replace(self, alpha=[spelled(alpha)], out=str(out))
+
+
+@dataclass(kw_only=True)
+class StudyConfig(Seed, Output):
+    """What `nein negbench nano` varies, and on how many scenes."""
+
+    default_out = "runs/negbench-study"
+
+    alpha: Names = option(["0", "0.5", "0.9", "0.99", "1"], "weights of the contrastive loss", "What")
+    scenes: PositiveInt = option(600, "held-out scenes", "What")
+    steps: PositiveInt | None = option(None, "steps per alpha (default: the recipe's)", "What")
+    base: str = option("nano:clip", "model to start from", "What")
 
 
 def spelled(alpha: float) -> str:

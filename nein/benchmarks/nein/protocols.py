@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from metrics.answers import paper_present, paper_removed, parse_yes_no
 from nein import statistics
-from nein.benchmarks.nein import frechet_features
+from nein.benchmarks.nein import corpus
 from nein.benchmarks.nein.runs import RunDir
 
 Rule = Literal["paper", "fixed"]
@@ -179,7 +179,7 @@ def _shift(
 
 
 def _fid_shift(run: RunDir) -> list[Shift]:
-    kept = frechet_features.read(run)
+    kept = corpus.read(run)
     if kept is None or len(kept.ids) < 2:
         return []
     from metrics.fid import frechet_distance

@@ -16,9 +16,10 @@ from nein.benchmarks.nein import (
     paper_numbers,
     results_table,
 )
-from nein.benchmarks.nein.runs import COMPLETE, RunDir, find
+from nein.benchmarks.nein.runs import RunDir, find
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
 FID_SMALL = 5000

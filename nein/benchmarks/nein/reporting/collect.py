@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.nein import report, runs
-from nein.benchmarks.nein.runs import COMPLETE, RunDir
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE
 from nein.wording import templates
 
 

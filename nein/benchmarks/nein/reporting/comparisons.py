@@ -9,7 +9,7 @@ import numpy as np
 
 from metrics import METRICS
 from nein import statistics
-from nein.benchmarks.nein import frechet_features, results_table
+from nein.benchmarks.nein import corpus, results_table
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.benchmarks.nein.reporting.sections import (
     Table,
@@ -51,7 +51,7 @@ def _fid_draws(run: Run, once: bool, sampler: bootstrap.Resampler) -> np.ndarray
     from metrics.base import MetricError
     from metrics.fid_bootstrap import fid_replicates
 
-    kept = frechet_features.read(run.directory)
+    kept = corpus.read(run.directory)
     if kept is None or len(kept.ids) < 2:
         return None
     chosen = kept.unique_targets() if once else list(range(len(kept.ids)))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.benchmarks.nein.reporting.sections import Table
-from nein.engine import journal
+from nein.benchmarks.nein.runs import EDIT
 
 #: Dense peak in TFLOP/s by device name and number type, from NVIDIA's data sheets (no sparsity). float32 runs
 #: without TensorFloat-32 here.
@@ -31,12 +31,13 @@ SD15_EDITORS = ("timbrooks/instruct-pix2pix", "magicbrush", "hq-edit", "hqedit")
 
 
 def costs(loaded: Sequence[Run]) -> Table:
-    """Time, rate and peak memory of every run's stages, from its journals."""
+    """Time, rate and peak memory of every run's stages."""
     rows, data = [], []
     for run in loaded:
-        for stage in ("edits", "scores"):
-            blocks = list(journal.read(run.directory.journals, stage))
-            count = sum(len(block.get("edits") or block.get("ids") or ()) for block in blocks)
+        for stage in ("edit", "score"):
+            by_block = run.directory.costs(stage)
+            blocks = list(by_block.values())
+            count = sum(len(run.directory.read(EDIT, number)) for number in by_block)
             seconds = sum(float(block.get("seconds", 0)) for block in blocks)
             if not count:
                 continue
@@ -45,14 +46,14 @@ def costs(loaded: Sequence[Run]) -> Table:
                 for where in ("host", "device")
             }
             device, name = _device(run)
-            limit = _limit(run, name) if stage == "edits" else None
+            limit = _limit(run, name) if stage == "edit" else None
             rate = count / seconds if seconds else None
             share = "–" if limit is None or rate is None else f"{limit:.2f} ({100 * rate / limit:.0f} %)"
-            rows.append([run.label, stage.removesuffix("s"), name or device or "–", str(count),
+            rows.append([run.label, stage, name or device or "–", str(count),
                          f"{seconds:.1f}",
                          "–" if rate is None else f"{rate:.2f}", share, _gib(memory["host"]),
                          _gib(memory["device"])])  # fmt: skip
-            data.append({"editor": run.name, "track": run.track, "stage": stage.removesuffix("s"),
+            data.append({"editor": run.name, "track": run.track, "stage": stage,
                          "samples": count, "seconds": seconds, "rate": rate, "limit": limit,
                          "host_bytes": memory["host"], "device_bytes": memory["device"]})  # fmt: skip
     note = (

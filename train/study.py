@@ -18,44 +18,19 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from jsonargparse.typing import PositiveInt
-
-from nein.config.commands import Command
-from nein.config.groups import Output, Seed
-from nein.config.options import Names, option
 from nein.engine import atomic
 from nein.reporting import format
 from nein.statistics import Estimate
+from train.contrast.options import StudyConfig
 
-#: An entry point of the group `nein.commands` (pyproject.toml) makes it `nein negbench nano`.
-COMMAND = Command(
-    "the whole study on drawn scenes: measure, fine-tune, trade-off",
-    "train.contrast.study:StudyConfig",
-    "train.contrast.study:study",
-)
-ALPHAS = ("0", "0.5", "0.9", "0.99", "1")
-SCENES = 600
 #: Words that deny: what an affirmative text must not contain.
 NEGATION = re.compile(
     r"\b(?:no|not|none|never|nothing|nobody|nowhere|neither|nor|without|lacks?|lacking|absent|absence|missing|except"
     r"|cannot|devoid)\b|n['\u2019]t\b",
     re.IGNORECASE,
 )
-
-
-@dataclass(kw_only=True)
-class StudyConfig(Seed, Output):
-    """What is varied, and on how many scenes."""
-
-    default_out = "runs/negbench-study"
-
-    alpha: Names = option(list(ALPHAS), "weights of the contrastive loss", "What")
-    scenes: PositiveInt = option(SCENES, "held-out scenes", "What")
-    steps: PositiveInt | None = option(None, "steps per alpha (default: the recipe's)", "What")
-    base: str = option("nano:clip", "model to start from", "What")
 
 
 def study(given: StudyConfig) -> str:

@@ -16,7 +16,9 @@ from nein.config.launch import launch
 from nein.engine import atomic
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
-from train.contrast import study, sweep
+from train import study
+from train.commands import NEGBENCH_NANO
+from train.contrast import sweep
 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
 
@@ -130,7 +132,7 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
 
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            cli.finish(lambda: launch("negbench nano", study.COMMAND, words))
+            cli.finish(lambda: launch("negbench nano", NEGBENCH_NANO, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out

@@ -1,0 +1,135 @@
+"""The options of all commands: one way of reading them, groups declared once, and what `--dry-run` prints."""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nein import cli
+from nein.config import groups, options
+from nein.config.groups import Batches, Formats, Limit, OnDevice, Output, Preset, Runs, Seed, Typed
+from nein.config.options import Names, Options, Paths, argument, option
+from nein.engine.errors import UserError
+from tests.helpers.commands import outcome
+
+#: Field -> the group that declares it.
+SHARED = {
+    "preset": Preset, "limit": Limit, "overwrite": Output, "seed": Seed, "device": OnDevice,
+    "batch_size": Batches, "dtype": Typed, "runs": Runs, "formats": Formats,
+}  # fmt: skip
+#: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report.
+OWN = {("nein.judges.config:CalibrateConfig", "device"), ("nein.generate.nein.config:BuildConfig", "formats")}
+#: What has to be given.
+NEEDED = {
+    "grid": ["RUN"], "report": ["RUN", "TWO"], "compare": ["RUN"], "calibrate": ["RUN"], "check": ["EDITOR"],
+    "data check": ["FOLDER"], "convert": ["IN", "OUT"], "stats": ["FILE"], "negvqa report": ["RUN"],
+    "negvqa check": ["FILE"], "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
+}  # fmt: skip
+
+
+@dataclass
+class Inner:
+    """Words about the inner ones."""
+
+    depth: int = option(3, "how deep")
+
+
+@dataclass(kw_only=True)
+class Example(Limit, OnDevice):
+    """Fields of every kind."""
+
+    counted = "eggs"
+    limit: groups.PositiveInt | None = 5
+
+    places: Paths = argument("PLACE", "where to look")
+    colors: Names = option(["red"], "which colors", "What", among=("red", "blue"), what="color")
+    also: Paths = option([], "further places", "What")
+    out: Path = option(Path("eggs.txt"), "file to write", "Output", short="-o")
+    whole: bool | None = option(None, "whole or not")
+    inner: Inner = field(default_factory=Inner)
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_a_dry_run_prints_what_a_configuration_file_may_say(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*name.split(), *NEEDED.get(name, []), "--dry-run"]
+    first = outcome(capsys, *words)
+    assert (first.code, first.stderr) == (0, "")
+    (tmp_path / "c.yaml").write_text(first.stdout)
+    again = outcome(capsys, *name.split(), "--config", tmp_path / "c.yaml", "--dry-run")
+    assert again == first
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_options_that_commands_share_are_declared_in_one_place(name: str) -> None:
+    place = cli.COMMANDS[name].configuration
+    configuration = pkgutil.resolve_name(place)
+    for item in options.fields(configuration):
+        if item.name in SHARED and (place, item.name) not in OWN:
+            assert issubclass(configuration, SHARED[item.name]), item.name
+            assert options.metadata(configuration, item) == options.metadata(
+                SHARED[item.name], SHARED[item.name].__dataclass_fields__[item.name]
+            )
+
+
+def test_options_are_given_by_place_by_name_in_short_and_as_lists() -> None:
+    given = Example.parse(
+        ["a", "b", "-o", "x", "--colors", "blue", "--colors=red", "--also", "c,d", "--no-whole"]
+    )
+    assert given.places == [Path("a"), Path("b")]
+    assert given.out == Path("x")
+    assert given.colors == ["blue", "red"]
+    assert given.also == [Path("c"), Path("d")]
+    assert given.whole is False
+    assert Example.parse(["a", "--inner.depth", "4"]).inner == Inner(4)
+
+
+def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert Example.parse(["a"]).limit == 5
+    with pytest.raises(SystemExit):
+        options.read(Example, ["--help"], prog="nein lay", description="Lay eggs.")
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("usage: nein lay PLACE [OPTIONS] Lay eggs.")
+    assert "only the first N eggs (default: 5)" in text
+    assert "Inner: Words about the inner ones." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "nein lay needs PLACE; see nein lay --help."),
+        (["a", "--colors", "bleu"], "Unknown color 'bleu'; did you mean 'blue'? Allowed: red, blue."),
+        (["a", "--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
+        (["a", "--inner.dept", "4"], "Unknown option --inner.dept; did you mean --inner.depth?"),
+        (["a", "--limit", "0"], "--limit is '0'; it must be a whole number above 0."),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        options.read(Example, words, prog="nein lay")
+    assert str(caught.value) == sentence
+
+
+def test_a_command_without_presets_takes_values_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("places: [q, r]\nlimit: 9\nalso: ['a,b']\ninner:\n  depth: 7\n")
+    filed = Example.parse(["--config", str(file)])
+    assert (filed.places, filed.limit, filed.also) == ([Path("q"), Path("r")], 9, [Path("a,b")])
+    assert filed.inner.depth == 7
+    both = Example.parse(["z", "--limit", "2", "--config", str(file)])
+    assert (both.places, both.limit, both.inner.depth) == ([Path("z")], 2, 7)
+
+
+def test_what_is_wrong_with_the_words_alone_is_said_before_any_work() -> None:
+    class Sure(Options):
+        def check(self) -> None:
+            raise UserError("No.")
+
+    with pytest.raises(UserError, match=r"^No\.$"):
+        dataclass(kw_only=True)(Sure).parse([])
