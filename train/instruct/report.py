@@ -275,6 +275,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    from nein.cli import finish
+    from nein.engine.exits import exit_with
 
-    finish(main)
+    exit_with(main)

@@ -197,6 +197,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from nein.cli import finish
+    from nein.engine.exits import exit_with
 
-    finish(lambda: main(sys.argv[1:]))
+    exit_with(lambda: main(sys.argv[1:]))

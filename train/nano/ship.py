@@ -111,6 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from nein.cli import finish
+    from nein.engine.exits import exit_with
 
-    finish(main)
+    exit_with(main)
