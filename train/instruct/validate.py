@@ -82,8 +82,8 @@ def assess(
     if world.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
-        about = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
-        run.open(identity, {"config": config.as_dict(), "data": about}, overwrite=True)
+        facts = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
+        run.open(identity, {"config": config.as_dict(), "data": facts}, overwrite=True)
         for name in names:
             run.open_output(scores_of(name), models.score_identity(name, config, device), overwrite=True)
     world.barrier()  # no process reads a folder that another is about to remove
@@ -108,7 +108,6 @@ class Validation:
     def __init__(self, config: TuneConfig, world: World, device: torch.device, base: LoadedPipeline) -> None:
         self._config, self._world, self._device, self._base = config, world, device, base
         self._loss_batches: list[Batch] = []
-        self._weights: tuple[str, str] = ("safetensors", "")
         if not config.validate_every:
             return
         # Anything wrong with the data shows now and not after hours of training.
@@ -189,11 +188,11 @@ class Validation:
         """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
         if not self._loss_batches:
             self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
-        found = [
+        each = [
             losses(twin, b.to(self._device), scheduler, scaling_factor=scaling_factor)
             for b in self._loss_batches
         ]
-        return float(torch.cat(found).mean())
+        return float(torch.cat(each).mean())
 
     def _fixed_batches(self, timesteps: int) -> list[Batch]:
         encoder = Encoder(self._base.pipeline, self._device, torch.float32)
