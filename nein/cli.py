@@ -7,18 +7,14 @@ nano"), the object a `nein.config.commands.Command`.
 from __future__ import annotations
 
 import importlib.metadata
-import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from nein.config.commands import Command
 from nein.engine.errors import UserError, near_match, unknown
+from nein.engine.exits import USER_MISTAKE, exit_with
 
-USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
 GROUP = "nein.commands"
 COMPLETION = "--print-completion"
 
@@ -104,14 +100,10 @@ COMMANDS: dict[str, Command] = {
 # fmt: on
 
 
-class Terminated(BaseException):
-    """SIGTERM arrived. Finished blocks are on disk already, so ending is all there is to do."""
-
-
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """`nein ARGV`: runs a command and ends the process."""
     words = list(sys.argv[1:] if argv is None else argv)
-    finish(lambda: _run(words))
+    exit_with(lambda: _run(words))
 
 
 def main_eval(argv: Sequence[str] | None = None) -> NoReturn:
@@ -208,54 +200,3 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         + f"\n\nnein {start}COMMAND --help says more. Documentation: README.md.\n"
         f"Completion in a shell: nein {COMPLETION} bash, or zsh."
     )
-
-
-def finish(command: Callable[[], int | None]) -> NoReturn:
-    """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
-    in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
-    before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
-    try:
-        code = command() or 0
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        code = _say("Interrupted; run the same command again to go on.", INTERRUPTED)
-    except Terminated:
-        code = _say("Terminated; run the same command again to go on.", TERMINATED)
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    except (RuntimeError, MemoryError, ValueError, OSError) as error:
-        sentence = _sentence(error)
-        if sentence is None:
-            raise
-        code = _say(sentence, USER_MISTAKE)
-    finally:
-        if in_main_thread:
-            signal.signal(signal.SIGTERM, before)
-    sys.exit(code)
-
-
-def _sentence(error: BaseException) -> str | None:
-    """What to tell the user, or None for a defect of ours, which deserves its traceback."""
-    from editors import EditorError
-    from metrics import MetricError
-    from metrics.base import out_of_memory
-
-    if isinstance(error, UserError | EditorError | MetricError):
-        return str(error)
-    if out_of_memory(error):
-        return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
-    if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
-        return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
-    return None
-
-
-def _say(sentence: str, code: int) -> int:
-    rank = os.environ.get("RANK", "0")
-    place = "" if rank == "0" else f"process {rank}: "
-    print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
-    return code
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated

@@ -29,7 +29,6 @@ ROOMS = (
 )  # fmt: skip
 #: Imports that close a circle and are about to go: (importing module, imported module).
 STILL = {
-    ("nein.benchmarks.negbench.plots", "nein.benchmarks.negbench.report"),
     ("nein.benchmarks.nein.reporting.collect", "nein.benchmarks.nein.report"),
 }
 #: "package.module:name", as tables and entry points have it.

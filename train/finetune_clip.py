@@ -1,7 +1,7 @@
 """Fine-tune a CLIP on negated captions and multiple-choice questions, as NegBench does.
 
     python train/finetune_clip.py --out runs/clip                        # nano: minutes on two CPU cores
-    python train/finetune_clip.py --alpha 0 0.5 0.9 0.99 1 --out runs/sweep --evaluate nano
+    python train/finetune_clip.py --alpha 0,0.5,0.9,0.99,1 --out runs/sweep --evaluate nano
     accelerate launch train/finetune_clip.py --preset paper --captions negcap.csv --questions negmcq.csv
     torchrun --nproc-per-node 2 train/finetune_clip.py --device cpu      # several processes, CPU
 
@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.cli import finish  # noqa: E402
 from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError  # noqa: E402
+from nein.engine.exits import exit_with  # noqa: E402
 from train.contrast.options import ContrastConfig, parse, spelled  # noqa: E402
 
 if TYPE_CHECKING:
@@ -179,4 +179,4 @@ def train(config: ContrastConfig, session: Session) -> Path:
 
 
 if __name__ == "__main__":
-    finish(main)
+    exit_with(main)

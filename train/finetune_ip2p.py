@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.cli import finish  # noqa: E402
 from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError  # noqa: E402
+from nein.engine.exits import exit_with  # noqa: E402
 from train.instruct.options import TuneConfig, parse  # noqa: E402
 
 if TYPE_CHECKING:
@@ -181,4 +181,4 @@ def train(config: TuneConfig, session: Session) -> None:
 
 
 if __name__ == "__main__":
-    finish(main)
+    exit_with(main)

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from nein.benchmarks.nein.runs import COMPLETE, INCOMPLETE, first_difference
 from nein.engine import atomic, environment, journal
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE, INCOMPLETE, first_difference
 from train.options import RunOptions
 from train.session import Session
 

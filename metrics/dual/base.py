@@ -43,16 +43,6 @@ class DualEncoder(Protocol):
         ...
 
 
-class TextEncoder(Protocol):
-    """The text half alone, for models that know no pictures."""
-
-    fingerprint: str
-
-    def describe(self) -> dict[str, Any]: ...
-
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray: ...
-
-
 def normalise(features: np.ndarray) -> np.ndarray:
     """Rows of length 1 as float64; a row of zeros stays one. (..., D) -> (..., D)."""
     x = np.asarray(features, dtype=np.float64)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from nein.engine import atomic, environment, images
+from nein.engine import atomic, environment, images, memory
 from nein.engine.executors import Stage, Threads
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.world import World
@@ -38,6 +38,8 @@ class Run:
     identity  What decides its rows: another value of any key is another run.
     stages    What there is to compute, in order; a stage reads what those before it have written.
     facts     For the manifest: what the latest command says of itself.
+    outputs   Output -> identity, of those that may differ from the folder's (a metric, say).
+    partial   Whether the command asks for a part of what makes a run complete.
     """
 
     folder: str
@@ -45,6 +47,8 @@ class Run:
     identity: Mapping[str, Any]
     stages: tuple[Stage, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,8 @@ class Benchmark:
               the canonical files, if there are any beside the blocks.
     sections  Tables and plots, as specifications over the figures of all runs.
     headline  The tables that a command prints when it ends.
-    report    (configuration, folders) -> text for the terminal, for a benchmark whose report is more than
-              these sections; None: `write_report`.
+    report    (configuration, folders) -> text for the terminal or None, for a benchmark whose report is more
+              than these sections; None: `write_report`.
     """
 
     name: str
@@ -71,7 +75,7 @@ class Benchmark:
     figures: Callable[[Any, Run, Folder], pd.DataFrame]
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
-    report: Callable[[Any, Sequence[Folder]], str] | None = None
+    report: Callable[[Any, Sequence[Folder]], str | None] | None = None
 
     def __call__(self, config: Any, world: World) -> str | None:
         """What the benchmark's row in the table of commands names: see `evaluate`."""
@@ -92,22 +96,27 @@ def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
         for run, folder in zip(runs, folders, strict=True):
             facts = {**run.facts, "name": run.name, "invocation": invocation(device, world)}
             folder.open(run.identity, facts, overwrite=config.overwrite)
+            for output, identity in run.outputs.items():
+                folder.open_output(output, identity, overwrite=config.overwrite)
     world.barrier()  # no process reads a folder that another is about to refuse or to remove
     executor = Threads(world, device)
-    for number, (run, folder) in enumerate(zip(runs, folders, strict=True), start=1):
-        for stage in run.stages:
-            executor.compute(folder, stage, label=run.name)
-        later = (stage.model for other in runs[number:] for stage in other.stages)
-        executor.loaded.keep({model.name for model in later if model is not None})
+    steps = by_model(runs, folders)
+    peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
+    for number, (run, folder, stage) in enumerate(steps, start=1):
+        if executor.compute(folder, stage, label=run.name) and world.is_main and stage.model is not None:
+            peaks[stage.model.name] = folder.notes("peak_memory")[stage.name]
+        executor.loaded.keep({other.model.name for _, _, other in steps[number:] if other.model is not None})
     if not world.is_main:
         return None
+    for name, peak in peaks.items():
+        print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
     for run, folder in zip(runs, folders, strict=True):
         folder.update(status=INCOMPLETE)
         figures = frames.label(
             benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
         )
         atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
-        folder.update(status=COMPLETE)
+        folder.update(status=INCOMPLETE if run.partial else COMPLETE)
     if benchmark.report is not None:
         return benchmark.report(config, folders)
     return write_report(benchmark, config.out_dir, folders)
@@ -118,6 +127,27 @@ def write_report(benchmark: Benchmark, out: Path, folders: Sequence[Folder]) -> 
     figures = frames.concat(frames.read(folder.path / FIGURES) for folder in folders)
     report.write(out, figures, title=benchmark.title, sections=benchmark.sections)
     return report.headline(figures, benchmark.headline)
+
+
+def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[tuple[Run, Folder, Stage]]:
+    """Every stage of every run, in an order in which each model is loaded once: what shares a model comes
+    together, models of later stages after those of earlier ones."""
+    steps = [
+        (run, folder, stage, place)
+        for run, folder in zip(runs, folders, strict=True)
+        for place, stage in enumerate(run.stages)
+    ]
+    latest: dict[str | None, int] = {}
+    for _, _, stage, place in steps:
+        name = stage.model.name if stage.model is not None else None
+        latest[name] = max(place, latest.get(name, 0))
+    first = {name: number for number, name in enumerate(latest)}
+
+    def order(step: tuple[Run, Folder, Stage, int]) -> tuple[int, int]:
+        name = step[2].model.name if step[2].model is not None else None
+        return latest[name], first[name]
+
+    return [(run, folder, stage) for run, folder, stage, _ in sorted(steps, key=order)]
 
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:

@@ -123,12 +123,15 @@ class Loaded:
 class Threads:
     """The threads of this process, one of those that `world` counts.
 
-    device  Of the models: "cpu" decides how many blocks run at once.
-    loaded  Keeps the models from one stage and folder to the next.
+    device   Of the models: "cpu" decides how many blocks run at once.
+    at_once  Blocks in work side by side; None: as many as the device allows. With 1 PyTorch's own threads
+             stay as they are.
+    loaded   Keeps the models from one stage and folder to the next.
     """
 
     world: World
     device: str
+    at_once: int | None = None
     loaded: Loaded = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,7 +149,7 @@ class Threads:
         model = self._model(folder, stage)
         # Questions to an endpoint wait, they do not work: with two blocks none waits for a block's last.
         side_by_side = getattr(model, "concurrent", 0)
-        workers = 2 if side_by_side else self.world.workers(self.device)
+        workers = 2 if side_by_side else self.at_once or self.world.workers(self.device)
 
         def make(block: OpenBlock, inputs: Any) -> None:
             start = time.perf_counter()

@@ -130,8 +130,7 @@ class Folder:
 
     def note(self, kind: str, name: str, value: Mapping[str, Any]) -> None:
         """Writes a small file of its own: any process may, at any time."""
-        safe = name.replace(":", "").replace("/", "-")
-        atomic.write_json(self.path / "notes" / kind / f"{safe}.json", dict(value))
+        atomic.write_json(self.path / "notes" / kind / f"{_file_name(name)}.json", dict(value))
 
     def notes(self, kind: str) -> dict[str, dict[str, Any]]:
         """Name -> what was noted, by name."""
@@ -145,7 +144,7 @@ class Folder:
 
         Names are compared when a run is opened; this notices weights that were replaced behind a name.
         """
-        noted = self.notes("models").get(kind)
+        noted = self.notes("models").get(_file_name(kind))
         if noted is not None and noted["fingerprint"] != fingerprint:
             raise UserError(
                 f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
@@ -214,6 +213,10 @@ def runs_below(out: Path) -> list[Path]:
         return [out]
     depths = ("*", "*/*", "*/*/*")
     return sorted(path.parent for depth in depths for path in out.glob(f"{depth}/{MANIFEST}"))
+
+
+def _file_name(name: str) -> str:
+    return name.replace(":", "").replace("/", "-")
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:

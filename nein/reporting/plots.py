@@ -282,7 +282,7 @@ class Curves:
         if self.rule is not None:
             axis.axhline(self.rule, color=GREY, linewidth=0.9, linestyle="--")
         if self.diagonal:
-            axis.plot([0, 1], self.limits, color="#9ca3af", linewidth=1, linestyle="--")
+            axis.plot([0, 1], [0, 100], color="#9ca3af", linewidth=1, linestyle="--")
             axis.set_xlim(-0.02, 1.02)
 
 

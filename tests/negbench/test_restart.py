@@ -144,7 +144,7 @@ def test_two_processes_give_the_same_bytes_also_after_one(whole: Whole, tmp_path
     done = launch(whole, tmp_path / "two", tmp_path, 29671)
     assert done.returncode == 0, done.stderr[-3000:]
     assert contents(tmp_path / "two") == whole.files
-    assert done.stdout.count("### Multiple choice") == 1
+    assert done.stdout.count("## Multiple choice") == 1
 
     assert forked(whole.line(tmp_path / "mixed"), 9, "torn") == killing.KILLED
     done = launch(whole, tmp_path / "mixed", tmp_path, 29672)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
+from nein.engine import exits
 from tests.helpers import commands
 
 
@@ -69,7 +70,7 @@ def test_a_full_disk_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         raise OSError(28, "No space left on device", "/somewhere/images/a.png")
 
     with pytest.raises(SystemExit) as caught:
-        cli.finish(full)
+        exits.exit_with(full)
     assert caught.value.code == 2
     assert "The disk is full (/somewhere/images/a.png)" in capsys.readouterr().err
 
@@ -79,6 +80,15 @@ def test_control_c_ends_with_130_and_a_hint(capsys: pytest.CaptureFixture[str]) 
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as caught:
-        cli.finish(interrupted)
+        exits.exit_with(interrupted)
     assert caught.value.code == 130
     assert "run the same command again to go on" in capsys.readouterr().err
+
+
+def test_the_name_in_the_cards_is_the_same_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.exit_code("eval", "--limit", 3, "--dry-run") == 0
+    printed = capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        cli.main_eval(["--limit", "3", "--dry-run"])
+    assert not ended.value.code
+    assert capsys.readouterr().out == printed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.runs import RunDir
 from tests.helpers.commands import Outcome, outcome
 
 
@@ -64,9 +65,9 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     assert "nein convert last.ckpt FOLDER --ema" in done.stderr
     done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
     assert done.code == 0, done.stderr
-    manifest = json.loads(next((tmp_path / "runs").glob("ip2p-out-*/negative/manifest.json")).read_text())
-    assert manifest["models"]["editor"]["published"]["converted_from"]["ema"] is True
-    assert manifest["models"]["editor"]["published"]["converted_from"]["file"] == "last.ckpt"
+    [run] = runs.find(tmp_path / "runs")
+    source = run.manifest()["models"]["editor"]["published"]["converted_from"]
+    assert (source["ema"], source["file"]) == (True, "last.ckpt")
 
 
 def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(
@@ -86,14 +87,14 @@ def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(
     assert done.code == 0, done.stderr
     assert "Peak memory, identity: " in done.stderr
     assert "Peak memory, scoring: " in done.stderr
-    manifest = tmp_path / "o" / "identity" / "negative" / "manifest.json"
-    peak = json.loads(manifest.read_text())["peak_memory"]
+    run = RunDir(tmp_path / "o", "identity", "negative")
+    peak = run.manifest()["peak_memory"]
     assert set(peak) == {"edit", "score"}
     assert 10e6 < peak["edit"]["bytes"] < 1e12
     assert "resident set of the process" in peak["edit"]["what"]
     done = evaluate(*command, "--metrics", "l1")  # nothing left to do: nothing measured, nothing lost
     assert "Peak memory" not in done.stderr
-    assert json.loads(manifest.read_text())["peak_memory"] == peak
+    assert run.manifest()["peak_memory"] == peak
 
 
 def test_an_editor_that_is_told_the_object_gets_the_samples_own(

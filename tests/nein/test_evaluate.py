@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
 from nein.engine.images import pixel_hash
 from nein.engine.seeds import sample_seed
+from nein.reporting import figures as frames
 from tests.nein.conftest import ROOT, Outcome
 
 Evaluate = Callable[..., Outcome]
@@ -68,7 +70,7 @@ def test_edit_records_say_what_was_done(make_data: Make, evaluate: Evaluate, tmp
     assert first["seed"] == sample_seed(5, first["id"])
     assert {found[0]["seed"] for found in rows.values()} == {first["seed"]}  # twins share their noise
     assert first["sha256"] == pixel_hash(images.decode(out / "identity" / "negative" / first["image"]))
-    manifest = json.loads((out / "identity" / "negative" / "manifest.json").read_text())
+    manifest = RunDir(out, "identity", "negative").manifest()
     assert manifest["status"] == "complete"
     assert manifest["config"]["seed"] == 5
     assert manifest["counts"] == {
@@ -106,9 +108,9 @@ def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scor
     assert "NeIn image is unusable" in rows[no_sample, "removal_vqa"]["reason"]
     assert "COCO image is unusable" in rows["NeIn_000000000002_1", "l1"]["reason"]
     assert rows["NeIn_000000000002_1", "removal_vqa"]["value"] == 1.0
-    summary = json.loads((out / "flaky" / "negative" / "summary.json").read_text())
-    assert [summary["metrics"]["l1"][key] for key in ("n", "n_unscored")] == [4, 4]
-    assert [summary["metrics"]["removal_vqa"][key] for key in ("n", "n_unscored")] == [6, 2]
+    found = frames.select(frames.read(out / "flaky" / "negative" / "figures.csv"), task="results")
+    counts = {figure["metric"]: (figure["n"], figure["unscored"]) for figure in frames.records(found)}
+    assert (counts["l1"], counts["removal_vqa"]) == ((4, 4), (6, 2))
     assert "2 of 8 samples were not edited" in done.stdout
     assert "2 more are unscored in L1, for instance: the COCO image is unusable" in done.stdout
 
@@ -173,7 +175,7 @@ def test_the_table_counts_the_selection_although_whole_blocks_are_made(
     [
         (["--seed", "1"], "edits made with seed 0, not 1"),
         (["--batch-size", "2"], "edits made with batch_size 4, not 2"),
-        (["--align", "crop"], "l1 scored with align stretch, not crop at 64"),
+        (["--align", "crop"], "l1 made with align stretch, not crop at 64"),
     ],
 )
 def test_a_changed_configuration_is_refused_until_told_to_overwrite(
@@ -343,9 +345,9 @@ def test_a_terminated_run_ends_cleanly_and_goes_on(
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    log = out / "identity" / "negative" / "journal" / "edits-0000.jsonl"
+    blocks = out / "identity" / "negative" / "edit"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):
+    while time.monotonic() < deadline and not list(blocks.glob("0*.jsonl")):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)

@@ -12,7 +12,8 @@ import pytest
 
 from metrics.fid import frechet_distance
 from nein.benchmarks.nein import models
-from nein.engine import images, journal
+from nein.engine import images
+from nein.engine.folder import Folder
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector
 
@@ -121,18 +122,18 @@ def test_fid_survives_an_interruption_with_the_same_bytes(
 ) -> None:
     data = make_data(3, 3)
     assert evaluate("--editor", "identity", *options(data, tmp_path / "whole")).code == 0
-    append, count = journal.Journal.append, 0
+    write, count = Folder.write, 0
 
-    def interrupted(self: journal.Journal, record: dict[str, Any]) -> None:
+    def interrupted(self: Folder, output: str, number: int, rows: Any) -> None:
         nonlocal count
-        if self.path.name.startswith("scores"):
+        if output.startswith("scores"):
             count += 1
-            if count == 2:
+            if count == 3:
                 raise KeyboardInterrupt
-        append(self, record)
+        write(self, output, number, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal.Journal, "append", interrupted)
+        patch.setattr(Folder, "write", interrupted)
         assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 130
     assert not (tmp_path / "cut/identity/negative/corpus.json").exists()
     assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 0

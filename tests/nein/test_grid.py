@@ -12,11 +12,10 @@ from PIL import Image
 
 from nein.benchmarks.nein import grid
 from nein.benchmarks.nein.config import GridConfig
-from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
-from nein.engine.journal import Journal
 from nein.reporting import contact_sheet
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row
 
@@ -153,12 +152,11 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
     assert (drawn.reshape(-1, 3) == RED_RGB).all(1).sum() > 50  # the error text
 
 
-def test_a_run_still_under_way_is_drawn_from_its_journal(make_run, dataset):
+def test_a_run_still_under_way_is_drawn_from_its_blocks(make_run, dataset):
     run = make_run()
     rows = run.read_edits()
     (run.path / "edits.jsonl").unlink()
-    with Journal(run.journals, "edits", 0) as log:
-        log.append({"block": 0, "edits": rows[:2]})
+    run.write(EDIT, 0, rows[:2])
     (records,) = grid.read_runs([run.out])
     assert list(records.edits) == [row["id"] for row in rows[:2]]
     assert ids(grid.choose(dataset, [records], number=5)) == [row["id"] for row in rows[:2]]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from metrics import METRICS, MetricError
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
 from tests.helpers import packages
 from tests.nein import outside
@@ -46,15 +47,15 @@ def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
     assert "L1 ↓" in done.stdout
     assert "Palette ↑" in done.stdout
     assert "Darkening ↓" in (out / "table.md").read_text()
-    with (out / "table.csv").open() as file:
-        rows = {(row["editor"], row["metric"]): row for row in csv.DictReader(file)}
+    with (out / "figures.csv").open() as file:
+        rows = {(row["model"], row["metric"]): row for row in csv.DictReader(file)}
     assert set(rows) == {(e, m) for e in ("identity", "solid") for m in ("l1", "darkening", "palette")}
     scores = [json.loads(line) for line in (out / "solid/negative/scores.jsonl").read_text().splitlines()]
     for row in (row for row in scores if row["metric"] == "darkening"):
         target = images.decode(data / "coco_for_val" / f"COCO_{row['id'][5:17]}.png")
         assert row["value"] == pytest.approx(max(0.0, target.mean() - 128) / 255)
-    manifest = json.loads((out / "solid/negative/manifest.json").read_text())
-    assert manifest["models"][outside.NETWORK]["fingerprint"] == "colours-1"
+    models = RunDir(out, "solid", "negative").manifest()["models"]
+    assert [model["fingerprint"] for kind, model in models.items() if kind != "editor"] == ["colours-1"]
 
 
 def test_its_settings_and_weights_are_part_of_its_identity(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nein import cli
+from nein.benchmarks.nein import runs
 from tests.editors.tiny import build_pipeline
+from tests.helpers import commands, killing
 from tests.nein.conftest import Outcome, write_data
 
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Evaluate = Callable[..., Outcome]
-KILLER = (str(Path(__file__).with_name("killer.py")),)
-CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "summary.json")
+CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "figures.csv")
 
 
 METRICS = "l1,l2,removal_vqa,removal_ovd,auc_removal"
@@ -49,7 +49,8 @@ def contents(out: Path) -> dict[str, bytes]:
     """Every file of the run directories that must not depend on how the work was done."""
     found = {}
     for path in sorted(out.rglob("*")):
-        if path.name in (*CANONICAL, "table.md", "table.csv") or path.suffix == ".png":
+        block = path.suffix == ".jsonl" and path.stem.isdigit()
+        if path.name in (*CANONICAL, "table.md", "figures.csv") or path.suffix == ".png" or block:
             found[str(path.relative_to(out))] = path.read_bytes()
     return found
 
@@ -79,41 +80,53 @@ def statuses(out: Path) -> set[str]:
     return {json.loads(path.read_text())["status"] for path in out.glob("*/*/manifest.json")}
 
 
+def kill(arguments: list[str], pattern: str, count: int, how: Any) -> None:
+    """The evaluation, killed when it writes the COUNT-th file of a kind."""
+    moment = killing.File(pattern, count, how)
+    assert killing.run(cli.main, ["eval", *arguments], moment) == killing.KILLED
+
+
+def blocks(out: Path) -> dict[Path, tuple[int, bytes]]:
+    """Every block's file: when it was written, and what is in it."""
+    places = [*out.rglob("edit/0*.jsonl"), *out.rglob("scores/*/0*.jsonl")]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in places}
+
+
 @pytest.mark.parametrize(
-    ("mark", "count", "how"),
+    ("pattern", "count", "moment"),
     [
-        ("images", 3, "before"),
-        ("edits", 2, "torn"),
-        ("edits", 4, "after"),
-        ("scores", 1, "before"),
-        ("scores", 6, "torn"),
-        pytest.param("edits", 1, "before", marks=pytest.mark.slow),
-        pytest.param("edits", 8, "torn", marks=pytest.mark.slow),
-        pytest.param("scores", 4, "after", marks=pytest.mark.slow),
-        pytest.param("scores", 8, "after", marks=pytest.mark.slow),
+        ("*/images/*.png", 3, "before"),
+        ("*/edit/*.jsonl", 2, "torn"),
+        ("*/edit/*.jsonl", 4, "after"),
+        ("*/scores/l1/*.jsonl", 1, "before"),
+        ("*/scores/removal_ovd/*.jsonl", 6, "torn"),
+        ("*/scores.jsonl", 2, "torn"),
+        pytest.param("*/edit/*.jsonl", 1, "before", marks=pytest.mark.slow),
+        pytest.param("*/edit/*.jsonl", 8, "torn", marks=pytest.mark.slow),
+        pytest.param("*/scores/l2/*.jsonl", 4, "after", marks=pytest.mark.slow),
+        pytest.param("*/scores/l2/*.jsonl", 8, "after", marks=pytest.mark.slow),
     ],
 )
 def test_a_kill_and_a_rerun_give_the_same_bytes(
-    whole: Whole, command: Command, evaluate: Evaluate, tmp_path: Path, mark: str, count: int, how: str
+    whole: Whole, evaluate: Evaluate, tmp_path: Path, pattern: str, count: int, moment: str
 ) -> None:
-    killed = command(mark, count, how, *arguments(whole.data, tmp_path), script=KILLER)
-    assert killed.returncode == -signal.SIGKILL
-    before = {path: path.read_bytes() for path in tmp_path.rglob("journal/*.jsonl")}
+    kill(arguments(whole.data, tmp_path), pattern, count, moment)
+    before = blocks(tmp_path)
     assert contents(tmp_path) != whole.files
-    assert statuses(tmp_path) == {"incomplete"}
+    assert "incomplete" in statuses(tmp_path)
 
     again = evaluate(*arguments(whole.data, tmp_path))
     assert again.code == 0, again.stderr
     assert contents(tmp_path) == whole.files
     assert statuses(tmp_path) == {"complete"}
-    for path, written in before.items():
-        assert path.read_bytes().startswith(written)  # nothing that was written is lost
+    after = blocks(tmp_path)
+    assert {path: after[path] for path in before} == before  # nothing that was done is done again
 
 
 def test_a_finished_run_is_not_done_again(whole: Whole, evaluate: Evaluate) -> None:
-    sizes = {path: path.stat().st_size for path in whole.out.rglob("journal/*.jsonl")}
+    before = blocks(whole.out)
     assert evaluate(*arguments(whole.data, whole.out)).code == 0
-    assert {path: path.stat().st_size for path in whole.out.rglob("journal/*.jsonl")} == sizes
+    assert blocks(whole.out) == before
     assert contents(whole.out) == whole.files
 
 
@@ -140,41 +153,25 @@ def test_an_image_that_vanished_is_made_again(whole: Whole, evaluate: Evaluate, 
     assert contents(out) == whole.files
 
 
-def launch(data: Path, out: Path, command: Command, port: int) -> subprocess.CompletedProcess[str]:
-    # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
-    launcher = (
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    )
-    options = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", port)
-    return command("-m", "nein", "eval", *arguments(data, out), script=(*launcher, *options))
-
-
 @pytest.mark.slow
-def test_two_processes_give_the_same_bytes_also_after_one(
-    whole: Whole, command: Command, tmp_path: Path
-) -> None:
-    done = launch(whole.data, tmp_path / "two", command, 29611)
+def test_two_processes_give_the_same_bytes_also_after_one(whole: Whole, tmp_path: Path) -> None:
+    def launch(out: Path, port: int) -> subprocess.CompletedProcess[str]:
+        line = ("eval", *arguments(whole.data, out))
+        return commands.in_a_process(*line, script=commands.on_two_processes(port))
+
+    done = launch(tmp_path / "two", 29611)
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "two") == whole.files
-    ranks = {path.name for path in (tmp_path / "two").rglob("journal/*.jsonl") if path.stat().st_size}
-    assert ranks == {"edits-0000.jsonl", "edits-0001.jsonl", "scores-0000.jsonl", "scores-0001.jsonl"}
     assert done.stdout.count("### Image quality") == 1
 
-    killed = command("scores", 2, "torn", *arguments(whole.data, tmp_path / "mixed"), script=KILLER)
-    assert killed.returncode == -signal.SIGKILL
-    done = launch(whole.data, tmp_path / "mixed", command, 29612)
+    kill(arguments(whole.data, tmp_path / "mixed"), "*/scores/l1/*.jsonl", 2, "torn")
+    done = launch(tmp_path / "mixed", 29612)
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "mixed") == whole.files
 
 
 def test_a_diffusion_editor_resumes_to_the_same_bytes(
-    make_data: Callable[..., Path], command: Command, evaluate: Evaluate, tmp_path: Path
+    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path
 ) -> None:
     data, model = make_data(2, 2), build_pipeline(tmp_path / "model")
     options = [
@@ -196,13 +193,12 @@ def test_a_diffusion_editor_resumes_to_the_same_bytes(
     assert done.code == 0, done.stderr
     expected = contents(tmp_path / "whole")
     assert len({value for name, value in expected.items() if name.endswith(".png")}) == 4
-    killed = command("edits", 2, "torn", *options, "--out", tmp_path / "killed", script=KILLER)
-    assert killed.returncode == -signal.SIGKILL
+    kill([*options, "--out", str(tmp_path / "killed")], "*/edit/*.jsonl", 2, "torn")
     again = evaluate(*options, "--out", tmp_path / "killed")
     assert again.code == 0, again.stderr
     assert contents(tmp_path / "killed") == expected
-    manifest = json.loads(next((tmp_path / "killed").glob("*/negative/manifest.json")).read_text())
-    assert manifest["models"]["editor"]["steps"] == 2
+    [run] = runs.find(tmp_path / "killed")
+    assert run.manifest()["models"]["editor"]["steps"] == 2
 
     shutil.rmtree(model)
     build_pipeline(model, seed=1)  # other weights under the same name

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from metrics import METRICS
-from nein.engine import journal
+from nein.benchmarks.nein import runs
+from nein.engine.folder import Folder
+from nein.reporting import figures as frames
 from tests.editors.tiny import build_pipeline
 from tests.helpers import commands
 from tests.metrics import tiny
 from tests.nein.conftest import Outcome, write_data
 
-FILES = ("edits.jsonl", "scores.jsonl", "corpus.json", "summary.json")
+FILES = ("edits.jsonl", "scores.jsonl", "corpus.json", "figures.csv")
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +56,13 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
     done = evaluate(*options, "--out", tmp_path / "whole")
     assert done.code == 0, done.stderr
     expected = contents(tmp_path / "whole")
-    assert len(expected) == 4 * 4  # two editors, two tracks
-    for name in (name for name in expected if name.endswith("summary.json")):
-        metrics = json.loads(expected[name])["metrics"]
-        assert list(metrics) == list(METRICS)
-        for metric, entry in metrics.items():
-            assert entry["n"] + entry["n_unscored"] == 4, metric
+    assert len(expected) == 4 * 4 + 1  # two editors, two tracks, and the figures of all
+    for name in (name for name in expected if name.endswith("/figures.csv")):
+        found = frames.select(frames.read_csv(expected[name].decode()), task="results")
+        assert list(found["metric"]) == list(METRICS)
+        for entry in frames.records(found):
+            metric = entry["metric"]
+            assert entry["n"] + entry["unscored"] == 4, metric
             assert entry["n"] == 4 or metric.startswith("retention"), metric
             if entry["value"] is not None:
                 low, high = METRICS[metric].range
@@ -68,17 +71,17 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
     assert len(rows) == 4 * 4 * (len(METRICS) - 1)  # FID has no value of its own for a sample
     assert len({row["value"] for row in rows if row["metric"] == "dino"}) > 4
 
-    append, seen = journal.Journal.append, 0
+    write, seen = Folder.write, 0
 
-    def interrupted(self: journal.Journal, record: dict[str, Any]) -> None:
+    def interrupted(self: Folder, output: str, number: int, rows: Any) -> None:
         nonlocal seen
-        seen += self.path.name.startswith("scores")
-        if seen == 4:
+        seen += output.startswith("scores")
+        if seen == 40:
             raise KeyboardInterrupt
-        append(self, record)
+        write(self, output, number, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal.Journal, "append", interrupted)
+        patch.setattr(Folder, "write", interrupted)
         assert evaluate(*options, "--out", tmp_path / "cut").code == 130
     assert evaluate(*options, "--out", tmp_path / "cut").code == 0
     assert contents(tmp_path / "cut") == expected
@@ -86,7 +89,7 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
 
 def test_the_manifest_says_which_models_were_used(options: list[str], tmp_path: Path) -> None:
     commands.exit_code("eval", *options, "--limit", "1", "--control", "none", "--out", tmp_path)
-    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("*/negative/manifest.json")]
+    manifests = [run.manifest() for run in runs.find(tmp_path) if run.track == "negative"]
     for manifest in manifests:
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
         assert all(model["fingerprint"] for model in manifest["models"].values())

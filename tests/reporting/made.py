@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from nein.benchmarks.nein.runs import RunDir
-from nein.engine import atomic, journal
+from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.engine import atomic
 from nein.engine.images import pixel_hash, write_png
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
 
@@ -82,13 +82,11 @@ def write_run(
         "records_sha256": "x",
     }  # fmt: skip
     run.open({"seed": 0}, {"config": {**setting, **(config or {})}, "data": origin}, overwrite=False)
-    run.update(
-        status="complete",
-        models=dict(models or {}),
-        invocations=[
-            {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
-        ],
-    )
+    run.update(status="complete")
+    for kind, description in (models or {}).items():
+        run.note("models", kind, description)
+    call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
+    run.note("invocations", "first", call)
     edits, scores = [], []
     for index, row in enumerate(rows):
         noun = row["T_generated"].removeprefix("Add ").partition(" ")[2].rstrip(".")
@@ -111,8 +109,8 @@ def write_run(
                            "detail": _detail(metric, index, value, answer) if good else {}})  # fmt: skip
     atomic.write_lines(run.path / "edits.jsonl", iter(edits))
     atomic.write_lines(run.path / "scores.jsonl", iter(scores))
-    with journal.Journal(run.journals, "edits", 0) as lines:
-        lines.append({"block": 0, "edits": edits, "seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}})
+    run.write(EDIT, 0, edits)
+    run.cost(EDIT, 0, {"seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}})
     corpus: dict[str, Any] = {}
     if features:
         corpus["fid"] = _features(run, rows, features, failed)
@@ -123,7 +121,7 @@ def write_run(
 def _features(
     run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed: Sequence[int]
 ) -> dict[str, Any]:
-    from metrics.fid import frechet_distance
+    from metrics.fid import jackknife_interval
 
     kept = [index for index in range(len(rows)) if index not in failed]
     rng = np.random.default_rng(len(run.editor))
@@ -136,10 +134,12 @@ def _features(
         "target_keys": ",".join(rows[i]["COCO"] for i in kept),
     }
     file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=about)
-    atomic.write_bytes(run.feature_path(0), file)
-    value = frechet_distance(edited, target)
-    return {"value": value, "low": None, "high": None, "standard_error": None, "n": len(kept),
-            "n_unscored": len(rows) - len(kept), "reasons": {}, "clusters": len(sources)}  # fmt: skip
+    atomic.write_bytes(run.feature_path("fid", 0), file)
+    run.write(scores_of("fid"), 0, [])
+    found = jackknife_interval(edited, target, [rows[index]["COCO"] for index in kept])
+    ends = {"low": found.low, "high": found.high, "standard_error": found.standard_error}
+    return {"value": found.value, **ends, "n": len(kept), "n_unscored": len(rows) - len(kept), "reasons": {},
+            "clusters": len(sources)}  # fmt: skip
 
 
 def _detail(

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from nein import cli
 from nein.benchmarks.negbench import folder as files
 from nein.config.launch import launch
-from nein.engine import atomic
+from nein.engine import atomic, exits
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from train import study
@@ -132,7 +131,7 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
 
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            cli.finish(lambda: launch("negbench nano", NEGBENCH_NANO, words))
+            exits.exit_with(lambda: launch("negbench nano", NEGBENCH_NANO, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out

@@ -38,7 +38,7 @@ class ContrastConfig(Learning):
         "What",
     )
     alpha: Names = option(
-        ["0.99"], "weight of the contrastive loss; several values make a sweep: --alpha 0 0.5 0.99 1", "What"
+        ["0.99"], "weight of the contrastive loss; several values make a sweep: --alpha 0,0.5,0.99,1", "What"
     )
     trainable: Literal["all", "text"] = option(
         "all", "which weights learn; text: the vision tower is frozen and its features are kept", "What"
@@ -116,7 +116,7 @@ def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
     """
     config, dry_run = options.read(
         ContrastConfig,
-        _joined(argv),
+        argv,
         prog=COMMAND,
         description="Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench).",
     )
@@ -152,19 +152,3 @@ def check(config: ContrastConfig) -> None:
             "The preset 'paper' needs its data: --captions and --questions name the CSV files that "
             "nein negbench generate --form training writes (negcap.csv, negmcq.csv)."
         )
-
-
-def _joined(argv: Sequence[str]) -> list[str]:
-    """`--alpha 0 0.5 1` as one word, `--alpha=0,0.5,1`; everything else as it is."""
-    words: list[str] = []
-    items = list(argv)
-    while items:
-        word = items.pop(0)
-        if word == "--alpha":
-            values = []
-            while items and not items[0].startswith("--"):
-                values.append(items.pop(0))
-            words.append(f"--alpha={','.join(values)}" if values else word)
-        else:
-            words.append(word)
-    return words

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from nein.cli import finish
+from nein.engine.exits import exit_with
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -147,4 +147,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    finish(main)
+    exit_with(main)

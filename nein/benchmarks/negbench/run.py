@@ -54,15 +54,15 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         if twin.asked != choice.asked:
             raise UserError(f"'{twin.asked}' and '{choice.asked}' are one model at two places; take one.")
     selected = _selected(config)
-    found: list[Run] = []
+    all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
         kinds = (ChoiceTask,) if choice.kind == "vlm" else (ChoiceTask, RetrievalTask)
         asked = [(data, [task for task in tasks if isinstance(task, kinds)]) for data, tasks in selected]
         if not any(tasks for _, tasks in asked):
             raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
-        found += [_run(config, choice, data, tasks, device) for data, tasks in asked if tasks]
-    return found
+        all_runs += [_run(config, choice, data, tasks, device) for data, tasks in asked if tasks]
+    return all_runs
 
 
 def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
@@ -122,8 +122,8 @@ def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task
 
 def _encoding(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
     def describe(loaded: Any) -> dict[str, Any]:
-        about = {**loaded.describe(), "scale": loaded.scale, "bias": loaded.bias}
-        return {"model": (loaded.fingerprint, about)}
+        description = {**loaded.describe(), "scale": loaded.scale, "bias": loaded.bias}
+        return {"model": (loaded.fingerprint, description)}
 
     model = Model(run.choice.slug, lambda: _load(config, run.choice, device), describe)
     encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in run.tasks)]
@@ -178,33 +178,34 @@ def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
 def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
     """The figures of a run; writes samples/<task>.jsonl and summary.json."""
     assert isinstance(run, ModelRun)
-    found = []
-    rows_of = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
-    for task, rows in rows_of:
+    figures_of_tasks = []
+    scored = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
+    for task, rows in scored:
         name = files.task_name(task)
         atomic.write_lines(files.samples(folder, name), rows)
-        found += _figures(task, rows)
-    about = {"model": run.choice.name, "dataset": run.data.name, "title": run.data.title}
-    atomic.write_json(files.summary(folder), {**about, **_shown(config, run.choice)})
-    return frames.frame(found)
+        figures_of_tasks += _figures(task, rows)
+    atomic.write_json(files.summary(folder), _summary(config, run))
+    return frames.frame(figures_of_tasks)
 
 
 def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
-    encoded, about = _pictures(config, run), folder.notes("models")["model"]
-    own = {"scale": about["scale"], "bias": about["bias"], "protocol": config.protocol}
+    """The rows of every task, from features."""
+    encoded, model = _pictures(config, run), folder.notes("models")["model"]
+    how = {"scale": model["scale"], "bias": model["bias"], "protocol": config.protocol}
     for task in run.tasks:
         pictures = encoded.read(set(task.references), config.pooling)
         texts = _sentences(config, run, task).read(set(task.sentences))
         if isinstance(task, RetrievalTask):
-            yield task, results.retrieval_rows(task, pictures, texts, **own)
+            rows = results.retrieval_rows(task, pictures, texts, **how)
         else:
-            yield (
-                task,
-                results.choice_rows(task, pictures, texts, **own, features=config.features, seed=config.seed),
+            rows = results.choice_rows(
+                task, pictures, texts, **how, features=config.features, seed=config.seed
             )
+        yield task, rows
 
 
 def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+    """The rows of every task, from answers."""
     for task, stage in zip(run.tasks, run.stages, strict=True):
         assert isinstance(task, ChoiceTask)
         answers = {row["id"]: row for row in folder.rows(stage.name, stage.blocks.numbers)}
@@ -212,19 +213,23 @@ def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tup
 
 
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    about = {"task": task.name.partition("/")[2], "variant": task.variant}
     if isinstance(task, RetrievalTask):
-        found = figures.of_retrieval(rows)
+        measured = figures.of_retrieval(rows)
     else:
-        found = figures.of_choices(rows)
+        measured = figures.of_choices(rows)
         if task.kind == BINARY:  # two captions, of which nothing is known but which is right
-            found = [figure for figure in found if figure["metric"] in ("accuracy", "chance")]
-    return [{**about, **figure} for figure in found]
+            measured = [figure for figure in measured if figure["metric"] in ("accuracy", "chance")]
+    label = {"task": task.name.partition("/")[2], "variant": task.variant}
+    return [{**label, **figure} for figure in measured]
 
 
-def _shown(config: EvalConfig, choice: Choice) -> dict[str, Any]:
+def _summary(config: EvalConfig, run: ModelRun) -> dict[str, Any]:
     """What a table says about a run."""
+    choice = run.choice
     return {
+        "model": choice.name,
+        "dataset": run.data.name,
+        "title": run.data.title,
         "preset": config.preset,
         "protocol": config.protocol,
         "features": config.features if choice.kind == "dual" else None,

@@ -2,68 +2,50 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 import editors
 from nein.benchmarks.nein.maps import write_sheet
 from nein.benchmarks.nein.plan import Plan
-from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.datasets.nein.samples import Sample
-from nein.engine import images, journal
-from nein.engine.environment import peak_memory
-from nein.engine.errors import UserError
-from nein.engine.executors import one_thread, read_ahead, share
+from nein.engine import images
+from nein.engine.executors import Model, Stage
+from nein.engine.folder import Row
 from nein.engine.seeds import sample_seed
-from nein.engine.world import World
 
 
-def run_edits(
-    editor: editors.Editor,
-    run: RunDir,
-    plan: Plan,
-    pending: Sequence[int],
-    *,
-    run_seed: int,
-    world: World,
-    workers: int = 1,
-    maps: bool = False,
-) -> None:
-    """Edits this process's share of `pending`; a block is journaled once its images are on disk.
+def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False) -> Stage:
+    """The stage that makes the images of a run. Editors may be called from several threads.
 
-    workers: blocks in work at the same time (on a CPU; editors may be called from several threads).
     maps: ask the editor for its intermediate pictures and draw them, one sheet per sample.
     """
-    blocks = share(pending, world.rank, world.size)
 
-    def work(block: int) -> tuple[list[dict[str, Any]], float]:
-        start = time.perf_counter()
-        rows = edit_block(editor, run, decoded(block), run_seed=run_seed, maps=maps)
-        return rows, time.perf_counter() - start
+    def read(number: int) -> list[tuple[Sample, np.ndarray | str]]:
+        return [(sample, _decode(sample)) for sample in plan.members(number)]
 
-    def decoded(block: int) -> list[tuple[Sample, np.ndarray | str]]:
-        return [(sample, _decode(sample)) for sample in plan.members(block)]
+    def work(loaded: editors.Editor, members: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        return {EDIT: edit_block(loaded, run, members, run_seed=run_seed, maps=maps)}
 
-    def one_after_another() -> Iterator[tuple[int, tuple[list[dict[str, Any]], float]]]:
-        for block, members in read_ahead(decoded, blocks):
-            start = time.perf_counter()
-            rows = edit_block(editor, run, members, run_seed=run_seed, maps=maps)
-            yield block, (rows, time.perf_counter() - start)
+    def usable(output: str, rows: list[Row]) -> bool:
+        """Whether every picture is on disk, and every sheet of maps; a block that lacks one is made once
+        more, to the same bytes."""
+        made = [row["id"] for row in rows if row["image"] is not None]
+        return all(run.image_path(name).exists() for name in made) and not (
+            maps and any(not run.sheet_path(name).exists() for name in made)
+        )
 
-    total = sum(len(plan.members(block)) for block in blocks)
-    with (
-        journal.Journal(run.journals, "edits", world.rank) as log,
-        tqdm(total=total, desc=f"edit {run.label}", unit="image", disable=not world.is_main) as bar,
-    ):
-        finished = read_ahead(work, blocks, workers, one_thread) if workers > 1 else one_after_another()
-        for block, (rows, seconds) in finished:
-            cost = {"seconds": round(seconds, 3), "at": time.time(), "peak_memory": peak_memory()}
-            log.append({"block": block, "edits": rows, **cost})
-            bar.update(len(rows))
+    return Stage(EDIT, (EDIT,), plan.blocks, read, work, editor, usable)
+
+
+def editor_model(name: str, load: Callable[[], editors.Editor]) -> Model:
+    """An editor as the engine loads it."""
+    return Model(
+        name, load, lambda editor: {"editor": (getattr(editor, "fingerprint", ""), editor.describe())}
+    )
 
 
 def edit_block(
@@ -110,29 +92,6 @@ def edit_block(
         row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
         rows.append({**row, "sha256": images.pixel_hash(result.image), "note": result.note})
     return rows
-
-
-def finish_edits(run: RunDir, plan: Plan) -> dict[str, int]:
-    """Writes the canonical edits.jsonl for the selection; returns its counts. For the main process.
-
-    Raises UserError when a selected sample has no record, which only a process that ended early can cause.
-    """
-    done = run.edits()
-    records = by_sample(done)
-    missing = [sample.id for sample in plan.selection() if sample.id not in records]
-    if missing:
-        raise UserError(
-            f"'{run.path}' lacks the edits of {len(missing)} of {len(plan.selected)} samples; "
-            "run the same command again to make them."
-        )
-    run.write_edits(plan.selection(), records)
-    failed = sum(records[sample.id]["image"] is None for sample in plan.selection())
-    return {"selected": len(plan.selected), "edited": len(plan.selected) - failed, "edit_errors": failed}
-
-
-def by_sample(blocks: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
-    """Sample id -> edit record, from `RunDir.edits()`."""
-    return {row["id"]: row for rows in blocks.values() for row in rows}
 
 
 def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:

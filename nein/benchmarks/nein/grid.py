@@ -21,7 +21,7 @@ from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
-from nein.engine import atomic, images, journal
+from nein.engine import atomic, images
 from nein.engine.errors import UserError, near_match
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 
@@ -95,9 +95,8 @@ def _read_run(run: RunDir) -> Records:
         raise UserError(f"'{run.manifest_path}' does not say where the data are; it is no run of nein eval.")
     if (run.path / "edits.jsonl").exists():
         edits = {row["id"]: row for row in run.read_edits()}
-    else:  # a run still under way has only its journal
-        blocks = journal.read(run.journals, "edits")
-        edits = {row["id"]: row for block in blocks for row in block["edits"]}
+    else:  # a run still under way has only its blocks
+        edits = {row["id"]: row for row in run.rows(runs.EDIT, sorted(run.done(runs.EDIT)))}
     records = Records(run, manifest["data"], edits)
     if (run.path / "scores.jsonl").exists():
         for row in run.read_scores():

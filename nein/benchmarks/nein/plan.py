@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nein.datasets.nein.samples import Dataset, Sample
+from nein.engine.blocks import Blocks
 
 
 @dataclass(frozen=True)
@@ -16,17 +17,16 @@ class Plan:
     batch_size: int
 
     @property
-    def blocks(self) -> list[int]:
-        """Numbers of the blocks that hold a selected sample, ascending; block b is samples [b*B, (b+1)*B)."""
-        return sorted({index // self.batch_size for index in self.selected})
+    def blocks(self) -> Blocks:
+        return Blocks(len(self.dataset.samples), self.batch_size, self.selected)
 
     def members(self, block: int) -> list[Sample]:
-        start = block * self.batch_size
-        return list(self.dataset.samples[start : start + self.batch_size])
+        """The samples of a block, selected or not."""
+        return [self.dataset.samples[index] for index in self.blocks.members(block)]
 
     def all_members(self) -> list[Sample]:
         """The samples of every needed block: what will really be read."""
-        return [sample for block in self.blocks for sample in self.members(block)]
+        return [self.dataset.samples[index] for index in self.blocks.all_members()]
 
     def selection(self) -> list[Sample]:
         """The selected samples: what tables count."""

@@ -5,119 +5,102 @@ One decode per picture: a block is read once and handed to all metrics.
 
 from __future__ import annotations
 
-import queue
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from tqdm import tqdm
 
 import metrics
-from nein.benchmarks.nein.edit import by_sample
+from nein.benchmarks.nein import models
+from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.plan import Plan
-from nein.benchmarks.nein.runs import RunDir, identity_hash
+from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.datasets.nein.samples import Sample
-from nein.engine import atomic, images, journal
-from nein.engine.answers import BlockAnswers
-from nein.engine.environment import peak_memory
-from nein.engine.executors import one_thread, read_ahead, share
+from nein.engine import atomic, images
+from nein.engine.answers import AnswerCache, BlockAnswers
+from nein.engine.executors import Model, Stage
 from nein.engine.features import FeatureCache, scope_of
-from nein.engine.world import World
-
-Scores = dict[str, list[metrics.Score]]
+from nein.engine.folder import Row
 
 
-@dataclass
 class Scorer:
-    """The models of a command, loaded once for all its editors and tracks, and caches of one thread."""
+    """The models of a command, loaded once for all its editors and tracks, and its caches; threads share it.
 
-    models: Mapping[str, Any]
-    settings: metrics.Settings
-    features: FeatureCache
-    records: BlockAnswers
+    loaded  Kind -> encoder, judge or network.
+    cache   Folder of what is known about unchanging pictures.
+    """
 
-    def score(self, items: Sequence[metrics.Item], names: Sequence[str]) -> Scores:
+    def __init__(self, loaded: Mapping[str, Any], settings: metrics.Settings, cache: Path) -> None:
+        self.loaded, self._settings = loaded, settings
+        self._features = cache / "features"
+        self._answers = AnswerCache(cache / "answers.sqlite")
+
+    def score(self, items: Sequence[metrics.Item], names: Iterable[str]) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names`, whose models must be loaded."""
+        features, answers = FeatureCache(self._features), BlockAnswers(self._answers)
         scope = scope_of(item.id for item in items)
-        self.features.open(scope)
-        self.records.open(scope)
-        batch = metrics.Batch(items, self.models, self.settings, features=self.features, records=self.records)
+        features.open(scope)
+        answers.open(scope)
+        batch = metrics.Batch(items, self.loaded, self._settings, features=features, records=answers)
         scores = metrics.score([metrics.METRICS[name] for name in names], batch)
-        self.features.flush()
-        self.records.flush()
+        features.flush()
+        answers.flush()
         return scores
 
 
-def run_scores(
-    scorers: Sequence[Scorer],
-    run: RunDir,
-    plan: Plan,
-    pending: Mapping[int, Sequence[str]],
-    *,
-    world: World,
-) -> None:
-    """Scores this process's share of `pending` (block -> metrics still to do) and journals every block.
-
-    As many blocks are in work at the same time as there are scorers.
-    """
-    blocks = share(sorted(pending), world.rank, world.size)
-    edits = by_sample(run.edits())
-    identities = (run.manifest() or {})["score_identity"]
-
-    def read(block: int) -> list[metrics.Item]:
-        return [_item(run, sample, edits[sample.id], pending[block]) for sample in plan.members(block)]
-
-    free: queue.SimpleQueue[Scorer] = queue.SimpleQueue()
-    for scorer in scorers:
-        free.put(scorer)
-
-    def score(block: int, items: list[metrics.Item]) -> tuple[list[metrics.Item], Scores, float]:
-        scorer, start = free.get(), time.perf_counter()
-        try:
-            return items, scorer.score(items, pending[block]), time.perf_counter() - start
-        finally:
-            free.put(scorer)
-
-    if len(scorers) > 1:
-        finished = read_ahead(lambda block: score(block, read(block)), blocks, len(scorers), one_thread)
-    else:
-        finished = ((block, score(block, items)) for block, items in read_ahead(read, blocks))
-    total = sum(len(plan.members(block)) for block in blocks)
-    with (
-        journal.Journal(run.journals, "scores", world.rank) as lines,
-        tqdm(total=total, desc=f"score {run.label}", unit="image", disable=not world.is_main) as bar,
-    ):
-        for block, (items, scores, seconds) in finished:
-            for name, row in scores.items():
-                if metrics.METRICS[name].kind == "corpus":
-                    _write_features(run, block, items, row)
-            lines.append(
-                {
-                    "block": block,
-                    "ids": [item.id for item in items],
-                    "identity": {name: identity_hash(identities[name]) for name in scores},
-                    "scores": {name: [_row(score) for score in row] for name, row in scores.items()},
-                    "seconds": round(seconds, 3),
-                    "at": time.time(),
-                    "peak_memory": peak_memory(),
-                }
-            )
-            bar.update(len(items))
+def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[str]]) -> Model:
+    """The scorer as the engine loads it. `names()`: the metrics that are still to be scored anywhere."""
+    return Model(
+        "scoring",
+        lambda: Scorer(
+            models.load_models(names(), config, device), models.settings(config), config.cache_dir
+        ),
+        lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
+    )
 
 
-def _row(score: metrics.Score) -> dict[str, Any]:
+def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model) -> Stage:
+    """The stage that scores the edits of a run, by metrics in the order of the table."""
+    _forget_without_features(run, names)
+    needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
+
+    def read(number: int) -> tuple[int, list[metrics.Item]]:
+        edits = {row["id"]: row for row in run.rows(EDIT, [number])}
+        return number, [_item(run, sample, edits[sample.id], needed) for sample in plan.members(number)]
+
+    def work(loaded: Scorer, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        number, items = block
+        wanted = [name for name in names if scores_of(name) in missing]
+        made = {}
+        for name, scores in loaded.score(items, wanted).items():
+            if metrics.METRICS[name].kind == "corpus":
+                _write_features(run.feature_path(name, number), items, scores)
+            made[scores_of(name)] = [_row(item, one) for item, one in zip(items, scores, strict=True)]
+        return made
+
+    return Stage("score", tuple(map(scores_of, names)), plan.blocks, read, work, scorer)
+
+
+def _forget_without_features(run: RunDir, names: Sequence[str]) -> None:
+    """Blocks of a corpus metric whose features have vanished are to be scored again."""
+    for name in names:
+        if metrics.METRICS[name].kind == "corpus":
+            for number in run.done(scores_of(name)):
+                if not run.feature_path(name, number).exists():
+                    run.block_path(scores_of(name), number).unlink(missing_ok=True)
+
+
+def _row(item: metrics.Item, score: metrics.Score) -> Row:
     value = None if score.value is None else float(score.value)
-    return {"value": value, "reason": score.reason, "detail": dict(score.detail)}
+    return {"id": item.id, "value": value, "reason": score.reason, "detail": dict(score.detail)}
 
 
-def _item(run: RunDir, sample: Sample, edit: Mapping[str, Any], names: Sequence[str]) -> metrics.Item:
-    """The pictures of a sample that the metrics `names` need; a sentence for every other."""
+def _item(run: RunDir, sample: Sample, edit: Mapping[str, Any], needed: set[str]) -> metrics.Item:
+    """The pictures of a sample that are `needed`; a sentence for every other."""
     if edit["image"] is None:
         return metrics.Item(sample.id, f"not edited: {edit['error']}")
-    needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
     edited = _read(run.image_path(sample.id), "edited")
     if not isinstance(edited, str) and images.pixel_hash(edited) != edit["sha256"]:
         edited = "the edited image on disk is not the one this run wrote; remove it and run again"
@@ -132,16 +115,14 @@ def _item(run: RunDir, sample: Sample, edit: Mapping[str, Any], names: Sequence[
     )
 
 
-def _read(path: Any, role: str) -> np.ndarray | str:
+def _read(path: Path, role: str) -> np.ndarray | str:
     try:
         return images.decode(path)
     except images.ImageError as error:
         return f"the {role} image is unusable: {error}"
 
 
-def _write_features(
-    run: RunDir, block: int, items: Sequence[metrics.Item], scores: Sequence[metrics.Score]
-) -> None:
+def _write_features(path: Path, items: Sequence[metrics.Item], scores: Sequence[metrics.Score]) -> None:
     """One file per block: rows of edited pictures and of targets, for the samples that have both."""
     rows = [(item, s.features) for item, s in zip(items, scores, strict=True) if s.features is not None]
     width = rows[0][1][0].shape[0] if rows else 0
@@ -153,4 +134,4 @@ def _write_features(
         "ids": "\n".join(item.id for item, _ in rows),
         "target_keys": ",".join(item.target_key for item, _ in rows),
     }
-    atomic.write_bytes(run.feature_path(block), safetensors.numpy.save(tensors, metadata=metadata))
+    atomic.write_bytes(path, safetensors.numpy.save(tensors, metadata=metadata))

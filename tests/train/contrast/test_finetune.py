@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file
 
 import metrics
-from nein.cli import Terminated
 from nein.datasets.negbench import drawn, official
 from nein.engine.errors import UserError
+from nein.engine.exits import Terminated
 from tests.metrics import tiny
 from train import finetune_clip
 from train.contrast import objective
@@ -207,8 +207,8 @@ def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune: Tune, 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--alpha", "0", "2"], "--alpha has '2'"),
-        (["--alpha", "0.5", "0.50"], "twice"),
+        (["--alpha", "0,2"], "--alpha has '2'"),
+        (["--alpha", "0.5,0.50"], "twice"),
         (["--alpha", "half"], "--alpha has 'half'"),
         (["--steps", "5", "--epochs", "1"], "either --epochs or --steps"),
         (["--trainable", "text", "--augment", "crop"], "needs --augment none"),
@@ -232,7 +232,7 @@ def test_a_mistake_is_one_sentence(words: list[str], sentence: str, tmp_path: Pa
 
 
 def test_several_values_of_alpha_are_read_as_one_option() -> None:
-    config, _ = parse(["--alpha", "0", "0.5", "1", "--steps", "3"])
+    config, _ = parse(["--alpha", "0,0.5,1", "--steps", "3"])
     assert config.alphas == [0.0, 0.5, 1.0]
     paper, _ = parse(["--preset", "paper", "--captions", "a.csv", "--questions", "b.csv"])
     assert (paper.alphas, paper.learning_rate, paper.epoch_share) == ([0.99], 1e-8, 0.35)

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 import editors
-from nein.cli import Terminated, finish
 from nein.engine.errors import UserError
+from nein.engine.exits import Terminated, exit_with
 from train import checkpoints as checkpointing
 from train.instruct import objective
 
@@ -517,7 +517,7 @@ def test_errors_reach_the_command_line_as_one_sentence(line, capsys):
     from train import finetune_ip2p
 
     with pytest.raises(SystemExit) as caught:
-        finish(lambda: finetune_ip2p.main(line(data="nowhere")))
+        exit_with(lambda: finetune_ip2p.main(line(data="nowhere")))
     assert caught.value.code == 2
     said = capsys.readouterr().err
     assert said.count("error:") == 1

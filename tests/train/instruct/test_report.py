@@ -9,6 +9,7 @@ import pytest
 
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
+from nein.engine import atomic
 from nein.nano import data as nano_data
 from train.instruct import report
 from train.instruct.report import HeldOut, held_out, markdown, rows, to_csv, values
@@ -27,10 +28,12 @@ def write_scores(root: Path, editor: str, dataset: Dataset, value) -> dict[str, 
     for task, names in report.TASKS.items():
         run = RunDir(root, editor, task)
         run.path.mkdir(parents=True)
-        table = {
-            m: {s.id: {"value": value(s, task, m), "reason": ""} for s in dataset.samples} for m in names
-        }
-        run.write_scores(dataset.samples, names, table)
+        lines = [
+            {"id": s.id, "metric": m, "value": value(s, task, m), "reason": ""}
+            for s in dataset.samples
+            for m in names
+        ]
+        atomic.write_lines(run.path / "scores.jsonl", lines)
         runs[task] = run
     return runs
 

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from nein.cli import Terminated
 from nein.engine.errors import UserError
+from nein.engine.exits import Terminated
 from train.checkpoints import Checkpoints
 from train.nano import job as jobs
 from train.nano.job import Job, learning_rate, sized, step_count

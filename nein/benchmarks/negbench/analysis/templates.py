@@ -18,7 +18,6 @@ TITLES = {
 }  # fmt: skip
 #: The first so many of every group are the paper's.
 PUBLISHED = 5
-ARTICLES = ("a_an", "none")
 
 _ONE = (
     ("This image includes {A}", "This image does not include {A}"),

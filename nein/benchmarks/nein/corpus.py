@@ -1,0 +1,117 @@
+"""What samples add to a metric of the whole (FID), as a run keeps it, and the figure of a selection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from metrics import METRICS, MetricError
+from nein.benchmarks.nein.plan import Plan
+from nein.benchmarks.nein.runs import RunDir, identity_hash, scores_of
+from nein.engine import atomic
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows of the scored samples of a run, in data order.
+
+    edited, target  (N, D) float32.
+    target_keys     Pixel hash of every target: equal keys, equal pictures.
+    source_ids      The source image of every row.
+    """
+
+    ids: list[str]
+    edited: np.ndarray
+    target: np.ndarray
+    target_keys: list[str]
+    source_ids: list[str]
+
+    def unique_targets(self) -> list[int]:
+        """The first row of every distinct target: the reference set of the paper's protocol."""
+        first: dict[str, int] = {}
+        for index, key in enumerate(self.target_keys):
+            first.setdefault(key, index)
+        return list(first.values())
+
+
+def read(run: RunDir, metric: str = "fid") -> Features | None:
+    """The features of the samples in edits.jsonl, or None when the run has none."""
+    return of_blocks(
+        run, metric, sorted(run.done(scores_of(metric))), {r["id"]: r["source_id"] for r in run.read_edits()}
+    )
+
+
+def of_blocks(
+    run: RunDir, metric: str, blocks: Iterable[int], source_of: Mapping[str, str]
+) -> Features | None:
+    """The features in `blocks` of the samples in `source_of` (sample id -> source id); None without any."""
+    ids: list[str] = []
+    edited, target, keys = [], [], []
+    for number in blocks:
+        with safetensors.safe_open(run.feature_path(metric, number), framework="numpy") as file:
+            tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
+            metadata = file.metadata() or {}
+        names = [name for name in metadata.get("ids", "").split("\n") if name]
+        for index, (name, key) in enumerate(
+            zip(names, metadata.get("target_keys", "").split(","), strict=False)
+        ):
+            if name in source_of:
+                ids.append(name)
+                edited.append(tensors["edited"][index])
+                target.append(tensors["target"][index])
+                keys.append(key)
+    if not ids:
+        return None
+    return Features(ids, np.stack(edited), np.stack(target), keys, [source_of[name] for name in ids])
+
+
+def figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:
+    """The metric of the selection, or what corpus.json already says about the same samples: an interval
+    takes minutes."""
+    seal = identity_hash(
+        {"samples": [sample.id for sample in plan.selection()], "identity": run.metrics()[metric]}
+    )
+    path = run.path / "corpus.json"
+    if path.exists() and (earlier := atomic.read_json(path).get(metric, {})).get("seal") == seal:
+        return earlier
+    return {**_figure(metric, run, plan, protocol, reasons), "seal": seal}
+
+
+def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:
+    """In the form of a summary's entry.
+
+    protocol  "paper": against every target once, as a folder of the COCO images would be; "fixed": against
+              the target of every sample, so that both sets weigh the scenes alike.
+    reasons   Why samples have no features.
+    """
+    source_of = {sample.id: sample.source_id for sample in plan.selection()}
+    features = of_blocks(run, metric, plan.blocks.numbers, source_of)
+    n = len(features.ids) if features is not None else 0
+    entry: dict[str, Any] = {"value": None, "low": None, "high": None, "standard_error": None}
+    entry |= {"n": n, "n_unscored": len(source_of) - n, "reasons": dict(Counter(reasons).most_common(5))}
+    chosen: list[int] = []
+    if features is not None:
+        chosen = features.unique_targets() if protocol == "paper" else list(range(n))
+    entry |= {"n_target": len(chosen), "reference": "unique targets" if protocol == "paper" else "per sample"}
+    if features is None or min(n, len(chosen)) < 2:
+        return {**entry, "reasons": entry["reasons"] or {"fewer than two images": 1}}
+    distance = METRICS[metric].corpus
+    assert distance is not None, metric
+    sources = features.source_ids
+    try:
+        made = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
+    except MetricError as error:
+        return {**entry, "n": 0, "n_unscored": len(source_of), "reasons": {str(error): 1}}
+    return {
+        **entry,
+        "value": made.value,
+        "low": made.low,
+        "high": made.high,
+        "standard_error": made.standard_error,
+        "clusters": len(set(sources)),
+    }

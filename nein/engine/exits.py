@@ -1,0 +1,70 @@
+"""How a command ends: with an exit code, and with a sentence where the user can mend what is wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from nein.engine.errors import UserError
+
+USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Finished blocks are on disk already, so ending is all there is to do."""
+
+
+def exit_with(command: Callable[[], int | None]) -> NoReturn:
+    """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
+    in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
+    before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _say("Interrupted; run the same command again to go on.", INTERRUPTED)
+    except Terminated:
+        code = _say("Terminated; run the same command again to go on.", TERMINATED)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except (RuntimeError, MemoryError, ValueError, OSError) as error:
+        sentence = _sentence(error)
+        if sentence is None:
+            raise
+        code = _say(sentence, USER_MISTAKE)
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, before)
+    sys.exit(code)
+
+
+def _sentence(error: BaseException) -> str | None:
+    """What to tell the user, or None for a defect of ours, which deserves its traceback."""
+    from editors import EditorError
+    from metrics import MetricError
+    from metrics.base import out_of_memory
+
+    if isinstance(error, UserError | EditorError | MetricError):
+        return str(error)
+    if out_of_memory(error):
+        return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
+    if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
+        return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
+    return None
+
+
+def _say(sentence: str, code: int) -> int:
+    rank = os.environ.get("RANK", "0")
+    place = "" if rank == "0" else f"process {rank}: "
+    print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
+    return code
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
