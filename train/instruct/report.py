@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tabulate
-
 from metrics import METRICS, Metric
 from nein import statistics
 from nein.benchmarks.nein import grid
@@ -33,6 +31,7 @@ from nein.engine import atomic, world
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
+from nein.reporting.tables import pipes
 
 PRESENCE = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
 TASKS: dict[str, tuple[str, ...]] = {
@@ -148,7 +147,7 @@ def markdown(compared: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     heads = ["instruction", "group", "metric", "n", "before", "after", "difference", "unscored"]
-    return tabulate.tabulate(table, heads, tablefmt="pipe", disable_numparse=True)
+    return pipes(table, heads)
 
 
 def _figure(estimate: statistics.Estimate | None, info: Metric) -> str:
