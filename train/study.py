@@ -82,12 +82,12 @@ def training_texts() -> Iterable[str]:
 
 def search(texts: Iterable[str]) -> tuple[Counter[str], int]:
     """(denying words and how often each occurs, number of texts)."""
-    found: Counter[str] = Counter()
+    words: Counter[str] = Counter()
     count = 0
     for text in texts:
         count += 1
-        found.update(word.casefold() for word in NEGATION.findall(text))
-    return found, count
+        words.update(word.casefold() for word in NEGATION.findall(text))
+    return words, count
 
 
 def affirmative(denials: Counter[str], texts: int) -> str:
@@ -107,7 +107,7 @@ def findings(rows: Sequence[Any]) -> list[str]:
     tuned = [row for row in rows if row.alpha is not None]
     gap, chance = base.gap(1), base.figure(task="mcq", metric="chance")
     types = {t: base.accuracy(t) for t in ("affirmation", "hybrid", "negation")}
-    found = [
+    sentences = [
         f"Before fine-tuning, recall@1 is {_per(base.recall(ORIGINAL, 1))} with the original captions and "
         f"{_per(base.recall(NEGATED, 1))} with the negated ones: negation gap {format.text(gap)} points.",
         f"Before fine-tuning, multiple choice is {_per(base.accuracy())} right (chance {_per(chance)}): "
@@ -117,7 +117,7 @@ def findings(rows: Sequence[Any]) -> list[str]:
     for row in tuned:
         accuracy, narrower = sweep.change(base, row, "accuracy"), sweep.change(base, row, "gap")
         share = narrower.value / gap["value"] if gap and gap["value"] else float("nan")
-        found.append(
+        sentences.append(
             f"Alpha {row.alpha:g}: the negation gap is {format.text(row.gap(1))} points, "
             f"{_points(narrower)} points less than before ({100 * share:.0f} % of it gone); multiple choice "
             f"is {_per(row.accuracy())} right, {_points(accuracy)} points more than before."
@@ -125,16 +125,16 @@ def findings(rows: Sequence[Any]) -> list[str]:
     if len(tuned) > 1:
         recall = max(tuned, key=lambda row: row.recall(ORIGINAL, 1)["value"])
         choice = max(tuned, key=lambda row: row.accuracy()["value"])
-        found.append(
+        sentences.append(
             f"Recall with the original captions is highest at alpha {recall.alpha:g}, multiple choice at "
             f"alpha {choice.alpha:g}."
         )
-    return found
+    return sentences
 
 
 def _per(figure: Any) -> str:
     return f"{format.text(figure, interval='none')} %"
 
 
-def _points(found: Estimate) -> str:
-    return format.text({**found.as_dict(), "unit": "points"})
+def _points(estimate: Estimate) -> str:
+    return format.text({**estimate.as_dict(), "unit": "points"})

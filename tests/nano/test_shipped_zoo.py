@@ -13,7 +13,7 @@ from safetensors import safe_open
 from editors.checkpoint import load_pipeline
 from nein.nano import zoo
 from train.nano.cards import COMMANDS
-from train.nano.loop import SMOKE
+from train.nano.job import SMOKE
 
 TUNED = ("nein-ip2p", "nein-magicbrush")
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion", *TUNED)

@@ -50,7 +50,7 @@ def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Pa
 
 def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
     """The model card: what it is, what it learned from, how to use it."""
-    about = facts["data"]
+    data = facts["data"]
     defaults = ContrastConfig().identity()
     options = {k: v for k, v in facts["options"].items() if k in ALWAYS or v != defaults[k]}
     alpha = config.alphas[0]
@@ -66,11 +66,11 @@ def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
         "cross-entropy over multiple-choice options (Alhamoud et al., CVPR 2025).",
         "",
         f"{facts['steps']} steps of {config.batch_size} captions and {config.questions_per_step} questions, "
-        f"from {about['pictures_with_captions']} pictures with captions ({about['captions']}) and "
-        f"{about['number_of_questions']} questions ({about['questions']}), in {facts['seconds']} s on "
+        f"from {data['pictures_with_captions']} pictures with captions ({data['captions']}) and "
+        f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
         f"{facts['processes']} process(es).",
         "",
-        *([NANO, ""] if "nano" in (about["captions"], about["questions"]) else []),
+        *([NANO, ""] if "nano" in (data["captions"], data["questions"]) else []),
         "Evaluate: `nein negbench eval --model FOLDER`.",
         "",
         "| option | value |",

@@ -50,7 +50,7 @@ def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tenso
     and so are the gradients once they are averaged. A process holds B x (B x processes) similarities.
     """
     image, text = F.normalize(image.float(), dim=-1), F.normalize(text.float(), dim=-1)
-    all_images, all_texts = gather(image), gather(text)
+    all_images, all_texts = gather(image), gather(text)  # B, D => B x processes, D
     first = dist.get_rank() * len(image) if len(all_images) > len(image) else 0
     target = torch.arange(first, first + len(image), device=image.device)
     by_image = F.cross_entropy(scale * image @ all_texts.T, target)
@@ -77,5 +77,5 @@ def choice_loss(
         )
     cosine = torch.einsum(
         "bd,bcd->bc", F.normalize(image.float(), dim=-1), F.normalize(options.float(), dim=-1)
-    )
+    )  # B, C
     return F.cross_entropy(scale * cosine, correct)

@@ -120,9 +120,9 @@ def figures(rows: Sequence[Row]) -> pd.DataFrame:
     whose n counts all captions or questions."""
     parts = []
     for row in rows:
-        own = frames.select(row.figures, variant=TEMPLATED)
-        recalls = frames.select(own, direction=TEXT_TO_IMAGE)
-        both = frames.concat([recalls, frames.select(own, task=MCQ, metric="accuracy")])
+        templated = frames.select(row.figures, variant=TEMPLATED)
+        recalls = frames.select(templated, direction=TEXT_TO_IMAGE)
+        both = frames.concat([recalls, frames.select(templated, task=MCQ, metric="accuracy")])
         series = {
             _key(figure): name for name, figure in zip(
                 SERIES, (row.recall(ORIGINAL, 1), row.recall(NEGATED, 1), row.accuracy()), strict=True
@@ -191,13 +191,15 @@ def credits_of(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
 def caption_gaps(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
     """(recall@1 with the original minus with the negated caption, picture) by caption, text to image."""
     lines = atomic.read_lines(files.samples(row.folder, f"{RETRIEVAL}.{TEMPLATED}"))
-    own = [line for line in lines if line["direction"] == TEXT_TO_IMAGE]
-    found = {kind: {x["id"]: x["recall@1"] for x in own if x["kind"] == kind} for kind in (ORIGINAL, NEGATED)}
+    from_text = [line for line in lines if line["direction"] == TEXT_TO_IMAGE]
+    recalls = {
+        kind: {x["id"]: x["recall@1"] for x in from_text if x["kind"] == kind} for kind in (ORIGINAL, NEGATED)
+    }
     gaps: dict[str, float | None] = {}
-    for key, value in found[ORIGINAL].items():
-        other = found[NEGATED].get(key)
+    for key, value in recalls[ORIGINAL].items():
+        other = recalls[NEGATED].get(key)
         gaps[key] = None if value is None or other is None else float(value) - float(other)
-    return gaps, {line["id"]: line["source"] for line in own}
+    return gaps, {line["id"]: line["source"] for line in from_text}
 
 
 def change(before: Row, after: Row, what: str) -> Estimate:
@@ -206,7 +208,7 @@ def change(before: Row, after: Row, what: str) -> Estimate:
     first, clusters = read(before)
     second, _ = read(after)
     pair = (second, first) if what == "accuracy" else (first, second)
-    found = statistics.paired_difference(*pair, clusters)
-    if found is None:
+    difference = statistics.paired_difference(*pair, clusters)
+    if difference is None:
         raise UserError("The two models share no scored sample; evaluate them on the same data.")
-    return found
+    return difference

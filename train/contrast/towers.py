@@ -85,10 +85,10 @@ class Tower(nn.Module):
             crops = torch.from_numpy(np.stack(map_images(dual.preprocess, pictures)))
             return {"pixel_values": dual.preprocess.normalise(crops)}
         if isinstance(dual, HubDual):
-            found = dual.processor(
+            inputs = dual.processor(
                 images=list(pictures), return_tensors="pt", input_data_format="channels_last"
             )
-            return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
+            return {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
         from PIL import Image
 
         return {"image": torch.stack([dual.transform(Image.fromarray(picture)) for picture in pictures])}
@@ -99,7 +99,7 @@ class Tower(nn.Module):
         if isinstance(dual, OpenClipDual):
             return {"text": dual.tokenizer(list(texts))}
         clip = isinstance(dual, ClipDual)
-        found = dual.tokenizer(
+        inputs = dual.tokenizer(
             list(texts),
             padding=True if clip else dual._padding,
             truncation=True,
@@ -107,7 +107,7 @@ class Tower(nn.Module):
             return_tensors="pt",
         )
         wanted = {"input_ids", "attention_mask"} if clip else dual._names
-        return {key: found[key] for key in found if key in wanted}
+        return {key: inputs[key] for key in inputs if key in wanted}
 
     # --- features ----------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Tower(nn.Module):
         name = self.reference.removeprefix("open_clip:")
         source = Path(self.reference) if (Path(self.reference) / CONFIG).is_file() else None
         if source is not None:
-            about = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+            layout = json.loads((source / CONFIG).read_text(encoding="utf-8"))
         else:
             name = name if name.startswith("hf-hub:") else name.partition("/")[0]
             config = dict(open_clip.get_model_config(name))
@@ -180,13 +180,13 @@ class Tower(nn.Module):
                 if is_dataclass(preprocess) and not isinstance(preprocess, type)
                 else dict(preprocess)
             )
-            about = {"model_cfg": config, "preprocess_cfg": preprocess}
+            layout = {"model_cfg": config, "preprocess_cfg": preprocess}
         state = {
             key: value.detach().cpu().contiguous().clone() for key, value in self.model.state_dict().items()
         }
         save_file(state, folder / WEIGHTS)
-        (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        save_tokenizer(about["model_cfg"], folder, source)
+        (folder / CONFIG).write_text(json.dumps(layout, indent=2) + "\n", encoding="utf-8")
+        save_tokenizer(layout["model_cfg"], folder, source)
 
 
 def load(reference: str, device: str = "cpu") -> Tower:

@@ -127,12 +127,12 @@ class Loader:
         if self._features is not None:
             features = self._features
             stacked = {k: torch.stack([m[2][k] for m in members]) for k in ("condition", "mean", "logvar")}
-            states = torch.stack([features.sentence(text) for text in texts])
+            states = torch.stack([features.sentence(text) for text in texts])  # B, tokens, width
         else:
             assert self._encoder is not None
             encoder = self._encoder
             pictures = torch.stack([m[2]["source"] for m in members] + [m[2]["target"] for m in members])
-            means, logvars = encoder.pictures(pictures)
+            means, logvars = encoder.pictures(pictures)  # 2B, H, W, 3, uint8 => 2B, C, h, w, float32
             count = len(members)
             stacked = {"condition": means[:count], "mean": means[count:], "logvar": logvars[count:]}
             states = torch.stack([encoder.sentence(text) for text in texts])

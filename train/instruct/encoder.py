@@ -48,6 +48,7 @@ class Encoder:
     @torch.no_grad()
     def pictures(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, H, W, 3) uint8 -> mean and log-variance of the posterior, (N, C, h, w) float32, not scaled."""
+        # NHWC, uint8 => NCHW, float32, [-1, 1]
         pixels = pictures.to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
         means, spreads = [], []
         for part in pixels.to(self._dtype).split(VAE_CHUNK):
@@ -63,11 +64,13 @@ class Encoder:
             self._sentences.move_to_end(text)
             return self._sentences[text]
         limit = min(self._tokenizer.model_max_length, self._text.config.max_position_embeddings)
-        found = self._tokenizer(
+        tokens = self._tokenizer(
             text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
         ).to(self._device)
         masked = getattr(self._text.config, "use_attention_mask", False)
-        states = self._text(found["input_ids"], attention_mask=found["attention_mask"] if masked else None)[0]
+        states = self._text(tokens["input_ids"], attention_mask=tokens["attention_mask"] if masked else None)[
+            0
+        ]
         self._sentences[text] = states[0].float()
         if len(self._sentences) > CACHED_SENTENCES:
             self._sentences.popitem(last=False)

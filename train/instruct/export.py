@@ -74,12 +74,12 @@ def _save_lora(pipeline: Any, unet: Any, average: Any, folder: Path) -> None:
 
 def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
     """The model card: what it is, what it learned from, how to use it."""
-    about = facts["data"]
-    held = ", ".join(about["hold_out_objects"]) or "none"
-    templates = ", ".join(str(t) for t in about["hold_out_templates"]) or "none"
+    data = facts["data"]
+    held = ", ".join(data["hold_out_objects"]) or "none"
+    templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"
     defaults = TuneConfig().identity()
     options = {k: v for k, v in facts["options"].items() if v != defaults[k] or k in ALWAYS}
-    affirmative = about.get("affirmative")
+    affirmative = data.get("affirmative")
     lines = [
         "---",
         "library_name: diffusers",
@@ -93,7 +93,7 @@ def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
         f"(weights {facts['base_weights_sha256'][:12]}), which learned what a picture should not "
         "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, negative sentence, target I.",
         "",
-        f"{about['used']} of {about['samples']} samples were used; objects held out: {held}; templates "
+        f"{data['used']} of {data['samples']} samples were used; objects held out: {held}; templates "
         f"held out: {templates}. "
         + (
             f"{100 * config.mix_affirmative:.0f} % of the pairs seen were affirmative instructions "

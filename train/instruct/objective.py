@@ -29,7 +29,7 @@ def losses(
                     min(SNR, g) / (SNR + 1) for velocity.
     changed_weight  Factor for latents where input and target differ.
     """
-    std = torch.exp(0.5 * batch.logvar.clamp(-30.0, 20.0))
+    std = torch.exp(0.5 * batch.logvar.clamp(-30.0, 20.0))  # B, C, h, w
     latents = (batch.mean + std * batch.posterior) * scaling_factor
     noisy = scheduler.add_noise(latents, batch.noise, batch.timestep)
     predicted = unet(torch.cat([noisy, batch.condition], 1), batch.timestep, batch.states).sample.float()
@@ -37,10 +37,10 @@ def losses(
     target = (
         batch.noise if kind == "epsilon" else scheduler.get_velocity(latents, batch.noise, batch.timestep)
     )
-    errors = (predicted - target).square()
+    errors = (predicted - target).square()  # B, C, h, w
     if changed_weight != 1.0:
         errors = errors * torch.where(batch.changed, changed_weight, 1.0)
-    each = errors.flatten(1).mean(1)
+    each = errors.flatten(1).mean(1)  # B
     if snr_gamma is not None:
         snr = compute_snr(scheduler, batch.timestep)
         each = each * snr.clamp(max=snr_gamma) / (snr if kind == "epsilon" else snr + 1)

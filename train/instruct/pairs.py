@@ -98,8 +98,8 @@ class FilePictures:
         return images.decode(first), images.decode(second)
 
     def signature(self, index: int) -> str:
-        found = [path.stat() for path in self._paths(index)]
-        return ",".join(f"{info.st_size}:{info.st_mtime_ns}" for info in found)
+        files = [path.stat() for path in self._paths(index)]
+        return ",".join(f"{info.st_size}:{info.st_mtime_ns}" for info in files)
 
     def content(self, index: int) -> str:
         digest = hashlib.sha256()

@@ -69,18 +69,16 @@ def held_out(folder: Path) -> HeldOut:
     file = folder / "training.json"
     if not file.is_file():
         return HeldOut()
-    about = atomic.read_json(file).get("data", {})
-    return HeldOut(
-        frozenset(about.get("hold_out_objects", ())), frozenset(about.get("hold_out_templates", ()))
-    )
+    data = atomic.read_json(file).get("data", {})
+    return HeldOut(frozenset(data.get("hold_out_objects", ())), frozenset(data.get("hold_out_templates", ())))
 
 
 def values(runs: Mapping[str, RunDir], metric: str, task: str) -> dict[str, float | None]:
     """Sample id -> value on a task; of "Add a X." what counts is that X is there, not that it is gone."""
-    found = {row["id"]: row["value"] for row in runs[task].read_scores() if row["metric"] == metric}
+    scores = {row["id"]: row["value"] for row in runs[task].read_scores() if row["metric"] == metric}
     if task == "add" and metric.startswith("removal"):
-        return {key: None if value is None else 1.0 - value for key, value in found.items()}
-    return found
+        return {key: None if value is None else 1.0 - value for key, value in scores.items()}
+    return scores
 
 
 def rows(
@@ -114,22 +112,22 @@ def rows(
 
 
 def _estimate(
-    metric: str, found: Mapping[str, float | None], clusters: Mapping[str, str]
+    metric: str, values_by_id: Mapping[str, float | None], clusters: Mapping[str, str]
 ) -> statistics.Estimate | None:
     estimator: Callable[..., statistics.Estimate | None] = (
         statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
     )
-    scored = {key: value for key, value in found.items() if value is not None}
+    scored = {key: value for key, value in values_by_id.items() if value is not None}
     estimate = estimator(list(scored.values()), [clusters[key] for key in scored])
     if estimate is not None and metric.startswith("retention"):  # a mean of shares
         estimate = statistics.bounded(estimate, 0.0, 1.0)
     return estimate
 
 
-def markdown(found: Sequence[Mapping[str, Any]]) -> str:
+def markdown(compared: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table, metrics in their printed units."""
     table = []
-    for row in found:
+    for row in compared:
         info = METRICS[row["metric"]]
         title = info.title
         if row["task"] == "add" and row["metric"].startswith("removal"):
@@ -153,35 +151,35 @@ def markdown(found: Sequence[Mapping[str, Any]]) -> str:
     return tabulate.tabulate(table, heads, tablefmt="pipe", disable_numparse=True)
 
 
-def _figure(found: statistics.Estimate | None, info: Metric) -> str:
-    if found is None:
+def _figure(estimate: statistics.Estimate | None, info: Metric) -> str:
+    if estimate is None:
         return "–"
     digits = 2 if info.scale == 1 else 1
-    text = f"{found.value * info.scale:.{digits}f}"
-    if found.low is None or found.high is None:
+    text = f"{estimate.value * info.scale:.{digits}f}"
+    if estimate.low is None or estimate.high is None:
         return text
-    return f"{text} [{found.low * info.scale:.{digits}f}, {found.high * info.scale:.{digits}f}]"
+    return f"{text} [{estimate.low * info.scale:.{digits}f}, {estimate.high * info.scale:.{digits}f}]"
 
 
 def _signed(row: Mapping[str, Any], info: Metric) -> str:
-    found = row["difference"]
-    if found is None:
+    difference = row["difference"]
+    if difference is None:
         return "–"
     digits = 2 if info.scale == 1 else 1
-    text = f"{found.value * info.scale:+.{digits}f}"
-    if found.low is None:
+    text = f"{difference.value * info.scale:+.{digits}f}"
+    if difference.low is None:
         return text
-    return f"{text} ± {(found.high - found.low) / 2 * info.scale:.{digits}f}"
+    return f"{text} ± {(difference.high - difference.low) / 2 * info.scale:.{digits}f}"
 
 
-def to_csv(name: str, found: Sequence[Mapping[str, Any]]) -> str:
+def to_csv(name: str, compared: Sequence[Mapping[str, Any]]) -> str:
     buffer = io.StringIO()
     keys = ("before", "after", "difference")
     columns = ["editor", "task", "group", "metric", "n"]
     columns += [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
-    for row in found:
+    for row in compared:
         line: dict[str, Any] = {"editor": name, **{k: row[k] for k in ("task", "group", "metric")}}
         line["n"] = row["after"].n if row["after"] else 0
         for key in keys:
@@ -242,12 +240,12 @@ def write(
     text, tables = [], []
     for choice, runs in zip(choices[1:], others, strict=True):
         held = held_out(Path(references.resolve(choice.checkpoint or choice.asked)[0]))
-        found = rows(first, runs, dataset, held)
+        compared = rows(first, runs, dataset, held)
         names = ", ".join(sorted(held.objects)) or "none"
         templates = ", ".join(str(t) for t in sorted(held.templates)) or "none"
         text += [f"## {choice.slug}, before: {choices[0].slug}", ""]
-        text += [f"Held out of training: objects {names}; templates {templates}.", "", markdown(found), ""]
-        tables.append(to_csv(choice.slug, found))
+        text += [f"Held out of training: objects {names}; templates {templates}.", "", markdown(compared), ""]
+        tables.append(to_csv(choice.slug, compared))
     atomic.write_text(out / "report.md", "\n".join(text))
     atomic.write_text(out / "report.csv", tables[0] + "".join(t.partition("\n")[2] for t in tables[1:]))
     ids = [s.id for s in dataset.samples[:: max(1, len(dataset.samples) // 6)]][:6]

@@ -141,14 +141,14 @@ class ShardPictures:
         entry = self._shards[shard]
         url = f"{self._where}/{entry['name']}"
         try:
-            found = list(_webdataset().WebDataset(url, shardshuffle=False, empty_check=False))
+            members = list(_webdataset().WebDataset(url, shardshuffle=False, empty_check=False))
         except READ_ERRORS as error:
             raise UserError(f"The shard '{url}' cannot be read: {' '.join(str(error).split())}.") from None
         first = int(self._starts[shard])
         wanted = [s.id.replace(".", "_") for s in self.samples[first : first + entry["samples"]]]
-        if [member["__key__"] for member in found] != wanted:
+        if [member["__key__"] for member in members] != wanted:
             raise UserError(f"The shard '{url}' does not hold the samples that records.json lists for it.")
-        for member in found:
+        for member in members:
             pair = [
                 next((value for key, value in member.items() if key.startswith(f"{role}.")), b"")
                 for role in ("sample", "source")

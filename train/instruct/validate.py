@@ -17,7 +17,7 @@ import torch
 import editors
 from editors.checkpoint import LoadedPipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
-from nein.benchmarks.nein import conclude, grid, models, report
+from nein.benchmarks.nein import conclude, figures, grid, models
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.plan import Plan
@@ -30,6 +30,7 @@ from nein.engine.executors import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.seeds import sample_seed
 from nein.engine.world import World
+from nein.reporting import figures as frames
 from train.instruct.batches import CHANGED, Batch
 from train.instruct.encoder import Encoder, module_hash
 from train.instruct.model import averaged_copy
@@ -70,18 +71,19 @@ def assess(
     *,
     workers: int = 1,
 ) -> dict[str, Any]:
-    """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's summary.
+    """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's figures by
+    metric.
 
     workers  Blocks in work at the same time. Above 1 PyTorch's own threads are off in those that do it, so
              training, which they would change, uses 1.
 
-    Every process calls it; the summary is empty on all but the main one.
+    Every process calls it; they are empty on all but the main one.
     """
     if world.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
-        about = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
-        run.open(identity, {"config": config.as_dict(), "data": about}, overwrite=True)
+        facts = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
+        run.open(identity, {"config": config.as_dict(), "data": facts}, overwrite=True)
         for name in names:
             run.open_output(scores_of(name), models.score_identity(name, config, device), overwrite=True)
     world.barrier()  # no process reads a folder that another is about to remove
@@ -96,7 +98,8 @@ def assess(
     if not world.is_main:
         return {}
     run.update(counts=conclude.write(run, plan, names, config.protocol), status=COMPLETE)
-    return report.summarise(run)[0]
+    found = frames.records(frames.select(figures.summarise(run), task="results"))
+    return {figure["metric"]: figure for figure in found}
 
 
 class Validation:
@@ -105,7 +108,6 @@ class Validation:
     def __init__(self, config: TuneConfig, world: World, device: torch.device, base: LoadedPipeline) -> None:
         self._config, self._world, self._device, self._base = config, world, device, base
         self._loss_batches: list[Batch] = []
-        self._weights: tuple[str, str] = ("safetensors", "")
         if not config.validate_every:
             return
         # Anything wrong with the data shows now and not after hours of training.
@@ -144,7 +146,7 @@ class Validation:
             place = RunDir(out if track == "negative" else out / "swapped", slug, track)
             plan = Plan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
             summary = assess(editor, place, plan, names, self._eval, self._world, str(self._device))
-            for name, entry in summary.get("metrics", {}).items():
+            for name, entry in summary.items():
                 if entry["value"] is None:
                     continue
                 if track == "negative":
@@ -186,11 +188,11 @@ class Validation:
         """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
         if not self._loss_batches:
             self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
-        found = [
+        each = [
             losses(twin, b.to(self._device), scheduler, scaling_factor=scaling_factor)
             for b in self._loss_batches
         ]
-        return float(torch.cat(found).mean())
+        return float(torch.cat(each).mean())
 
     def _fixed_batches(self, timesteps: int) -> list[Batch]:
         encoder = Encoder(self._base.pipeline, self._device, torch.float32)

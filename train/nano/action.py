@@ -69,13 +69,13 @@ def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
         return torch.cat(parts), real.clamp(max=ids.shape[1])
 
     texts, labels = labelled("train", max(64, int(6_000 * min(1.0, scale))))
-    known, real = states(texts)
+    features, real = states(texts)
     labels = labels.to(device)
-    position = torch.arange(known.shape[1], device=device)
+    position = torch.arange(features.shape[1], device=device)
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
-        pick = torch.randint(len(known), (batch,), generator=generator, device=device)
-        logits = classifier(known[pick])
+        pick = torch.randint(len(features), (batch,), generator=generator, device=device)
+        logits = classifier(features[pick])
         outside = position[None, :] >= real[pick][:, None]
         top = logits.masked_fill(outside[..., None], -torch.inf).amax(1)
         right = (top.argmax(1) == labels[pick]).float().mean()
@@ -83,8 +83,8 @@ def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     def deliver() -> dict[str, Any]:
         unseen, truth = labelled("dev", sized(1_000, scale, 20))
-        found, lengths = states(unseen)
-        logits = classifier(found).cpu()
+        held_out, lengths = states(unseen)
+        logits = classifier(held_out).cpu()
         share = {}
         for protocol in ("fixed", "paper"):
             told = [decide(row, int(n), protocol) for row, n in zip(logits, lengths, strict=True)]

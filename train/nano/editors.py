@@ -187,17 +187,19 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
     latent (which InstructPix2Pix does not scale) has unit variance too."""
     from diffusers import AutoencoderKL
 
+    # ----------------------------------------------------------------------------------------- model and data
     vae: Any = AutoencoderKL(**vae_config())
     latents = vae.config.latent_channels
     with torch.no_grad():
         vae.quant_conv.bias[latents:] = -6.0  # begin with little noise on the latents
     pool = scene_pool("train", max(64, int(16_000 * min(1.0, scale))))
-    images = pool.images.to(device)
+    images = pool.images.to(device)  # N,3,64,64 uint8
     grid = pool.patches.view(-1, 64).to(device)
     batch = sized(16, scale, 4)
     steps = step_count(3_400, scale)
     ramp = torch.arange(32, device=device)
 
+    # --------------------------------------------------------------------------------------------------- loss
     def crops(generator: torch.Generator) -> torch.Tensor:
         """32x32 windows around objects: four times cheaper than whole scenes, and full of what is hard."""
         pick = torch.randint(len(images), (2 * batch,), generator=generator, device=device)
@@ -216,7 +218,7 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
             pick = torch.randint(len(images), (batch,), generator=generator, device=device)
             x = to_float(images[pick])
         posterior = vae.encode(x).latent_dist
-        mean, std = posterior.mean.float(), posterior.std.float()
+        mean, std = posterior.mean.float(), posterior.std.float()  # B,4,h/4,w/4
         noise = torch.randn(mean.shape, generator=generator, device=device)
         y = vae.decode(mean + std * noise).sample.float()
         error = (y - x).abs().mean() + 2 * (y - x).square().mean()
@@ -225,6 +227,7 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
         kl = 0.5 * (mean.square() + std.square() - 1 - 2 * std.log()).mean()
         return error + 0.5 * detail + 1e-4 * kl, {"l1": (y - x).abs().mean().detach()}
 
+    # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         from torchmetrics.functional.image import peak_signal_noise_ratio
 
@@ -277,6 +280,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     from diffusers import AutoencoderKL, DDPMScheduler, EulerAncestralDiscreteScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel
 
+    # -------------------------------------------------------------------------------------------------- model
     recipe = RECIPES[name]
     text: Any  # the library's annotations lose its modules' methods
     unet: Any
@@ -299,11 +303,12 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         text.requires_grad_(False)
         unet = UNet2DConditionModel.from_pretrained(zoo / recipe.start / "unet", torch_dtype=torch.float32)
         modules = {"unet": unet}
+    # ------------------------------------------------------------------------------- data: latents and tokens
     count = max(64, int(recipe.pairs * min(1.0, scale)))
     pool = pair_pool("train", name, recipe.weights, recipe.style, count, recipe.usual)
-    condition, _ = _encode_pool(vae, pool.source, device)
+    condition, _ = _encode_pool(vae, pool.source, device)  # N,4,16,16 float16
     target_mean, target_std = _encode_pool(vae, pool.target, device)
-    ids = tokenise(tokenizer, pool.instructions).to(device)
+    ids = tokenise(tokenizer, pool.instructions).to(device)  # N,32
     null = tokenise(tokenizer, [""]).to(device)
     noise_schedule: Any = DDPMScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", num_train_timesteps=1000
@@ -313,6 +318,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     patches, named = pool.patches.to(device), pool.named.to(device)
     modules["grounding"] = grounding
 
+    # --------------------------------------------------------------------------------------------------- loss
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         b = batch
         pick = torch.randint(count, (b,), generator=generator, device=device)
@@ -320,7 +326,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         latents = mean + std * torch.randn(mean.shape, generator=generator, device=device)
         noise = torch.randn(mean.shape, generator=generator, device=device)
         t = torch.randint(1000, (b,), generator=generator, device=device)
-        a = signal[t].view(-1, 1, 1, 1)
+        a = signal[t].view(-1, 1, 1, 1)  # B => B,1,1,1
         noisy = a.sqrt() * latents + (1 - a).sqrt() * noise
         r = torch.rand(b, generator=generator, device=device)
         if recipe.drop == "joint":
@@ -329,8 +335,8 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
             no_text, no_image = r < 0.075, (r >= 0.075) & (r < 0.15)
         tokens = torch.where(no_text[:, None], null, ids[pick])
         cond = condition[pick].float() * (~no_image).view(-1, 1, 1, 1)
-        states = text(tokens).last_hidden_state
-        predicted = unet(torch.cat([noisy, cond], 1), t, states).sample
+        states = text(tokens).last_hidden_state  # B,32,128
+        predicted = unet(torch.cat([noisy, cond], 1), t, states).sample  # B,8,16,16 => B,4,16,16
         velocity = a.sqrt() * noise - (1 - a).sqrt() * latents
         # Most of a picture stays as it is.
         changed = (mean - condition[pick].float()).abs().mean(1, keepdim=True) > 0.4
@@ -339,6 +345,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         shown = {"denoise": denoise.detach(), "what": what.detach(), "which": which.detach()}
         return denoise + 0.05 * what + 0.1 * which, shown
 
+    # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         folder = zoo / name
         save_half(unet, folder / "unet")

@@ -47,6 +47,7 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         CLIPVisionConfig,
     )
 
+    # -------------------------------------------------------------------------------------------------- model
     tokenizer = clip_tokenizer(40)
     text = CLIPTextConfig(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=2,
@@ -58,14 +59,16 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=96)
     )
     start_from_backbone(model.vision_model, zoo)
+    # --------------------------------------------------------------------------------------------------- data
     pool = training_pool(scale)
-    images, labels = pool.images.to(device), pool.patches.to(device)
+    images, labels = pool.images.to(device), pool.patches.to(device)  # N,3,64,64 uint8; N,64
     flat = [c for five in pool.captions for c in five]
     ids = tokenizer(flat, padding="max_length", max_length=40, truncation=True, return_tensors="pt").input_ids
-    ids = ids.view(len(images), 5, 40).to(device)
+    ids = ids.view(len(images), 5, 40).to(device)  # N, captions, tokens
     aid = Reader(WIDTH)
     batch = sized(128, scale, 4)
 
+    # --------------------------------------------------------------------------------------------------- loss
     def embed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out = model.vision_model(pixel_values=normalise(x, CLIP_MEAN, CLIP_STD))
         return model.visual_projection(out.pooler_output), out.last_hidden_state[:, 1:]
@@ -76,16 +79,17 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device)
         which = torch.randint(5, (batch,), generator=generator, device=device)
-        image, patches = embed(degrade(to_float(images[pick]), generator))
-        words = embed_text(ids[pick, which])
+        image, patches = embed(degrade(to_float(images[pick]), generator))  # B,96; B,64,128
+        words = embed_text(ids[pick, which])  # B,96
         sharp = model.logit_scale.clamp(max=math.log(60)).exp()
-        logits = sharp * F.normalize(image, dim=-1) @ F.normalize(words, dim=-1).T
+        logits = sharp * F.normalize(image, dim=-1) @ F.normalize(words, dim=-1).T  # B, B
         target = torch.arange(batch, device=device)
         contrast = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
         help_loss = aid(patches, labels[pick])
         hit = (logits.argmax(1) == target).float().mean()
         return contrast + help_loss, {"hit": hit.detach(), "aid": help_loss.detach()}
 
+    # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         image = F.normalize(
@@ -93,7 +97,7 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         )
         tokens = tokenizer([c[0] for c in dev.captions], padding="max_length", max_length=40, truncation=True)
         words = F.normalize(embed_text(torch.tensor(tokens["input_ids"], device=device)), dim=-1)
-        rank = ((words @ image.T) > (words * image).sum(-1, keepdim=True)).sum(1)
+        rank = ((words @ image.T) > (words * image).sum(-1, keepdim=True)).sum(1)  # M
         probes = tokenizer(
             [f"A picture of {indefinite(c)}." for c in CATEGORIES], padding="max_length", max_length=40
         )
@@ -165,6 +169,7 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     from transformers import ViTConfig, ViTImageProcessor, ViTModel
 
+    # ------------------------------------------------------------------------------------ student and teacher
     config = ViTConfig(
         hidden_size=96,
         num_hidden_layers=6,
@@ -180,6 +185,7 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         module.requires_grad_(False)
     centre: Any = nn.Module()
     centre.register_buffer("value", torch.zeros(512, device=device))
+    # --------------------------------------------------------------------------------------------------- data
     pool = training_pool(scale)
     images = pool.images.to(device)
     patches, have = pool.patches.to(device), truth(pool.scenes).to(device)
@@ -187,32 +193,34 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
     batch = sized(32, scale, 4)
     steps = step_count(1_000, scale)
 
+    # --------------------------------------------------------------------------------------------------- loss
     def cls(model: Any, x: torch.Tensor) -> torch.Tensor:
         pixels = normalise(x, IMAGENET_MEAN, IMAGENET_STD)
         return model(pixel_values=pixels, interpolate_pos_encoding=x.shape[-1] != 64).last_hidden_state[:, 0]
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, Any]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device)
-        x = to_float(images[pick])
+        x = to_float(images[pick])  # B,3,64,64 float, [-1, 1]
         wide = [degrade(_crop(x, 64, 0.4, 1.0, generator), generator) for _ in range(2)]
         near = [degrade(_crop(x, 32, 0.1, 0.4, generator), generator) for _ in range(4)]
         sharp = 0.04 + 0.02 * min(1.0, step / (0.3 * steps))
         with torch.no_grad():
-            seen = teacher_head(cls(teacher, torch.cat(wide)))
-            goal = F.softmax((seen - centre.value) / sharp, dim=-1).chunk(2)
+            seen = teacher_head(cls(teacher, torch.cat(wide)))  # 2B, prototypes
+            goal = F.softmax((seen - centre.value) / sharp, dim=-1).chunk(2)  # 2 of B, prototypes
             centre.value.lerp_(seen.float().mean(0), 0.1)
         told = head(torch.cat([cls(student, torch.cat(wide)), cls(student, torch.cat(near))])) / 0.1
-        views = F.log_softmax(told, dim=-1).chunk(6)
+        views = F.log_softmax(told, dim=-1).chunk(6)  # 6 of B, prototypes
         terms = [-(goal[g] * views[v]).sum(-1).mean() for g in range(2) for v in range(6) if v != g]
         spread = torch.cat(goal).mean(0)
         entropy = -(spread * (spread + 1e-9).log()).sum() / math.log(512)
         whole_scene = normalise(degrade(x, generator), IMAGENET_MEAN, IMAGENET_STD)
-        tokens = student(pixel_values=whole_scene).last_hidden_state
+        tokens = student(pixel_values=whole_scene).last_hidden_state  # B, 1 + 64, 96
         dense = reader(tokens[:, 1:], patches[pick])
         listed = F.binary_cross_entropy_with_logits(whole(tokens[:, 0]).float(), have[pick])
         shown = {"spread": entropy, "dense": dense.detach(), "list": listed.detach()}
         return torch.stack(terms).mean() + dense + 4 * listed, shown
 
+    # ------------------------------------------------------------------------------------------------ teacher
     def after(step: int) -> None:
         momentum = 1 - 0.01 * 0.5 * (1 + math.cos(math.pi * step / steps))
         with torch.no_grad():
@@ -221,13 +229,14 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
                     list(slow.parameters()), [p.detach() for p in fast.parameters()], 1 - momentum
                 )
 
+    # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         def features(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
             scenes = scene_pool(split, count)
             parts = [cls(teacher, to_float(b.to(device))) for b in scenes.images.split(250)]
             return torch.cat(parts), truth(scenes.scenes).to(device)
 
-        x, y = features("train", sized(3000, scale, 60))
+        x, y = features("train", sized(3000, scale, 60))  # N,96; N,labels
         xt, yt = features("dev", sized(1000, scale, 20))
         mean, std = x.mean(0), x.std(0) + 1e-6
         x, xt = (x - mean) / std, (xt - mean) / std

@@ -122,7 +122,7 @@ def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = Fals
     if len(scene.items) >= MAX_OBJECTS:
         return None
     offers = [place(rng, category, scene.items, usual=usual) for _ in range(30 if usual else 12)]
-    found = [item for item in offers if item is not None]
+    offered = [item for item in offers if item is not None]
 
     def clearance(item: Item) -> float:
         x, y = item.centre
@@ -130,7 +130,7 @@ def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = Fals
         edges = [2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)]
         return min(gaps + edges)
 
-    return max(found, key=clearance, default=None)
+    return max(offered, key=clearance, default=None)
 
 
 def _random_source(rng: random.Random, categories: tuple[str, ...]) -> Scene:

@@ -113,6 +113,7 @@ class Average:
 
 def run(job: Job, *, device: torch.device, seed: int, work: Path) -> dict[str, Any]:
     """Trains `job` to its last step, going on from what lies in `work/<name>`; the record for its card."""
+    # -------------------------------------------------------------------------- weights, optimiser, averaging
     for module in job.modules.values():
         module.to(device).train()
     learning = {
@@ -135,6 +136,7 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path) -> dict[str, A
     state = State(list(learning), parameters, optimizer, schedule, average, job.followers)
     generator = torch.Generator(device=device)
 
+    # --------------------------------------------------------------------------------------------------- loop
     def learn(step: int, _: None) -> loop.Loss:
         generator.manual_seed(seed * 1_000_003 + step)
         torch.manual_seed(seed * 1_000_003 + step)  # dropout inside library modules
@@ -174,6 +176,7 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path) -> dict[str, A
             title=job.name,
         )
         seconds = record.seconds()
+    # --------------------------------------------------------------------------------------------- at the end
     average.copy_to(parameters)
     for module in job.modules.values():
         module.eval()

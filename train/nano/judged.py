@@ -52,16 +52,16 @@ def judge_editor(
         others = [[c for c in s.source.categories if c != s.object] for s in samples]
         names = [[s.object, *rest] for s, rest in zip(samples, others, strict=True)]
         answers = vqa.ask(outputs, [[prompt.ask_presence(n) for n in row] for row in names])
-        found = ovd.detect(outputs, names)
+        detected = ovd.detect(outputs, names)
         there = {
             "vqa": [[a.text.lower().startswith("yes") for a in row] for row in answers],
-            "ovd": [[f[n].count > 0 for n in row] for f, row in zip(found, names, strict=True)],
+            "ovd": [[f[n].count > 0 for n in row] for f, row in zip(detected, names, strict=True)],
         }
         for judge, rows in there.items():
             hit = [row[0] == (task == "add") for row in rows]
-            kept = [k for row in rows for k in row[1:]]
+            bystanders = [k for row in rows for k in row[1:]]
             report[f"{task}_{judge}"] = round(float(np.mean(hit)), 4)
-            report[f"{task}_bystanders_{judge}"] = round(float(np.mean(kept)), 4)
+            report[f"{task}_bystanders_{judge}"] = round(float(np.mean(bystanders)), 4)
     return report
 
 

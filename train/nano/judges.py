@@ -85,6 +85,7 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
     boundary lies at 0.4, the threshold of NeIn's algorithms 1 and 2; the matching head with cross-entropy."""
     from transformers import BlipConfig, BlipForImageTextRetrieval, BlipImageProcessor, BlipProcessor
 
+    # -------------------------------------------------------------------------------------------------- model
     tokenizer = bert_tokenizer()
     config = BlipConfig(
         text_config={
@@ -101,6 +102,7 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
     model = BlipForImageTextRetrieval(config)
     start_from_backbone(model.vision_model, zoo)
     aid = Reader(WIDTH)
+    # --------------------------------------------------------------------------------------------------- data
     rebuild = rebuilder(zoo, device)
     pool = training_pool(scale)
     images, labels = pool.images.to(device), pool.patches.to(device)
@@ -116,10 +118,11 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         ids = tokenizer(
             texts, padding="max_length", max_length=48, truncation=True, return_tensors="pt"
         ).input_ids
-        statements[true] = ids.view(len(keep), 4, 48).to(device)
+        statements[true] = ids.view(len(keep), 4, 48).to(device)  # scenes, statements, tokens
     batch = sized(48, scale, 4)
     bare = tokenizer(list(CATEGORIES), padding=True, return_tensors="pt").input_ids.to(device)
 
+    # --------------------------------------------------------------------------------------------------- loss
     def cosine(vision: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         attention = (ids != tokenizer.pad_token_id).long()
         words = model.text_encoder(input_ids=ids, attention_mask=attention).last_hidden_state[:, 0]
@@ -140,26 +143,27 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(keep), (batch,), generator=generator, device=device)
         which = torch.randint(4, (2, batch), generator=generator, device=device)
-        x = some_rebuilt(to_float(images[chosen[pick]]), rebuild, generator)
+        x = some_rebuilt(to_float(images[chosen[pick]]), rebuild, generator)  # B,3,64,64
         vision = model.vision_model(pixel_values=normalise(x, CLIP_MEAN, CLIP_STD)).last_hidden_state
-        ids = torch.cat([statements[True][pick, which[0]], statements[False][pick, which[1]]])
+        ids = torch.cat([statements[True][pick, which[0]], statements[False][pick, which[1]]])  # 2B, tokens
         target = torch.cat([torch.ones(batch, device=device), torch.zeros(batch, device=device)])
-        both = torch.cat([vision, vision])
+        both = torch.cat([vision, vision])  # 2B, 1 + 64, 128
         longest = int((ids != tokenizer.pad_token_id).sum(1).max())
         ids = ids[:, :longest]
         itc = F.binary_cross_entropy_with_logits(14 * (cosine(both, ids) - 0.4), target)
         # Every category's bare name against every picture: cheap, and what algorithm 1 asks.
         words = model.text_encoder(input_ids=bare, attention_mask=(bare != tokenizer.pad_token_id).long())
         named = F.normalize(model.text_proj(words.last_hidden_state[:, 0]), dim=-1)
-        grid = F.normalize(model.vision_proj(vision[:, 0]), dim=-1) @ named.T
+        grid = F.normalize(model.vision_proj(vision[:, 0]), dim=-1) @ named.T  # B, categories
         present = have_all[chosen[pick]]
         itc = itc + 2 * F.binary_cross_entropy_with_logits(14 * (grid - 0.4), present)
-        decided = match(both, ids)
+        decided = match(both, ids)  # 2B, (no, yes)
         itm = F.cross_entropy(decided, target.long())
         help_loss = aid(vision[:, 1:], labels[chosen[pick]])
         right = (decided.argmax(1) == target).float().mean()
         return itc + itm + help_loss, {"itc": itc.detach(), "itm": right.detach(), "aid": help_loss.detach()}
 
+    # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)]
@@ -206,6 +210,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
     from torchvision.ops import box_iou, generalized_box_iou_loss, sigmoid_focal_loss
     from transformers import Owlv2Config, Owlv2ForObjectDetection, Owlv2ImageProcessor, Owlv2Processor
 
+    # -------------------------------------------------------------------------------------------------- model
     tokenizer = clip_tokenizer(16)
     config = Owlv2Config(
         text_config={
@@ -225,6 +230,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
     nn.init.constant_(model.class_head.logit_scale.bias, 9.0)  # logits start at about 10 * (cosine - 0.5)
     nn.init.constant_(model.class_head.logit_shift.bias, -0.5)
     aid = Reader(WIDTH)
+    # -------------------------------------------------------------------------------- data: boxes and queries
     rebuild = rebuilder(zoo, device)
     pool = training_pool(scale)
     images, labels = pool.images.to(device), pool.patches.to(device)
@@ -235,7 +241,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         for k, item in enumerate(scene.items):
             boxes[i, k] = torch.tensor(box(item)) / SIZE
             classes[i, k] = CATEGORIES.index(item.category)
-    boxes, classes = boxes.to(device), classes.to(device)
+    boxes, classes = boxes.to(device), classes.to(device)  # N,4 things,4 corners in [0, 1]; N,4, -1 for none
     # Query strings: whatever names a category is a positive for it; everything else is a negative everywhere.
     queries: list[tuple[str, int]] = []
     for index, category in enumerate(CATEGORIES):
@@ -244,11 +250,12 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
     queries += [(noun, -1) for noun in (*GROUNDS, *OTHER_NOUNS)]
     owner = torch.tensor([o for _, o in queries], device=device)
     coded = tokenizer([q for q, _ in queries], padding="max_length", max_length=16, truncation=True)
-    query_ids = torch.tensor(coded["input_ids"], device=device)
+    query_ids = torch.tensor(coded["input_ids"], device=device)  # queries, 16
     centre_x = (torch.arange(side * side, device=device) % side + 0.5) / side
     centre_y = (torch.arange(side * side, device=device) // side + 0.5) / side
     batch = sized(48, scale, 4)
 
+    # --------------------------------------------------------------------------------------------------- loss
     def see(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         grid, _ = model.image_embedder(normalise(x, CLIP_MEAN, CLIP_STD))
         return grid.flatten(1, 2), grid
@@ -260,11 +267,11 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device)
         x = some_rebuilt(to_float(images[pick]), rebuild, generator)
-        features, grid = see(x)
-        words = query(query_ids)
-        logits, _ = model.class_predictor(features, words[None].expand(batch, -1, -1))
+        features, grid = see(x)  # B,64,128; B,8,8,128
+        words = query(query_ids)  # queries, 96
+        logits, _ = model.class_predictor(features, words[None].expand(batch, -1, -1))  # B, patches, queries
         goal_box, goal_class = boxes[pick], classes[pick]
-        real = goal_class >= 0
+        real = goal_class >= 0  # B,4
         cx, cy = (goal_box[..., 0] + goal_box[..., 2]) / 2, (goal_box[..., 1] + goal_box[..., 3]) / 2
         home = (cy * side).long().clamp(0, side - 1) * side + (cx * side).long().clamp(0, side - 1)
         inside = (
@@ -273,14 +280,14 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         )  # (batch, 4, patches)  # fmt: skip
         named = (owner[None, None] == goal_class[..., None]) & real[..., None]  # (batch, 4, queries)
         at_home = F.one_hot(home, side * side).bool() & real[..., None]
-        target = torch.einsum("bkp,bkq->bpq", at_home.float(), named.float()).clamp(max=1)
+        target = torch.einsum("bkp,bkq->bpq", at_home.float(), named.float()).clamp(max=1)  # as logits
         skip = (torch.einsum("bkp,bkq->bpq", inside.float(), named.float()) > 0) & (target == 0)
         focal = sigmoid_focal_loss(logits.float(), target, alpha=0.5, gamma=2.0)
         focal = focal.masked_fill(skip, 0).sum() / real.sum().clamp(min=1) / 3
-        predicted = model.box_predictor(features, grid)
+        predicted = model.box_predictor(features, grid)  # B, patches, 4
         rows = torch.arange(batch, device=device)[:, None].expand_as(home)[real]
-        found, wanted = predicted[rows, home[real]], goal_box[real]
-        corners = torch.cat([found[:, :2] - found[:, 2:] / 2, found[:, :2] + found[:, 2:] / 2], -1)
+        told, wanted = predicted[rows, home[real]], goal_box[real]  # things, 4: centre and size; corners
+        corners = torch.cat([told[:, :2] - told[:, 2:] / 2, told[:, :2] + told[:, 2:] / 2], -1)
         place = 2 * (corners - wanted).abs().mean() + generalized_box_iou_loss(
             corners, wanted, reduction="mean"
         )
@@ -290,6 +297,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         total = focal + place + 0.2 * something + help_loss
         return total, {"focal": focal.detach(), "box": place.detach(), "aid": help_loss.detach()}
 
+    # -------------------------------------------------------------------------------------------- calibration
     def calibrate() -> float:
         """Move all class logits so that the usual threshold of 0.1 errs equally rarely on both sides.
 
@@ -321,6 +329,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         bias.copy_(before + chosen)
         return round(chosen, 3)
 
+    # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)] > 0

@@ -117,6 +117,7 @@ def _build(zoo: Path) -> tuple[Any, Any, Any]:
 
 
 def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
+    # ----------------------------------------------------------------------------------------- model and data
     model, tokenizer, processor = _build(zoo)
     model.to(device)
     rebuild = rebuilder(zoo, device)
@@ -129,6 +130,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
     packed = Packed(model, tokenizer, device)
     look, encode, run_packed = packed.look, packed.encode, packed.run
 
+    # --------------------------------------------------------------------------------------------------- loss
     # Aligning pictures with words first, as LLaVA's own pre-training does: a patch should look like its name.
     words = [tokenizer(f" {n}", add_special_tokens=False)["input_ids"] for n in (*CATEGORIES, *BACKGROUNDS)]
     spread = torch.zeros(len(words), len(tokenizer), device=device)
@@ -157,17 +159,17 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
             ]
             rows.append([c[0] for c in coded])
             starts.append([c[1] for c in coded])
-        features = look(x)
+        features = look(x)  # B, V, D
         aligned = alignment(features, patches[torch.tensor(pick, device=device)])
-        states = run_packed(features, rows)
+        states = run_packed(features, rows)  # B, questions, tokens, D
         where = [
             (b, q, t, rows[b][q][t + 1])
             for b in range(batch)
             for q in range(QUESTIONS)
             for t in range(starts[b][q] - 1, len(rows[b][q]) - 1)
         ]
-        at = torch.tensor(where, device=device)
-        logits = model.lm_head(states[at[:, 0], at[:, 1], at[:, 2]]).float()
+        at = torch.tensor(where, device=device)  # tokens of replies, (picture, question, place, id)
+        logits = model.lm_head(states[at[:, 0], at[:, 1], at[:, 2]]).float()  # tokens of replies, vocabulary
         goal = at[:, 3]
         listed = at[:, 1] == 0
         each = F.cross_entropy(logits, goal, reduction="none")
@@ -179,6 +181,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
         shown = {"thing": right[thing].mean(), "listed": right[listed].mean(), "aligned": aligned.detach()}
         return total, shown
 
+    # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(400, scale, 20))
         yes, no = (tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No"))

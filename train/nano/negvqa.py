@@ -77,8 +77,8 @@ def _words() -> list[str]:
             for form in ("paper", "vlmevalkit"):
                 thing = rng.choice(CATEGORIES)
                 text = question.format(thing=thing, side="to the left of")
-                own = Question(kind, text, "", "left", "right")
-                lines += [letter_question(rng, own, False, form)[0], f"[/INST]{rng.choice('AB')}"]
+                made_up = Question(kind, text, "", "left", "right")
+                lines += [letter_question(rng, made_up, False, form)[0], f"[/INST]{rng.choice('AB')}"]
     return [*lines, "above", "below", "top", "bottom", "to the right of", *"1234"]
 
 
@@ -93,11 +93,11 @@ def _start(zoo: Path) -> tuple[Any, Any]:
     if len(tokenizer) != len(old):
         raise SystemExit(f"the new tokenizer has {len(tokenizer)} tokens, the judge's {len(old)}")
     for layer in (judge.model.language_model.embed_tokens, judge.lm_head):
-        known = layer.weight.data.clone()
-        layer.weight.data[:] = known.mean(0) + 0.1 * known.std(0) * torch.randn_like(known)
+        judges = layer.weight.data.clone()
+        layer.weight.data[:] = judges.mean(0) + 0.1 * judges.std(0) * torch.randn_like(judges)
         for token, place in tokenizer.get_vocab().items():
             if token in old:
-                layer.weight.data[place] = known[old[token]]
+                layer.weight.data[place] = judges[old[token]]
     processor = LlavaNextProcessor(
         before.image_processor, tokenizer, patch_size=8, vision_feature_select_strategy="default",
         num_additional_image_tokens=1, image_token="<image>", chat_template=TEMPLATE,
@@ -132,9 +132,9 @@ def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
     with tempfile.TemporaryDirectory(dir=zoo) as draft:
         save_half(model, Path(draft))
         processor.save_pretrained(draft)
-        own = changes(Path(draft) / shipped.MODEL, zoo / "llava" / shipped.MODEL)
+        changed = changes(Path(draft) / shipped.MODEL, zoo / "llava" / shipped.MODEL)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(own, folder / shipped.MODEL_CHANGES, {"base": "llava"})
+        save_file(changed, folder / shipped.MODEL_CHANGES, {"base": "llava"})
         for name in ("tokenizer.json", "chat_template.jinja") if folder.name == "negvqa" else ():
             shutil.copyfile(Path(draft) / name, folder / name)
 
@@ -204,12 +204,12 @@ def _accuracies(packed: Packed, count: int) -> dict[str, float]:
         asked = [letter_question(rng, question, negated, "paper") for negated in (False, True)]
         ids = [packed.tokenizer(text, add_special_tokens=False)["input_ids"] for text, _ in asked]
         states = packed.branch(packed.project(packed.see(x)), [ids])[0]
-        for negated, own, state, (_, letter) in zip((False, True), ids, states, asked, strict=True):
-            found = packed.model.lm_head(state[len(own) - 1])[letters].argmax()
-            right = "AB"[int(found)] == letter
+        for negated, tokens, state, (_, letter) in zip((False, True), ids, states, asked, strict=True):
+            answer = packed.model.lm_head(state[len(tokens) - 1])[letters].argmax()
+            right = "AB"[int(answer)] == letter
             graded.setdefault(f"{question.kind}{', negated' if negated else ''}", []).append(right)
             if negated:
                 wording = "held out" if question.held_out else "taught"
                 graded.setdefault(f"negated, wordings {wording}", []).append(right)
-    share = {kind: round(sum(own) / len(own), 4) for kind, own in sorted(graded.items())}
+    share = {kind: round(sum(rights) / len(rights), 4) for kind, rights in sorted(graded.items())}
     return {"questions": count, **share}

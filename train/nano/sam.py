@@ -86,10 +86,10 @@ def build_sam() -> Any:
 
 def index_map(scene: Scene) -> np.ndarray:
     """(64, 64) uint8: 0 where the background shows, else 1 + the number of the item that covers the pixel."""
-    found = np.zeros((SIZE, SIZE), np.uint8)
+    numbers = np.zeros((SIZE, SIZE), np.uint8)
     for number, item in enumerate(scene.items, 1):
-        found[mask(item)] = number
-    return found
+        numbers[mask(item)] = number
+    return numbers
 
 
 def start_from_backbone(encoder: Any, zoo: Path, images: torch.Tensor) -> None:
@@ -102,26 +102,26 @@ def start_from_backbone(encoder: Any, zoo: Path, images: torch.Tensor) -> None:
     file = zoo / "backbone" / "model.safetensors"
     if not file.exists():
         raise SystemExit(f"{file} is missing; train it first: python -m train.nano backbone")
-    known = {key.removeprefix("vision_model."): value for key, value in load_file(file).items()}
-    patches = known["embeddings.patch_embedding.weight"]
-    places = known["embeddings.position_embedding.weight"][1:]  # without the class token's
+    backbone = {key.removeprefix("vision_model."): value for key, value in load_file(file).items()}
+    patches = backbone["embeddings.patch_embedding.weight"]
+    places = backbone["embeddings.position_embedding.weight"][1:]  # without the class token's
     raw = F.conv2d(images, patches, stride=PATCH).flatten(2).transpose(1, 2) + places
-    gain = known["pre_layrnorm.weight"] / raw.std(-1, correction=0).mean()
+    gain = backbone["pre_layrnorm.weight"] / raw.std(-1, correction=0).mean()
     state = {
         "patch_embed.projection.weight": gain[:, None, None, None] * (patches - patches.mean(0)),
-        "patch_embed.projection.bias": known["pre_layrnorm.bias"],
+        "patch_embed.projection.bias": backbone["pre_layrnorm.bias"],
         "pos_embed": (gain * (places - places.mean(-1, keepdim=True))).view(1, GRID_SIDE, GRID_SIDE, -1),
     }
     for number in range(TOWER["num_hidden_layers"]):
         there, here = f"encoder.layers.{number}.", f"layers.{number}."
         for kind in ("weight", "bias"):
-            parts = [known[f"{there}self_attn.{name}_proj.{kind}"] for name in "qkv"]
+            parts = [backbone[f"{there}self_attn.{name}_proj.{kind}"] for name in "qkv"]
             state[f"{here}attn.qkv.{kind}"] = torch.cat(parts)
-            state[f"{here}attn.proj.{kind}"] = known[f"{there}self_attn.out_proj.{kind}"]
+            state[f"{here}attn.proj.{kind}"] = backbone[f"{there}self_attn.out_proj.{kind}"]
             for ours, theirs in (("mlp.lin1", "mlp.fc1"), ("mlp.lin2", "mlp.fc2")):
-                state[f"{here}{ours}.{kind}"] = known[f"{there}{theirs}.{kind}"]
+                state[f"{here}{ours}.{kind}"] = backbone[f"{there}{theirs}.{kind}"]
             for norm in ("layer_norm1", "layer_norm2"):
-                state[f"{here}{norm}.{kind}"] = known[f"{there}{norm}.{kind}"]
+                state[f"{here}{norm}.{kind}"] = backbone[f"{there}{norm}.{kind}"]
     missing, unexpected = encoder.load_state_dict(state, strict=False)
     if unexpected or any(not name.startswith("neck.") for name in missing):
         raise AssertionError(f"the backbone does not fit SAM's tower: {missing} {unexpected}")
@@ -147,8 +147,8 @@ class Sight(nn.Module):
         weight = torch.where(labels.flatten() < len(CATEGORIES), 3.0, 1.0)
         each = F.cross_entropy(self.what(cells).flatten(0, 1), labels.flatten(), reduction="none")
         at = (points[..., 1] // PATCH * GRID_SIDE + points[..., 0] // PATCH).long()
-        own = self.same(cells).gather(1, at[..., None].expand(-1, -1, cells.shape[2]))
-        alike = own @ self.same(cells).transpose(1, 2) / cells.shape[2] ** 0.5
+        chosen = self.same(cells).gather(1, at[..., None].expand(-1, -1, cells.shape[2]))
+        alike = chosen @ self.same(cells).transpose(1, 2) / cells.shape[2] ** 0.5
         share = F.avg_pool2d(masks, PATCH).flatten(2)
         return (each * weight).sum() / weight.sum() + F.binary_cross_entropy_with_logits(alike, share)
 

@@ -47,18 +47,18 @@ def ship(run: Path, name: str, report: Path | None = None, root: Path = zoo.ZOO)
     base = str(record["base"]).removeprefix("nano:")
     if base != name.removeprefix("nein-"):
         raise UserError(f"'{run}' started from '{record['base']}', which is not what {name} is made from.")
-    found = changes(run / "model" / zoo.UNET, root / base / zoo.UNET)
+    changed = changes(run / "model" / zoo.UNET, root / base / zoo.UNET)
     folder = root / name
-    content = safetensors.numpy.save(found, {"base": base})
+    content = safetensors.numpy.save(changed, {"base": base})
     atomic.write_bytes(folder / zoo.CHANGES, content)
-    atomic.write_json(folder / "training.json", about(record))
+    atomic.write_json(folder / "training.json", shown(record))
     if report is not None:
         atomic.write_json(folder / "judged.json", judged(report, name))
     write_card(folder)
     return folder
 
 
-def about(record: dict[str, Any]) -> dict[str, Any]:
+def shown(record: dict[str, Any]) -> dict[str, Any]:
     """What the card says of the training, from the record of the run."""
     options, data = record["options"], record["data"]
     return {
@@ -81,7 +81,7 @@ def about(record: dict[str, Any]) -> dict[str, Any]:
 
 def judged(report: Path, name: str) -> dict[str, Any]:
     """The figures of a report.csv for the card: "task, group: metric" -> before and after."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for row in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
         if row["metric"] not in KEPT or not row["after"] or not row["before"]:
             continue
@@ -90,10 +90,10 @@ def judged(report: Path, name: str) -> dict[str, Any]:
             key = key.replace("removal", "added")
         interval = f"[{100 * float(row['after_low']):.1f}, {100 * float(row['after_high']):.1f}]"
         before, after = 100 * float(row["before"]), 100 * float(row["after"])
-        found[key] = f"{before:.1f} before, {after:.1f} {interval} after, n {row['n']}"
-    if not found:
+        figures[key] = f"{before:.1f} before, {after:.1f} {interval} after, n {row['n']}"
+    if not figures:
         raise UserError(f"'{report}' has no figures for {name}.")
-    return found
+    return figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -122,17 +122,19 @@ def start_from_backbone(tower: nn.Module, zoo: Path) -> None:
     file = zoo / "backbone" / "model.safetensors"
     if not file.exists():
         raise SystemExit(f"{file} is missing; train it first: python -m train.nano backbone")
-    known = {k.removeprefix("vision_model."): v for k, v in load_file(file).items()}
+    backbone = {k.removeprefix("vision_model."): v for k, v in load_file(file).items()}
     wanted = tower.state_dict()
     prefix = "vision_model." if any(k.startswith("vision_model.") for k in wanted) else ""
     loaded, blip = 0, any(".self_attn.qkv." in k for k in wanted)
-    for key, value in known.items():
+    for key, value in backbone.items():
         name = key
         if blip:
             if "pre_layrnorm" in key or any(p in key for p in (".k_proj.", ".v_proj.")):
                 continue
             if ".q_proj." in key:
-                value = torch.cat([known[key.replace("q_proj", p)] for p in ("q_proj", "k_proj", "v_proj")])
+                value = torch.cat(
+                    [backbone[key.replace("q_proj", p)] for p in ("q_proj", "k_proj", "v_proj")]
+                )
                 name = key.replace("q_proj", "qkv")
             name = name.replace("self_attn.out_proj", "self_attn.projection")
             if name == "embeddings.position_embedding.weight":
@@ -144,7 +146,7 @@ def start_from_backbone(tower: nn.Module, zoo: Path) -> None:
         if prefix + name in wanted and wanted[prefix + name].shape == value.shape:
             wanted[prefix + name].copy_(value)
             loaded += 1
-    if loaded < 0.6 * len(known):
+    if loaded < 0.6 * len(backbone):
         raise AssertionError(
-            f"only {loaded} of {len(known)} tensors of the backbone fit {type(tower).__name__}"
+            f"only {loaded} of {len(backbone)} tensors of the backbone fit {type(tower).__name__}"
         )
