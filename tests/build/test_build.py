@@ -16,6 +16,7 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
 from nein.engine.images import decode
 from nein.generate.nein import config as configuration
+from nein.reporting import figures as frames
 from tests.build.conftest import OBJECTS, arguments, write_set
 from tests.helpers import commands
 from tests.helpers.commands import Outcome
@@ -87,16 +88,18 @@ def test_it_evaluates_without_conversion_and_results_split_by_family(
         "--models.vqa", "tests.rehearsal:yes",
     )  # fmt: skip
     assert done.code == 0
-    assert "### By family of negation" in done.stdout
-    summary = json.loads((tmp_path / "identity" / "negative" / "summary.json").read_text())
+    assert "## By family of negation" in done.stdout
+    found = frames.read(tmp_path / "identity" / "negative" / "figures.csv")
     accepted = json.loads((built / "dataset" / "val.json").read_text())
     families = Counter(row["family"] for row in accepted)
-    split = {family: found["l1"]["n"] for family, found in summary["families"].items()}
-    assert split == dict(families)
-    assert summary["metrics"]["l1"]["n"] == len(accepted)
-    assert summary["metrics"]["removal_vqa"]["n"] == len(accepted) - families["double_negation"]
+    split = frames.select(found, task="families", metric="l1").reset_index()
+    named = [group.partition(" ")[0] for group in split["group"]]
+    assert dict(zip(named, split["n"], strict=True)) == dict(families)
+    removal = len(accepted) - families["double_negation"]
+    for metric, n in {"l1": len(accepted), "removal_vqa": removal}.items():
+        assert frames.pick(found, task="results", metric=metric)["n"] == n  # type: ignore[index]
     if "double_negation" in families:  # its target is the sample, which "identity" returns
-        assert summary["families"]["double_negation"]["l1"]["value"] == 0
+        assert split["value"][named.index("double_negation")] == 0
 
 
 def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built: Path, tmp_path: Path) -> None:

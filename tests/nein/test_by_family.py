@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein import by_family
+from nein.benchmarks.nein import figures
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import records_hash
 from nein.engine.errors import UserError
+from nein.reporting import figures as frames
 from tests.nein.conftest import Outcome
 
 Make = Callable[..., Path]
@@ -27,11 +28,6 @@ def with_families(folder: Path, families: list[str | None]) -> Path:
     return folder
 
 
-def entry(metric: str, values: Any, clusters: Any) -> dict[str, Any]:
-    numbers = [v for v in values.values() if v is not None]
-    return {"value": sum(numbers) / len(numbers), "n": len(numbers), "n_unscored": len(values) - len(numbers)}
-
-
 VALUES = {
     "removal_vqa": {"a": 1.0, "b": 0.0, "c": 1.0, "d": None},
     "l1": {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4},
@@ -39,20 +35,37 @@ VALUES = {
 FAMILIES = {"a": "plain", "b": "double_negation", "c": "implicit", "d": "implicit"}
 
 
+def edits(families: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"id": key, "source_id": key, "family": families.get(key)} for key in "abcd"]
+
+
+def scores() -> list[dict[str, Any]]:
+    return [
+        {"id": key, "metric": metric, "value": value, "reason": "" if value is not None else "no answer"}
+        for metric, column in VALUES.items()
+        for key, value in column.items()
+    ]
+
+
 def test_a_removal_that_should_not_be_is_left_out_of_the_whole() -> None:
-    left = by_family.without_staying(VALUES, FAMILIES)
+    left = figures.values_of(edits(FAMILIES), scores())
     assert left["removal_vqa"] == {"a": 1.0, "c": 1.0, "d": None}
     assert left["l1"] == VALUES["l1"]
-    assert by_family.without_staying(VALUES, {}) == VALUES
+    assert figures.values_of(edits({}), scores()) == VALUES
+    whole = frames.pick(figures.of_rows(edits(FAMILIES), scores(), {}), task="results", metric="removal_vqa")
+    assert whole is not None
+    assert (whole["value"], whole["n"], whole["unscored"]) == (1.0, 2, 1)
 
 
 def test_every_family_has_its_own_figures_unscored_samples_counted() -> None:
-    found = by_family.split(VALUES, FAMILIES, {}, entry)
-    assert list(found) == ["plain", "double_negation", "implicit"]
-    assert found["double_negation"]["removal_vqa"]["value"] == 0
-    assert found["implicit"]["removal_vqa"] == {"value": 1.0, "n": 1, "n_unscored": 1}
-    assert found["implicit"]["l1"]["value"] == pytest.approx(0.35)
-    assert by_family.split(VALUES, {}, {}, entry) == {}
+    found = frames.select(figures.of_rows(edits(FAMILIES), scores(), {}), task="families")
+    stays = "double_negation (object must stay: Removal ↓)"
+    assert frames.values(found, "group") == ["plain", stays, "implicit"]
+    by = {(f["group"], f["metric"]): (f["value"], f["n"], f["unscored"]) for f in frames.records(found)}
+    assert by[stays, "removal_vqa"] == (0.0, 1, 0)
+    assert by["implicit", "removal_vqa"] == (1.0, 1, 1)
+    assert by["implicit", "l1"] == (pytest.approx(0.35), 2, 0)
+    assert not len(frames.select(figures.of_rows(edits({}), scores(), {}), task="families"))
 
 
 def test_a_family_is_read_hashed_and_turns_the_target_round(make_data: Make) -> None:
@@ -85,15 +98,12 @@ def test_the_table_has_a_row_per_family_and_says_what_must_stay(
         *("--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--control", "none"),
     )
     assert done.code == 0, done.stderr
-    table = done.stdout.split("### By family of negation")[1]
+    table = done.stdout.split("## By family of negation")[1]
     assert table.index("| plain") < table.index("double_negation (object must stay: Removal ↓)")
-    summary = json.loads((tmp_path / "out" / "identity" / "negative" / "summary.json").read_text())
-    assert summary["metrics"]["removal_vqa"]["n"] == 3
-    assert {f: e["removal_vqa"]["n"] for f, e in summary["families"].items()} == {
-        "plain": 1,
-        "double_negation": 1,
-        "implicit": 2,
-    }
+    found = frames.read(tmp_path / "out" / "identity" / "negative" / "figures.csv")
+    assert frames.pick(found, task="results", metric="removal_vqa")["n"] == 3  # type: ignore[index]
+    split = frames.select(found, task="families", metric="removal_vqa")
+    assert list(split["n"]) == [1, 1, 2]
 
 
 def test_data_without_families_have_no_such_table(

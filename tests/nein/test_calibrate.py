@@ -22,6 +22,7 @@ from nein.engine.images import decode, write_png
 from nein.judges import calibrate, known_presence
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
+from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedJudge, Weakened
@@ -142,9 +143,10 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         assert rate.high < 0.97  # found out
     [run] = collect.load([out])[0]
     assert calibration.fits(run)
-    judged = run.summary["metrics"]["removal_vqa"]
+    judged = frames.pick(run.figures, task="results", metric="removal_vqa")
+    assert judged is not None
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
-    [line] = judge_tables.corrected_table([run], [calibration]).data
+    _, line = judge_tables.corrected([run], [calibration])
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels = tmp_path / "labels.csv"
@@ -166,7 +168,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     html = (tmp_path / "r.html").read_text()
     assert "Corrected for the judge" in html
     assert "Removal with people" in html
-    [labelled] = judge_tables.labelled_table([run], judge_tables.read_labels(labels)).data
+    _, labelled = judge_tables.labelled([run], judge_tables.read_labels(labels))
     assert abs(labelled["value"] - share) < 3 * labelled["standard_error"]
     assert labelled["n"] == 60
     assert (tmp_path / "r-reliability.png").exists() is False  # this judge gives no soft score
@@ -232,7 +234,8 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     commands.exit_code("calibrate", out, "--limit", "12", "--device", "cpu", "--judges", "vqa")
     [run] = collect.load([out])[0]
     [found] = judge_tables.load([out / "calibration"], explicit=True)
-    by_metric = {line["metric"]: line for line in judge_tables.corrected_table([run], [found]).data}
+    rows = judge_tables.corrected([run], [found])
+    by_metric = {row["metric"]: row for row in rows if row["statistic"] == "corrected"}
     assert by_metric["removal_vqa"]["value"] is None
     assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]
     assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"

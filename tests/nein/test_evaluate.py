@@ -19,6 +19,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
 from nein.engine.images import pixel_hash
 from nein.engine.seeds import sample_seed
+from nein.reporting import figures as frames
 from tests.nein.conftest import ROOT, Outcome
 
 Evaluate = Callable[..., Outcome]
@@ -107,9 +108,9 @@ def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scor
     assert "NeIn image is unusable" in rows[no_sample, "removal_vqa"]["reason"]
     assert "COCO image is unusable" in rows["NeIn_000000000002_1", "l1"]["reason"]
     assert rows["NeIn_000000000002_1", "removal_vqa"]["value"] == 1.0
-    summary = json.loads((out / "flaky" / "negative" / "summary.json").read_text())
-    assert [summary["metrics"]["l1"][key] for key in ("n", "n_unscored")] == [4, 4]
-    assert [summary["metrics"]["removal_vqa"][key] for key in ("n", "n_unscored")] == [6, 2]
+    found = frames.select(frames.read(out / "flaky" / "negative" / "figures.csv"), task="results")
+    counts = {figure["metric"]: (figure["n"], figure["unscored"]) for figure in frames.records(found)}
+    assert (counts["l1"], counts["removal_vqa"]) == ((4, 4), (6, 2))
     assert "2 of 8 samples were not edited" in done.stdout
     assert "2 more are unscored in L1, for instance: the COCO image is unusable" in done.stdout
 

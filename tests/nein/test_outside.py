@@ -47,8 +47,8 @@ def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
     assert "L1 ↓" in done.stdout
     assert "Palette ↑" in done.stdout
     assert "Darkening ↓" in (out / "table.md").read_text()
-    with (out / "table.csv").open() as file:
-        rows = {(row["editor"], row["metric"]): row for row in csv.DictReader(file)}
+    with (out / "figures.csv").open() as file:
+        rows = {(row["model"], row["metric"]): row for row in csv.DictReader(file)}
     assert set(rows) == {(e, m) for e in ("identity", "solid") for m in ("l1", "darkening", "palette")}
     scores = [json.loads(line) for line in (out / "solid/negative/scores.jsonl").read_text().splitlines()]
     for row in (row for row in scores if row["metric"] == "darkening"):

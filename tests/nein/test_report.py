@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from metrics import METRICS
-from nein.benchmarks.nein import paper_numbers, report, results_table
+from nein.benchmarks.nein import figures, paper_numbers, report, sections
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.reporting import figures as frames
 from nein.wording import templates
 
 
@@ -70,18 +71,18 @@ def test_the_table_has_arrows_intervals_and_counts(tmp_path: Path) -> None:
     assert (tmp_path / "table.md").read_text() == text
 
 
-def test_the_summary_and_the_csv_hold_unscaled_values(tmp_path: Path) -> None:
+def test_the_figures_of_a_run_and_of_all_hold_unscaled_values(tmp_path: Path) -> None:
     run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.1, 0.3, None]})
     report.report(tmp_path)
-    summary = atomic.read_json(run.path / "summary.json")
-    entry = summary["metrics"]["l1"]
+    entry = frames.pick(frames.read(run.path / "figures.csv"), task="results", metric="l1")
+    assert entry is not None
     assert entry["value"] == pytest.approx(0.5 / 3)
-    assert (entry["n"], entry["n_unscored"], entry["clusters"]) == (3, 1, 2)
-    assert entry["reasons"] == {"no answer": 1}
-    [row] = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
+    assert (entry["n"], entry["unscored"], entry["clusters"]) == (3, 1, 2)
+    assert frames.reasons(entry) == {"no answer": 1}
+    [row] = list(csv.DictReader(io.StringIO((tmp_path / "figures.csv").read_text())))
     assert float(row["value"]) == entry["value"]
     assert float(row["low"]) == entry["low"]
-    assert (row["editor"], row["track"], row["metric"], row["n_unscored"]) == ("ip2p", "negative", "l1", "1")
+    assert (row["model"], row["variant"], row["metric"], row["unscored"]) == ("ip2p", "negative", "l1", "1")
 
 
 def test_a_metric_without_any_value_is_shown_as_missing_not_as_zero(tmp_path: Path) -> None:
@@ -108,7 +109,8 @@ def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_p
     write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]})
     text = report.report(tmp_path)
     first, second = (t.replace("{S}", "X") for t in templates.NEGATIVE_TEMPLATES[:2])
-    lines = {row["sentence"]: row for row in csv.DictReader((tmp_path / "gap_by_template.csv").open())}
+    rows = csv.DictReader((tmp_path / "figures.csv").open())
+    lines = {row["group"]: row for row in rows if row["task"] == "gap_by_template"}
     assert set(lines) == {first, second}
     assert (float(lines[first]["value"]), lines[first]["n"]) == (0.75, "4")  # +1, +1, 0, +1
     assert float(lines[second]["value"]) == pytest.approx(-1 / 3)  # 0, -1, 0 and one unscored
@@ -116,13 +118,13 @@ def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_p
     assert f"| {first}" in text
     assert "75.0 [" in text
     assert "ip2p (VQA)" in text
-    assert (tmp_path / "gap_by_template.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "gap-by-template.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_the_control_there_is_no_breakdown(tmp_path: Path) -> None:
     write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0]})
     assert "by template" not in report.report(tmp_path)
-    assert not (tmp_path / "gap_by_template.csv").exists()
+    assert not (tmp_path / "gap-by-template.png").exists()
 
 
 def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path: Path) -> None:
@@ -162,20 +164,26 @@ def test_rows_that_cannot_be_compared_are_pointed_out(tmp_path: Path) -> None:
 
 
 def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
-    entry = {"value": 12.345, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
+    entry = {"value": 12.5, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]}, fid={**entry, "reasons": {}})
     text = report.report(tmp_path)
-    assert "12.35 ± 2.50" in text or "12.34 ± 2.50" in text
+    assert "12.50 ± 2.50" in text
     assert "FID from 2 images is biased upwards" in text
 
 
 def test_figures_are_scaled_as_the_paper_prints_them() -> None:
-    entry = {"value": 0.12345, "low": 0.1, "high": 0.16}
-    assert results_table.figure(METRICS["l1"], entry) == "12.3 ± 3.0"
-    assert results_table.figure(METRICS["lpips"], entry) == "0.12 ± 0.03"
-    assert results_table.figure(METRICS["removal_vqa"], entry) == "12.3 [10.0, 16.0]"
-    assert results_table.figure(METRICS["l1"], {"value": 0.5, "low": None, "high": None}) == "50.0"
-    assert results_table.figure(METRICS["l1"], None) == "–"
+    def shown(metric: str, **entry: float | None) -> str:
+        return sections.shown(
+            [{"metric": metric, "unit": figures.unit(metric), "low": None, "high": None, **entry}]
+        )
+
+    ends = {"value": 0.13, "low": 0.1, "high": 0.16}
+    assert shown("l1", **ends) == "13.0 ± 3.0"
+    assert shown("lpips", **ends) == "0.13 ± 0.03"
+    assert shown("removal_vqa", **ends) == "13.0 [10.0, 16.0]"
+    assert shown("fid", value=0.06, low=0.0, high=0.17) == "0.06 [0.00, 0.17]"  # cut off at 0: no ±
+    assert shown("l1", value=0.5) == "50.0"
+    assert shown("l1", value=None) == "–"
 
 
 def test_published_figures_are_those_of_table_3() -> None:
@@ -189,12 +197,10 @@ def test_published_figures_are_those_of_table_3() -> None:
         assert row[9] >= row[8]
 
 
-def test_reports_need_neither_torch_nor_pictures() -> None:
+def test_reports_need_no_model_library() -> None:
     import subprocess
     import sys
 
-    code = (
-        "import sys, nein.benchmarks.nein.report; print({'torch', 'PIL', 'transformers'} & set(sys.modules))"
-    )
+    code = "import sys, nein.benchmarks.nein.report; print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -19,7 +19,7 @@ from tests.helpers import commands, killing
 from tests.nein.conftest import Outcome, write_data
 
 Evaluate = Callable[..., Outcome]
-CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "summary.json")
+CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "figures.csv")
 
 
 METRICS = "l1,l2,removal_vqa,removal_ovd,auc_removal"
@@ -50,7 +50,7 @@ def contents(out: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(out.rglob("*")):
         block = path.suffix == ".jsonl" and path.stem.isdigit()
-        if path.name in (*CANONICAL, "table.md", "table.csv") or path.suffix == ".png" or block:
+        if path.name in (*CANONICAL, "table.md", "figures.csv") or path.suffix == ".png" or block:
             found[str(path.relative_to(out))] = path.read_bytes()
     return found
 

@@ -12,12 +12,13 @@ import pytest
 from metrics import METRICS
 from nein.benchmarks.nein import runs
 from nein.engine.folder import Folder
+from nein.reporting import figures as frames
 from tests.editors.tiny import build_pipeline
 from tests.helpers import commands
 from tests.metrics import tiny
 from tests.nein.conftest import Outcome, write_data
 
-FILES = ("edits.jsonl", "scores.jsonl", "corpus.json", "summary.json")
+FILES = ("edits.jsonl", "scores.jsonl", "corpus.json", "figures.csv")
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,13 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
     done = evaluate(*options, "--out", tmp_path / "whole")
     assert done.code == 0, done.stderr
     expected = contents(tmp_path / "whole")
-    assert len(expected) == 4 * 4  # two editors, two tracks
-    for name in (name for name in expected if name.endswith("summary.json")):
-        metrics = json.loads(expected[name])["metrics"]
-        assert list(metrics) == list(METRICS)
-        for metric, entry in metrics.items():
-            assert entry["n"] + entry["n_unscored"] == 4, metric
+    assert len(expected) == 4 * 4 + 1  # two editors, two tracks, and the figures of all
+    for name in (name for name in expected if name.endswith("/figures.csv")):
+        found = frames.select(frames.read_csv(expected[name].decode()), task="results")
+        assert list(found["metric"]) == list(METRICS)
+        for entry in frames.records(found):
+            metric = entry["metric"]
+            assert entry["n"] + entry["unscored"] == 4, metric
             assert entry["n"] == 4 or metric.startswith("retention"), metric
             if entry["value"] is not None:
                 low, high = METRICS[metric].range

@@ -121,7 +121,7 @@ def write_run(
 def _features(
     run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed: Sequence[int]
 ) -> dict[str, Any]:
-    from metrics.fid import frechet_distance
+    from metrics.fid import jackknife_interval
 
     kept = [index for index in range(len(rows)) if index not in failed]
     rng = np.random.default_rng(len(run.editor))
@@ -136,9 +136,10 @@ def _features(
     file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=about)
     atomic.write_bytes(run.feature_path("fid", 0), file)
     run.write(scores_of("fid"), 0, [])
-    value = frechet_distance(edited, target)
-    return {"value": value, "low": None, "high": None, "standard_error": None, "n": len(kept),
-            "n_unscored": len(rows) - len(kept), "reasons": {}, "clusters": len(sources)}  # fmt: skip
+    found = jackknife_interval(edited, target, [rows[index]["COCO"] for index in kept])
+    ends = {"low": found.low, "high": found.high, "standard_error": found.standard_error}
+    return {"value": found.value, **ends, "n": len(kept), "n_unscored": len(rows) - len(kept), "reasons": {},
+            "clusters": len(sources)}  # fmt: skip
 
 
 def _detail(

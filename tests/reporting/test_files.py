@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nein.benchmarks.nein.reporting import page as pages
-from nein.benchmarks.nein.reporting import sample_browser, tables
 from nein.benchmarks.nein.reporting.costs import peak_of
-from nein.benchmarks.nein.reporting.sections import Table
 from nein.engine.errors import UserError
+from nein.reporting import figures, tables
+from nein.reporting import page as pages
+from nein.reporting.tables import Sheet
 from tests.helpers.commands import outcome
 from tests.reporting import made
 from tests.reporting.conftest import MARKUP, report
@@ -91,36 +91,30 @@ def test_folders_of_the_machine_stay_out_of_what_is_published() -> None:
 
 
 def test_json_in_a_script_element_cannot_end_it() -> None:
-    text = sample_browser.script_json({"x": "</script><!--\u2028&"})
+    text = pages.script_json({"x": "</script><!--\u2028&"})
     assert "<" not in text
     assert "\u2028" not in text
     assert json.loads(text) == {"x": "</script><!--\u2028&"}
 
 
-NASTY = Table(
-    "k",
-    "T & t",
-    ["a|b", "c"],
-    [["x|y<b>\n\x1b[31m", "50% _{}^~\\$#"]],
-    [{"a": "=1+1", "b": None, "c": -0.5}],
-    "n",
-)
+NASTY = Sheet("k", "T & t", ["a|b", "c"], [["x|y<b>\n\x1b[31m", "50% _{}^~\\$#"]], "n")
 
 
 def test_tables_escape_what_their_format_would_obey() -> None:
-    markdown = tables.markdown([NASTY], "t", [])
+    markdown = tables.markdown([NASTY], "t")
     assert "x\\|y&lt;b>" in markdown
     assert "\x1b" not in markdown
-    assert tables._markdown_cell("[a](b)") == "[a]\\(b)"  # no link, and one backslash only
+    assert tables.markdown_cell("[a](b)") == "[a]\\(b)"  # no link, and one backslash only
     assert tables.latex_text("50% _{}^~\\$#&") == (
         r"50\% \_\{\}\textasciicircum{}\textasciitilde{}\textbackslash{}\$\#\&"
     )
-    [row] = csv.DictReader(io.StringIO(tables.to_csv([NASTY])))
-    assert row == {"table": "k", "a": "'=1+1", "b": "", "c": "-0.5"}
+    frame = figures.frame([figures.number(-0.5, unit="", metric="=1+1")])
+    [row] = csv.DictReader(io.StringIO(figures.to_csv(frame)))
+    assert (row["metric"], row["value"], row["low"]) == ("'=1+1", "-0.5", "")
 
 
 def test_latex_of_a_long_table_goes_over_pages() -> None:
-    long = Table("long", "L", ["a"], [[str(i)] for i in range(50)])
+    long = Sheet("long", "L", ["a"], [[str(i)] for i in range(50)])
     assert r"\begin{longtable}{l}" in tables.latex([long], "t")
     assert r"\begin{table}" in tables.latex([NASTY], "t")
 
@@ -136,6 +130,7 @@ def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.Capt
     code, text, _ = outcome(capsys, "compare", out, "--metrics", "l1,removal_vqa", "--format", "csv")
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(text)))
+    rows = [row for row in rows if row["statistic"] == "difference"]
     assert [row["metric"] for row in rows] == ["l1", "removal_vqa"]
     assert all(float(row["p_holm"]) >= float(row["p"]) for row in rows)
     code, text, _ = outcome(capsys, "compare", out, "--track", "all", "--metrics", "l1")

@@ -40,7 +40,7 @@ def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade: Path, tmp_
     assert report([str(runs(tmp_path, known["judge"])), "-o", str(out), "--judge-grade", str(grade)]) == 0
     assert "The judge on NegVQA" in out.read_text()
     with out.with_suffix(".csv").open(newline="") as file:
-        rows = {r["figure"]: r for r in csv.DictReader(file) if r["table"] == "negvqa"}
+        rows = {r["statistic"]: r for r in csv.DictReader(file) if r["task"] == "negvqa"}
     assert float(rows["original questions"]["value"]) == float(rows["negated questions"]["value"]) == 0.5
     assert float(rows["negation gap"]["value"]) == 0.0
     assert int(rows["negated questions"]["n"]) == 12

@@ -17,7 +17,7 @@ import torch
 import editors
 from editors.checkpoint import LoadedPipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
-from nein.benchmarks.nein import conclude, grid, models, report
+from nein.benchmarks.nein import conclude, figures, grid, models
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.plan import Plan
@@ -30,6 +30,7 @@ from nein.engine.executors import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.seeds import sample_seed
 from nein.engine.world import World
+from nein.reporting import figures as frames
 from train.instruct.batches import CHANGED, Batch
 from train.instruct.encoder import Encoder, module_hash
 from train.instruct.model import averaged_copy
@@ -70,12 +71,13 @@ def assess(
     *,
     workers: int = 1,
 ) -> dict[str, Any]:
-    """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's summary.
+    """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's figures by
+    metric.
 
     workers  Blocks in work at the same time. Above 1 PyTorch's own threads are off in those that do it, so
              training, which they would change, uses 1.
 
-    Every process calls it; the summary is empty on all but the main one.
+    Every process calls it; they are empty on all but the main one.
     """
     if world.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
@@ -96,7 +98,8 @@ def assess(
     if not world.is_main:
         return {}
     run.update(counts=conclude.write(run, plan, names, config.protocol), status=COMPLETE)
-    return report.summarise(run)[0]
+    found = frames.records(frames.select(figures.summarise(run), task="results"))
+    return {figure["metric"]: figure for figure in found}
 
 
 class Validation:
@@ -143,7 +146,7 @@ class Validation:
             place = RunDir(out if track == "negative" else out / "swapped", slug, track)
             plan = Plan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
             summary = assess(editor, place, plan, names, self._eval, self._world, str(self._device))
-            for name, entry in summary.get("metrics", {}).items():
+            for name, entry in summary.items():
                 if entry["value"] is None:
                     continue
                 if track == "negative":

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from metrics import METRICS
 from nein.benchmarks import runner
 from nein.benchmarks.nein import conclude, models, report
+from nein.benchmarks.nein import figures as of_run
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.plan import Plan
@@ -180,25 +180,14 @@ def _run(
 
 
 def figures(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """A figure per metric; also writes edits.jsonl, scores.jsonl and corpus.json from the blocks, in data
+    """The figures of a run; also writes edits.jsonl, scores.jsonl and corpus.json from the blocks, in data
     order, for the selection."""
     plan, place = load_plan(config), of_folder(folder)
     wanted = config.metrics if "score" in config.stages else conclude.whole_metrics(place, plan)
     place.update(counts=conclude.write(place, plan, wanted, config.protocol))
     if not wanted:
         return frames.frame([])
-    summary, _ = report.summarise(place)
-    return frames.frame(
-        {
-            "task": place.track,
-            "metric": name,
-            "unit": "%" if METRICS[name].unit == "per cent" else "",
-            **{key: entry[key] for key in frames.ESTIMATE},
-            **{key: entry.get(key) for key in ("n", "clusters", "reasons")},
-            "unscored": entry["n_unscored"],
-        }
-        for name, entry in summary["metrics"].items()
-    )
+    return of_run.summarise(place)
 
 
 def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str | None:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from metrics import METRICS
+from nein.benchmarks.nein import report
 from nein.benchmarks.nein.reporting.collect import Run
-from nein.benchmarks.nein.reporting.page import without_folders
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.reporting import figures as frames
+from nein.reporting.page import without_folders
 
 FOLDER = ".eval_results"
 
@@ -72,7 +74,13 @@ def write(loaded: Sequence[Run], out: Path, dataset: str) -> dict[str, Path]:
     files = {f"{FOLDER}/nein.yaml": target}
     for run in loaded:
         place = f"nein/{run.directory.editor}-{run.track}.json"
-        facts = {**run.summary, "manifest": without_folders(_public(run.manifest))}
+        facts = {
+            "editor": run.directory.editor,
+            "track": run.track,
+            "preset": report.preset(run.manifest),
+            "figures": frames.records(run.figures),
+            "manifest": without_folders(_public(run.manifest)),
+        }
         atomic.write_text(out / place, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
         files[place] = out / place
     return files
@@ -86,7 +94,8 @@ def results(run: Run, dataset: str) -> list[dict[str, Any]]:
     config, when = run.manifest.get("config", {}), _date(run)
     nano = "; nano: a miniature of drawn scenes, not the benchmark" if config.get("preset") == "nano" else ""
     found = []
-    for metric, entry in run.summary["metrics"].items():
+    for entry in frames.records(frames.select(run.figures, task="results")):
+        metric = entry["metric"]
         if entry["value"] is None:
             continue
         info = METRICS[metric]
@@ -98,7 +107,7 @@ def results(run: Run, dataset: str) -> list[dict[str, Any]]:
                 "value": round(entry["value"] * info.scale, 4),
                 "date": when,
                 "notes": f"protocol {config.get('protocol')}, n {entry['n']}, unscored "
-                f"{entry['n_unscored']}, "
+                f"{entry['unscored']}, "
                 f"95 % interval [{low}, {high}]{nano}",
             }
         )

@@ -35,7 +35,7 @@ def gap_by_template(
     rows_affirmative  Score rows of the affirmative track: `id`, `value`.
 
     Differences of shares (within [-1, 1]) get intervals within [-1, 1], which are never of length 0. Rows are
-    paired by id; a template without a pair is left out. `score_rows` makes such rows from a run.
+    paired by id; a template without a pair is left out.
     """
     affirmative = {row["id"]: row["value"] for row in rows_affirmative}
     groups: dict[int | None, list[tuple[float, Any]]] = {}
@@ -54,27 +54,6 @@ def gap_by_template(
             estimate = statistics.bounded(estimate, -1.0, 1.0)
         found.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
     return found
-
-
-def score_rows(
-    edits: Iterable[Mapping[str, Any]], scores: Iterable[Mapping[str, Any]], metric: str
-) -> list[dict[str, Any]]:
-    """Rows for `gap_by_template` from a run's edits.jsonl and scores.jsonl.
-
-    The template is read off the instruction; on an affirmative track it is None throughout.
-    """
-    about = {
-        edit["id"]: {
-            "source_id": edit["source_id"],
-            "template": templates.template_of(edit["instruction"], edit["object"]),
-        }
-        for edit in edits
-    }
-    return [
-        {"id": row["id"], "value": row["value"], **about[row["id"]]}
-        for row in scores
-        if row["metric"] == metric
-    ]
 
 
 def template_name(template: int | None) -> str:

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from metrics import METRICS
 from metrics.answers import paper_present, paper_removed, parse_yes_no
 from nein import statistics
 from nein.benchmarks.nein import corpus
 from nein.benchmarks.nein.runs import RunDir
+from nein.reporting.figures import number
 
 Rule = Literal["paper", "fixed"]
 
@@ -159,6 +161,21 @@ def shifts(run: RunDir) -> list[Shift]:
                 wanted["all"] = Rules.of("paper")
             found += [_shift(metric, name, rows[metric], rules, source_of) for name, rules in wanted.items()]
     return found
+
+
+def rows(run: RunDir, name: str) -> list[dict[str, Any]]:
+    """`shifts` as rows of the frame (task "protocols"), for a run that tables call `name`."""
+    made = []
+    for shift in shifts(run):
+        unit = "%" if METRICS[shift.metric].unit == "per cent" else ""
+        what = {"benchmark": "nein", "task": "protocols", "metric": shift.metric, "quirk": shift.quirk}
+        what |= {"model": name, "variant": run.track, "note": shift.note}
+        made += [
+            {**number(shift.fixed, unit=unit, n=shift.n_fixed), **what, "statistic": "fixed"},
+            {**number(shift.paper, unit=unit, n=shift.n_paper), **what, "statistic": "paper"},
+            {**number(shift.flips, unit="count"), **what, "statistic": "flips"},
+        ]
+    return made
 
 
 def _shift(

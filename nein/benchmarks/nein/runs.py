@@ -10,7 +10,7 @@
       edits.jsonl              canonical: the selection in data order
       scores.jsonl             canonical: a line per sample and metric
       corpus.json              figures that exist only for the whole (FID)
-      summary.json             figures with intervals
+      figures.csv              figures with intervals
 
 The identity of the folder decides the images, that of `scores/<metric>` one metric. Stages, limits and
 metrics may be added to a run at any time; a change of an identity is refused with the key that differs.

@@ -6,7 +6,6 @@ as a JSON file that `nein negvqa check` reads.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
@@ -14,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
-from markupsafe import Markup
 
-from nein.benchmarks.nein.reporting.page import policy
-from nein.benchmarks.nein.reporting.sample_browser import script_json
 from nein.engine import atomic, images
+from nein.reporting import page
 from nein.reporting.contact_sheet import fit
 
 FORMAT = "nein negvqa check 1"
@@ -40,13 +36,6 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, neg
 
     population  How many conversions the rows were drawn from.
     """
-    folder = Path(__file__).parent / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    css = (folder / "check.css").read_text(encoding="utf-8")
-    script = (folder / "check.js").read_text(encoding="utf-8")
     facts = {
         "format": FORMAT,
         "sheet": name(rows),
@@ -54,11 +43,10 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, neg
         "negator": negator,
         "ids": [row["index"] for row in rows],
     }
-    html = environment.get_template("check.html.j2").render(
-        policy=policy(script, css, outside=False),
-        css=Markup(css),
-        script=Markup(script),
-        facts=Markup(script_json(facts)),
+    html = page.document(
+        Path(__file__).parent / "templates",
+        "check",
+        facts=page.script_json(facts),
         count=len(rows),
         population=population,
         negator=negator,
@@ -86,4 +74,4 @@ def _picture(path: Path) -> str | None:
     small = len(np.unique(np.asarray(picture).reshape(-1, 3)[::7], axis=0)) < 256
     picture.save(buffer, "PNG") if small else picture.save(buffer, "JPEG", quality=85)
     kind = "png" if small else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return page.uri(buffer.getvalue(), kind)

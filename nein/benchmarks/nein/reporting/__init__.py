@@ -1,11 +1,11 @@
-"""The publishable report: everything about some runs in one page, with tables, plots and every sample.
+"""The publishable report of runs on NeIn: everything about them in one page, with every sample.
 
-collect     reads runs from disk, once
-sections    figures and tables as plain data: results, coverage, gap, breakdowns, protocols
-            (beside it comparisons, judges, costs)
-tables      those tables as Markdown, CSV and LaTeX
-plots       bars and curves as PNG and SVG
-samples     what the sample browser shows: an index, and chunks of thumbnails and details
-page        the HTML page
-command     `nein report`
+collect         reads runs and their figures from disk, once
+comparisons     runs against each other
+judge_tables    what the judges' verdicts are worth
+costs           what the runs took
+sample_browser  what the page shows of samples: an index, and chunks of thumbnails and details
+command         `nein report` and `nein compare`
+
+All of them give rows of the frame; `nein.benchmarks.nein.sections` says how they are shown.
 """

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.nein import report, runs
+import pandas as pd
+
+from nein.benchmarks.nein import figures, negation_gap, report, runs
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
+from nein.reporting import figures as frames
 from nein.wording import templates
 
 
@@ -22,7 +25,7 @@ class Run:
     edits    Sample id -> edit record, in data order.
     scores   Metric -> sample id -> score row.
     values   Metric -> sample id -> value or None.
-    summary  As `nein.benchmarks.nein.report.summarise` makes it.
+    figures  As its evaluation wrote them, under its name (`nein.benchmarks.nein.figures`).
     """
 
     directory: RunDir
@@ -30,7 +33,7 @@ class Run:
     manifest: Mapping[str, Any]
     edits: dict[str, dict[str, Any]]
     scores: dict[str, dict[str, dict[str, Any]]]
-    summary: dict[str, Any]
+    figures: pd.DataFrame
     values: dict[str, dict[str, float | None]]
     sources: dict[str, str] = field(default_factory=dict)
 
@@ -80,27 +83,64 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             f"'{one.directory.path}' and '{other.directory.path}' were made on different data; "
             "report them apart."
         )
-    order = list(dict.fromkeys(run.name for run in sorted(loaded, key=lambda r: report._order(r.directory))))
-    loaded.sort(key=lambda run: (order.index(run.name), _place(run.track)))
+    order = list(dict.fromkeys(run.name for run in sorted(loaded, key=lambda r: report.order(r.directory))))
+    loaded.sort(key=lambda run: (order.index(run.name), figures.TRACKS.index(run.track)))
     return loaded, unfinished
 
 
-def _place(track: str) -> int:
-    """Of a track in tables: the instruction under test first."""
-    return ("negative", "remove", "add").index(track)
-
-
 def read(run: RunDir, name: str) -> Run:
-    """The records of one complete run."""
+    """The records and figures of one complete run."""
     edits, rows = run.read_edits(), run.read_scores()
-    summary, values = report.summarise(run, edits, rows)
     scores: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         scores.setdefault(row["metric"], {})[row["id"]] = row
-    sources = values.pop("clusters")
     return Run(
-        run, name, run.manifest() or {}, {e["id"]: e for e in edits}, scores, summary, values, dict(sources)
-    )
+        run, name, run.manifest() or {}, {edit["id"]: edit for edit in edits}, scores,
+        frames.label(figures.of(run), model=name), figures.values_of(edits, rows),
+        {edit["id"]: edit["source_id"] for edit in edits},
+    )  # fmt: skip
+
+
+def together(loaded: Sequence[Run]) -> pd.DataFrame:
+    """The figures of all runs, with what the paper prints of its editors where the preset is the paper's."""
+    parts = []
+    for run in loaded:
+        parts.append(run.figures)
+        if report.preset(run.manifest) == "paper" and run.track == "negative":
+            parts.append(figures.printed(run.directory.editor, run.name))
+    return frames.concat(parts)
+
+
+def gaps(loaded: Sequence[Run]) -> pd.DataFrame:
+    """The negation gap of every editor whose control was run, in all and per template."""
+    records = {(run.name, run.track): (list(run.edits.values()), _rows(run)) for run in loaded}
+    return report.gaps(records)
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    return [row for column in run.scores.values() for row in column.values()]
+
+
+def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
+    """Removal and Retention by template, object and source image size. sizes: source id -> size class;
+    order: of the classes."""
+    kinds: dict[str, Any] = {
+        "by_template": (template_of, negation_gap.template_name, range(len(templates.NEGATIVE_TEMPLATES))),
+        "by_object": (lambda edit: edit["object"], str, ()),
+        "by_size": (lambda edit: sizes.get(edit["source_id"]), str, order),
+    }
+    found = []
+    for task, (group_of, shown, places) in kinds.items():
+        rows = [
+            {**row, "model": run.name, "variant": run.track}
+            for run in loaded
+            for row in figures.breakdown(
+                task, run.values, list(run.edits.values()), run.sources, group_of, shown, places
+            )
+        ]
+        if len({row["group"] for row in rows}) > 1:
+            found.append(frames.frame(rows))
+    return frames.label(frames.concat(found), benchmark="nein")
 
 
 def affirmative(loaded: Sequence[Run], run: Run) -> Run | None:

@@ -4,91 +4,80 @@ from __future__ import annotations
 
 import itertools
 import sys
+from typing import TYPE_CHECKING, Any
 
 from nein.benchmarks.nein.config import CompareConfig, ReportConfig
 from nein.engine.errors import UserError
+
+if TYPE_CHECKING:
+    from nein.benchmarks.nein.reporting.collect import Run
 
 
 def report(options: ReportConfig) -> int:
     """Writes the report. Raises UserError for anything the user can mend."""
     out, formats = options.out, options.formats
+    from nein.benchmarks.nein import protocols, sections
     from nein.benchmarks.nein import report as run_report
-    from nein.benchmarks.nein.reporting import (
-        collect,
-        comparisons,
-        costs,
-        judge_tables,
-        page,
-        plots,
-        sample_browser,
-        sections,
-        tables,
-    )
+    from nein.benchmarks.nein.reporting import collect, comparisons, costs, judge_tables, sample_browser
     from nein.engine import atomic
+    from nein.reporting import figures as frames
+    from nein.reporting import page
+    from nein.reporting import report as reporting
+    from nein.reporting.report import Section
 
     atomic.check_writable(out.parent)
     loaded, unfinished = collect.load(options.runs)
     folders = options.calibration or [r.directory.out / "calibration" for r in loaded]
     known = judge_tables.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
     browser = sample_browser.Browser.of(loaded, options.data, options.split)
-    draws = comparisons.fid_draws(loaded)
-    results = sections.results(loaded, comparisons.fid_intervals(loaded, draws))
-    gaps = sections.gaps(loaded)
     negative = [run for run in loaded if run.track == "negative"] or loaded
     pairs = list(itertools.combinations(negative, 2))
-    groups = [page.Group("results", "Results", [*results, sections.coverage(loaded)])]
-    if gaps:
-        groups.append(page.Group("gap", "Negation gap", gaps))
-    groups.append(page.Group("breakdowns", "Breakdowns", sections.breakdowns(loaded, browser.sizes)))
-    if pairs:
-        groups.append(page.Group("comparisons", "Comparisons", [comparisons.comparisons(pairs, draws)]))
-    about_judges = judge_tables.sections(loaded, known)
+    compared = comparisons.comparisons(pairs, comparisons.fid_draws(negative)) if pairs else []
+    rows = [*compared, *judge_tables.judged(loaded, known), *costs.costs(loaded)]
     if options.labels:
-        about_judges.append(judge_tables.labelled_table(loaded, judge_tables.read_labels(options.labels)))
-    groups.append(page.Group("judges", "Judges", about_judges))
+        rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
     if options.judge_grade:
-        about_judges.append(judge_tables.grades_table(loaded, judge_tables.read_grades(options.judge_grade)))
+        rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
     if options.protocols:
-        groups.append(page.Group("protocols", "Protocols", [sections.protocols(loaded)]))
-    groups.append(page.Group("costs", "Costs", [costs.costs(loaded)]))
-    groups = [group for group in groups if any(table.rows for table in group.tables)]
-    if {"html", "plots"} & set(formats):
-        made = {"results": [plots.removal(t) for t in results if t.key == "results_presence"],
-                "gap": [plots.gap_by_template(t) for t in gaps if t.key == "gap_by_template"],
-                "judges": [plots.reliability(known)]}  # fmt: skip
-        for group in groups:
-            group.plots = [plot for plot in made.get(group.key, []) if plot is not None]
-    presets = {run.summary["preset"] for run in loaded}
-    title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    nano = run_report.NANO_LABEL if presets == {"nano"} else ", ".join(sorted(map(str, presets)))
-    subtitle = (
-        f"Preset: {nano}. Intervals: 95 %, clustered by source image. "
-        "↑ higher is better, ↓ lower is better. Percentages except FID and LPIPS."
-    )
-    notes = run_report._notes([run.summary for run in loaded], unfinished)
-    flat = [table for group in groups for table in group.tables if table.rows]
-    written: list[str] = []
-    texts = {"md": lambda: tables.markdown(flat, title, [subtitle, *notes]),
-             "csv": lambda: tables.to_csv(flat),
-             "tex": lambda: tables.latex(flat, title)}  # fmt: skip
-    for kind, make in texts.items():
-        if kind in formats:
-            atomic.write_text(out.with_suffix(f".{kind}"), make())
-            written.append(str(out.with_suffix(f".{kind}")))
-    if "plots" in formats:
-        for plot in (plot for group in groups for plot in group.plots):
-            for kind in ("png", "svg"):
-                file = out.with_name(f"{out.stem}-{plot.key.replace('_', '-')}.{kind}")
-                atomic.write_bytes(file, plot.encode(kind))
-                written.append(str(file))
+        rows += [row for run in loaded for row in protocols.rows(run.directory, run.name)]
+    results = collect.together(loaded)
+    parts = collect.breakdowns(loaded, browser.sizes, sample_browser.SIZE_CLASSES)
+    gaps = collect.gaps(loaded)
+    figures = frames.concat([results, gaps, parts, frames.frame(rows)])
+    about_judges = [sections.CALIBRATION, sections.CORRECTED, sections.AGREEMENT]
+    shown = [
+        Section(
+            "results",
+            "Results",
+            [*sections.results(), sections.families(), sections.coverage()],
+            [sections.REMOVAL],
+        ),
+        Section("gap", "Negation gap", [sections.GAP, sections.GAP_BY_TEMPLATE], [sections.GAPS]),
+        Section("breakdowns", "Breakdowns", sections.breakdowns()),
+        Section("comparisons", "Comparisons", [sections.comparisons(len(compared) // 3)]),
+        Section(
+            "judges", "Judges", [*about_judges, sections.LABELLED, sections.NEGVQA], [sections.RELIABILITY]
+        ),
+        Section("protocols", "Protocols", [sections.PROTOCOLS]),
+        Section("costs", "Costs", [sections.COSTS]),
+    ]
+    manifests = {run.label: run.manifest for run in loaded}
+    target = out if out.suffix in (".html", ".htm") else out.with_suffix(".html")
+    part, stored = None, page.Stored([])
     if "html" in formats:
-        target = out if out.suffix in (".html", ".htm") else out.with_suffix(".html")
-        done = page.write(target, title=title, subtitle=subtitle, groups=groups, notes=notes, runs=loaded,
-                          browser=browser, side=options.thumbnails,
-                          budget=options.budget * 2**20)  # fmt: skip
-        beside = f" with {done.files} files beside it ({done.beside / 2**20:.1f} MiB)" if done.files else ""
-        written.append(f"{target} ({done.page / 2**20:.1f} MiB){beside}")
-    print("\n".join(written))
+        part, stored = browser.part(target, options.thumbnails, options.budget * 2**20)
+    written = reporting.write(
+        target, figures, sections=shown, browser=part, formats=formats,
+        title=options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
+        subtitle=f"Preset: {run_report.label(manifests.values())}. {run_report.HOW}",
+        notes=run_report.notes(results, manifests, unfinished),
+        settings={run.label: page.setting(_setting(run)) for run in loaded},
+    )  # fmt: skip
+    for path in written:
+        beside = (
+            f" with {stored.files} files beside it ({stored.size / 2**20:.1f} MiB)" if stored.files else ""
+        )
+        print(path if path != target else f"{path} ({path.stat().st_size / 2**20:.1f} MiB){beside}")
     if options.hub:
         from nein.benchmarks.nein import hub
 
@@ -102,7 +91,10 @@ def report(options: ReportConfig) -> int:
 
 def compare(options: CompareConfig) -> int:
     """Prints every pair of the runs named, tested and corrected for their number."""
-    from nein.benchmarks.nein.reporting import collect, comparisons, sections, tables
+    from nein.benchmarks.nein import sections
+    from nein.benchmarks.nein.reporting import collect, comparisons
+    from nein.reporting import figures as frames
+    from nein.reporting import tables
 
     wanted = options.metrics or None
     loaded, unfinished = collect.load(options.runs)
@@ -113,15 +105,29 @@ def compare(options: CompareConfig) -> int:
             "(--track all compares every track)."
         )
     draws = comparisons.fid_draws(loaded) if wanted is None or "fid" in wanted else {}
-    table = comparisons.comparisons(list(itertools.combinations(loaded, 2)), draws, wanted)
-    if not table.rows:
+    rows = comparisons.comparisons(list(itertools.combinations(loaded, 2)), draws, wanted)
+    if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
+    figures = frames.concat([frames.frame(rows), collect.together(loaded)])
+    shown = tables.sheets([sections.comparisons(len(rows) // 3), sections.coverage()], figures)
     if options.format == "csv":
-        print(tables.to_csv([table]), end="")
+        print(frames.to_csv(frames.frame(rows)), end="")
     elif options.format == "tex":
-        print(tables.latex([table], table.title), end="")
+        print(tables.latex(shown[:1], "Comparison"), end="")
     else:
-        print(tables.markdown([table, sections.coverage(loaded)], "Comparison", []), end="")
+        print(tables.markdown(shown, "Comparison"), end="")
     if unfinished:
         print(f"not compared because not complete: {', '.join(unfinished)}", file=sys.stderr)
     return 0
+
+
+def _setting(run: Run) -> dict[str, Any]:
+    """The resolved configuration, models and versions of a run."""
+    manifest = run.manifest
+    invocations = manifest.get("invocations", [])
+    return {
+        "editor": run.directory.editor,
+        "track": run.track,
+        **{key: manifest.get(key, {}) for key in ("config", "data", "models", "counts")},
+        "invocations": [{k: v for k, v in own.items() if k != "command"} for own in invocations],
+    }

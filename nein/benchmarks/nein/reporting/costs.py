@@ -7,10 +7,11 @@ device with that number type, known only for the devices and models below.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from nein.benchmarks.nein.reporting.collect import Run
-from nein.benchmarks.nein.reporting.sections import Table
 from nein.benchmarks.nein.runs import EDIT
+from nein.reporting.figures import number
 
 #: Dense peak in TFLOP/s by device name and number type, from NVIDIA's data sheets (no sparsity). float32 runs
 #: without TensorFloat-32 here.
@@ -30,9 +31,10 @@ UNET_512 = 0.803
 SD15_EDITORS = ("timbrooks/instruct-pix2pix", "magicbrush", "hq-edit", "hqedit")
 
 
-def costs(loaded: Sequence[Run]) -> Table:
-    """Time, rate and peak memory of every run's stages."""
-    rows, data = [], []
+def costs(loaded: Sequence[Run]) -> list[dict[str, Any]]:
+    """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages, and the
+    rate's limit."""
+    rows = []
     for run in loaded:
         for stage in ("edit", "score"):
             by_block = run.directory.costs(stage)
@@ -41,39 +43,24 @@ def costs(loaded: Sequence[Run]) -> Table:
             seconds = sum(float(block.get("seconds", 0)) for block in blocks)
             if not count:
                 continue
-            memory = {
-                where: max((b.get("peak_memory", {}).get(where, 0) for b in blocks), default=0)
-                for where in ("host", "device")
-            }
             device, name = _device(run)
-            limit = _limit(run, name) if stage == "edit" else None
-            rate = count / seconds if seconds else None
-            share = "–" if limit is None or rate is None else f"{limit:.2f} ({100 * rate / limit:.0f} %)"
-            rows.append([run.label, stage, name or device or "–", str(count),
-                         f"{seconds:.1f}",
-                         "–" if rate is None else f"{rate:.2f}", share, _gib(memory["host"]),
-                         _gib(memory["device"])])  # fmt: skip
-            data.append({"editor": run.name, "track": run.track, "stage": stage,
-                         "samples": count, "seconds": seconds, "rate": rate, "limit": limit,
-                         "host_bytes": memory["host"], "device_bytes": memory["device"]})  # fmt: skip
-    note = (
-        "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). "
-        "Limit: peak arithmetic of "
-        "the device over the operations of one edit; – where either is not known. Memory: highest of the "
-        "process."
-    )
-    columns = [
-        "run",
-        "stage",
-        "device",
-        "samples",
-        "seconds",
-        "samples/s",
-        "limit (share)",
-        "memory",
-        "GPU memory",
-    ]
-    return Table("costs", "Costs", columns, rows, data, note)
+            values = {
+                "samples": count,
+                "seconds": seconds,
+                "rate": count / seconds if seconds else None,
+                "limit": _limit(run, name) if stage == "edit" else None,
+            }
+            for where in ("host", "device"):
+                peaks = [block.get("peak_memory", {}).get(where, 0) for block in blocks]
+                values[f"{where}_bytes"] = max(peaks, default=0)
+            what = {"benchmark": "nein", "task": "costs", "model": run.name, "variant": run.track}
+            what |= {"stage": stage, "device": name or device or "–"}
+            units = {"samples": "count", "host_bytes": "count", "device_bytes": "count"}
+            rows += [
+                {**number(value, unit=units.get(metric, "")), **what, "metric": metric}
+                for metric, value in values.items()
+            ]
+    return rows
 
 
 def _device(run: Run) -> tuple[str | None, str | None]:
@@ -104,7 +91,3 @@ def peak_of(device_name: str | None, dtype: str) -> float | None:
     """TFLOP/s of a device by the name CUDA gives it, or None when it is not in the table."""
     found = [name for name in PEAKS if device_name and name in device_name]
     return PEAKS[max(found, key=len)].get(dtype) if found else None
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size else "–"

@@ -1,23 +1,21 @@
-"""The judges in a report: figures corrected for their errors, agreement, soft scores that can be trusted."""
+"""The judges of a report as figures: error rates, corrections, agreement, soft scores that can be trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 
-from metrics import METRICS
-from nein.benchmarks.nein import results_table
+from nein.benchmarks.nein.figures import REMOVALS
 from nein.benchmarks.nein.reporting.collect import Run
-from nein.benchmarks.nein.reporting.sections import REMOVALS, Table, percent, record, span
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 from nein.reporting import figures as frames
+from nein.reporting.figures import figure, number
 from nein.statistics import agreement, calibration
 from nein.statistics.calibration import Corrected, Rates
 from nein.statistics.estimates import Estimate
@@ -72,69 +70,69 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     return found
 
 
-def sections(loaded: Sequence[Run], known: Sequence[Calibration]) -> list[Table]:
-    """Error rates of the judges, the corrected figures, and agreement between the judges of every run."""
-    found = []
+def judged(loaded: Sequence[Run], known: Sequence[Calibration]) -> list[dict[str, Any]]:
+    """Rows of the frame: error rates of the judges, the corrected figures, reliability of their soft scores,
+    and agreement between the judges of every run."""
+    rows = list(agreements(loaded))
     if known:
-        found += [rates_table(known), corrected_table(loaded, known)]
-    together = agreement_table(loaded)
-    return [*found, together] if together.rows else found
+        rows += [*rates(known), *corrected(loaded, known), *reliability(known)]
+    return [{**row, "benchmark": "nein"} for row in rows]
 
 
-def rates_table(known: Sequence[Calibration]) -> Table:
-    """Sensitivity and specificity of every calibrated judge, by set of pictures and altogether."""
-    rows, data = [], []
+def rates(known: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+    """Sensitivity and specificity of every calibrated judge, by set of pictures and altogether (task
+    "calibration", sets in `group`)."""
     for judge in known:
         for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
             for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
-                rates = judge.rates(protocol, where=where)
-                counts = [str(rate.n) if rate else "0" for rate in (rates.sensitivity, rates.specificity)]
+                found = judge.rates(protocol, where=where)
                 name = f"{KINDS[judge.kind]} ({protocol})" if judge.kind == "vqa" else KINDS[judge.kind]
-                rows.append([name, where or "all", span(rates.sensitivity), span(rates.specificity),
-                             span(rates.auc), *counts, str(rates.n_unscored)])  # fmt: skip
-                for what in ("sensitivity", "specificity", "auc"):
-                    about = {"judge": judge.kind, "protocol": protocol, "set": where or "all", "rate": what}
-                    data.append(record(getattr(rates, what), **about))
-    note = (
-        "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that "
-        "are "
-        "not seen; ROC-AUC of the soft score. Clustered by picture."
-    )
-    columns = ["judge", "pictures", "sensitivity", "specificity", "ROC-AUC", "present", "absent", "unscored"]
-    return Table("calibration", "Judges on known truth", columns, rows, data, note)
+                for metric in ("sensitivity", "specificity", "auc"):
+                    yield figure(
+                        getattr(found, metric), unit="%", unscored=found.n_unscored, task="calibration",
+                        metric=metric, judge=name, group=where or "all",
+                    )  # fmt: skip
 
 
-def corrected_table(loaded: Sequence[Run], known: Sequence[Calibration]) -> Table:
-    """Removal and Retention as judged, and corrected for the judge's own error."""
-    rows, data = [], []
+def corrected(loaded: Sequence[Run], known: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+    """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
-            judged = _judged(run, metric)
-            if judged is None:
+            entry = _judged(run, metric)
+            if entry is None:
                 continue
             kind = metric.rpartition("_")[2]
             fitting = [judge for judge in known if judge.kind == kind and judge.fits(run)]
             if not fitting:
                 result = Corrected(None, None, None, "this judge was not calibrated")
             else:
-                result = correct(judged, metric, fitting[0], run.manifest["config"]["protocol"])
-            rows.append(
-                [
-                    run.label,
-                    results_table.heading(METRICS[metric]),
-                    span(judged),
-                    span(result),
-                    result.refused,
-                ]
+                result = correct(entry, metric, fitting[0], run.manifest["config"]["protocol"])
+            what = {"task": "corrected", "metric": metric, "model": run.name, "variant": run.track}
+            yield {**figure(entry, unit="%"), **what, "statistic": "judged"}
+            ends = {"value": result.value, "low": result.low, "high": result.high}
+            yield {**what, **ends, "unit": "%", "statistic": "corrected", "refused": result.refused}
+
+
+def reliability(known: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+    """Share of objects really there in bins of the judge's soft score (task "reliability", mean score of the
+    bin in `score`); the calibration error stands in `group`, the name of its panel."""
+    for judge in known:
+        rows = [row for row in judge.rows if row["score"] is not None]
+        if not rows:
+            continue
+        bins, error = calibration.reliability(
+            [r["score"] for r in rows], [r["present"] for r in rows], [r["cluster"] for r in rows]
+        )
+        name = KINDS[judge.kind]
+        what: dict[str, Any] = {"task": "reliability", "metric": "present", "judge": name}
+        for part in bins:
+            yield figure(
+                part.present,
+                unit="%",
+                score=repr(part.score),
+                group=f"{name}: calibration error {error:.3f}",
+                **what,
             )
-            data.append({**record(result, editor=run.name, track=run.track, metric=metric),
-                         "judged": judged.value, "refused": result.refused})  # fmt: skip
-    note = (
-        "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. The "
-        "interval contains the uncertainty of the error rates (Lang & Reiczigel)."
-    )
-    columns = ["run", "metric", "as judged", "corrected", "not corrected because"]
-    return Table("corrected", "Corrected for the judge's error", columns, rows, data, note)
 
 
 def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) -> Corrected:
@@ -147,11 +145,8 @@ def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) ->
 
 
 def _judged(run: Run, metric: str) -> Estimate | None:
-    entry = run.summary["metrics"].get(metric)
-    if entry is None or entry["value"] is None:
-        return None
-    names = ("value", "low", "high", "standard_error", "n", "clusters")
-    return Estimate(**{name: entry[name] for name in names})
+    entry = frames.pick(run.figures, task="results", metric=metric)
+    return None if entry is None else Estimate.from_dict(entry)
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
@@ -186,29 +181,26 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
     return found
 
 
-def labelled_table(loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mapping[str, float]]) -> Table:
-    """Removal with people's labels of some samples behind it (prediction-powered)."""
-    rows, data = [], []
+def labelled(
+    loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mapping[str, float]]
+) -> list[dict[str, Any]]:
+    """Removal with people's labels of some samples behind it (prediction-powered; task "labelled")."""
+    rows = []
     for run in loaded:
         own = labels.get((run.directory.editor, run.track), {})
         strangers = [name for name in own if name not in run.edits]
         if strangers:
             raise UserError(f"The labels name '{strangers[0]}', which is no sample of {run.label}.")
         for metric in REMOVALS:
-            judged = _judged(run, metric)
+            entry = _judged(run, metric)
             found = calibration.prediction_powered(run.values.get(metric, {}), own, run.sources)
-            if judged is None or found is None:
+            if entry is None or found is None:
                 continue
-            rows.append(
-                [run.label, results_table.heading(METRICS[metric]), span(judged), span(found), str(found.n)]
-            )
-            data.append(record(found, editor=run.name, track=run.track, metric=metric))
-    note = (
-        "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples "
-        "are random."
-    )
-    columns = ["run", "metric", "as judged", "with labels", "labels"]
-    return Table("labelled", "Removal with people's labels", columns, rows, data, note)
+            what = {"benchmark": "nein", "task": "labelled", "metric": metric}
+            what |= {"model": run.name, "variant": run.track}
+            for statistic, estimate in (("judged", entry), ("labelled", found)):
+                rows.append({**figure(estimate, unit="%"), **what, "statistic": statistic})
+    return rows
 
 
 def read_grades(paths: Sequence[Path]) -> list[tuple[Mapping[str, Any], pd.DataFrame]]:
@@ -232,10 +224,13 @@ MANNERS = {
 }
 
 
-def grades_table(loaded: Sequence[Run], grades: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]) -> Table:
-    """How well the judges that decide Removal answer questions and their negations (NegVQA)."""
-    rows, data = [], []
-    for about, figures in grades:
+def grades(
+    loaded: Sequence[Run], known: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]
+) -> list[dict[str, Any]]:
+    """How well the judges that decide Removal answer questions and their negations (NegVQA; task
+    "negvqa")."""
+    rows = []
+    for about, figures in known:
         judge = about["models"]["model"]
         used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
         overall = frames.select(figures, headline="yes", protocol="fixed", category="Average")
@@ -243,31 +238,22 @@ def grades_table(loaded: Sequence[Run], grades: Sequence[tuple[Mapping[str, Any]
             "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
             "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
             "negation gap": {"task": "gap", "metric": "gap"},
+            "both": {"task": "outcomes", "metric": "both"},
         }
-        picked = {
-            name: SimpleNamespace(**(frames.pick(overall, **where) or {})) for name, where in named.items()
-        }
-        both = frames.pick(overall, task="outcomes", metric="both") or {}
-        data += [record(found, judge=judge["judge"], figure=name) for name, found in picked.items()]
-        lost = sum(picked[name].unscored for name in ("original questions", "negated questions"))
-        manner = MANNERS[about["identity"]["asking"], both["scoring"]]
-        rows.append([", ".join(used) or "none of these runs", judge.get("class", ""), manner,
-                     *map(span, picked.values()), f"{round((both['value'] or 0) * both['n'])} of {both['n']}",
-                     str(lost)])  # fmt: skip
-    note = (
-        "Two-choice questions and their negations, put to the very judge (same weights and settings) that "
-        "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
-        "negated questions: Removal and Retention ask it affirmative ones only. Asked about each option: in "
-        "its own yes/no question about a caption, which is the question followed by the option."
-    )
-    columns = ["judge of", "class", "asked", "original questions", "negated questions", "negation gap",
-               "both right", "unscored answers"]  # fmt: skip
-    return Table("negvqa", "The judge on NegVQA", columns, rows, data, note)
+        for statistic, where in named.items():
+            row = frames.pick(overall, **where) or {}
+            what = {"benchmark": "nein", "task": "negvqa", "metric": "accuracy", "variant": ""}
+            what |= {"used": ", ".join(used) or "none of these runs", "judge": judge.get("class", "")}
+            what |= {
+                "asked": MANNERS[about["identity"]["asking"], row["scoring"]],
+                "fingerprint": judge["judge"],
+            }
+            rows.append({**row, **what, "statistic": statistic, "category": "", "model": ""})
+    return rows
 
 
-def agreement_table(loaded: Sequence[Run]) -> Table:
-    """How far the two removal judges agree on the same edited pictures."""
-    rows, data = [], []
+def agreements(loaded: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """How far the two removal judges agree on the same edited pictures (task "agreement")."""
     for run in loaded:
         judges = [run.values[metric] for metric in REMOVALS if metric in run.values]
         if len(judges) < 2:
@@ -279,11 +265,12 @@ def agreement_table(loaded: Sequence[Run]) -> Table:
         same = sum(first[key] == second[key] for key in both) / len(both)
         kappa = agreement.cohen_kappa(first, second, run.sources)
         alpha = agreement.krippendorff_alpha(judges, run.sources)
-        rows.append([run.label, percent(same), span(kappa, 1, 2), span(alpha, 1, 2), str(len(both))])
-        data += [record(kappa, editor=run.name, track=run.track, statistic="kappa"),
-                 record(alpha, editor=run.name, track=run.track, statistic="alpha"),
-                 {"editor": run.name, "track": run.track, "statistic": "same", "value": same,
-                  "n": len(both)}]  # fmt: skip
-    note = "Removal by VQA against removal by detection. – where there is one verdict only."
-    columns = ["run", "same verdict %", "Cohen's kappa", "Krippendorff's alpha", "samples"]
-    return Table("agreement", "Agreement of the judges", columns, rows, data, note)
+        what: dict[str, Any] = {
+            "task": "agreement",
+            "metric": "removal",
+            "model": run.name,
+            "variant": run.track,
+        }
+        yield {**number(same, unit="%", n=len(both)), **what, "statistic": "same"}
+        for statistic, estimate in (("kappa", kappa), ("alpha", alpha)):
+            yield {**figure(estimate, unit=""), **what, "statistic": statistic}

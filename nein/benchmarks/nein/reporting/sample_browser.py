@@ -8,8 +8,7 @@ browser loads from disk without a server.
 from __future__ import annotations
 
 import base64
-import io
-import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from metrics import METRICS
 from nein.benchmarks.nein import negation_gap
 from nein.benchmarks.nein.reporting.collect import Run, template_of
-from nein.benchmarks.nein.reporting.sections import SIZES
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.errors import UserError
+from nein.reporting import page
 
+TEMPLATES = Path(__file__).parent / "templates"
+#: Longest side of a source image in pixels -> the class it is counted under.
+SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
+SIZE_CLASSES = tuple(name for _, name in SIZES)
 CHUNK = 32
 PAGE = 24
 _HIDDEN = ("objects_of", "protocol")
@@ -63,6 +64,17 @@ class Browser:
         return cls(
             loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note
         )
+
+    def part(self, out: Path, side: int, budget: int) -> tuple[page.Browser, page.Stored]:
+        """What the page at `out` shows of the samples, and where its chunks went.
+
+        side    Longer side of a thumbnail in pixels; 0 for a page without pictures.
+        budget  Bytes of chunks that may be in the page.
+        """
+        stored = page.store(out, self.chunks(side), budget)
+        index = page.script_json({**self.index(), "folder": page.beside(out).name})
+        values = {"note": self.note, "index": index, "chunks": stored.inside}
+        return page.Browser("browser", "Samples", TEMPLATES, values, bool(stored.files)), stored
 
     def index(self) -> dict[str, Any]:
         """Everything but pictures and raw answers, column by column."""
@@ -145,21 +157,10 @@ def size_class(path: Path) -> str | None:
 def thumbnail(path: Path, side: int) -> str | dict[str, str]:
     """Base64 WebP of a picture, shrunk until its longer side is at most `side`; or {"none": reason}."""
     try:
-        picture = Image.fromarray(images.decode(path))
+        picture = images.decode(path)
     except images.ImageError as error:
         return {"none": str(error).rpartition(": ")[2]}
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    buffer = io.BytesIO()
-    picture.save(buffer, format="WEBP", quality=70, method=2)
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element: no character that could end it or open a comment."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
+    return base64.b64encode(page.thumbnail(picture, side, quality=70)).decode()
 
 
 def _details(run: Run, name: str) -> dict[str, Any] | None:

@@ -1,0 +1,220 @@
+"""Figures of runs on NeIn as rows of the frame: of one run, of an editor's two runs, and of parts of a run.
+
+Columns besides the usual (`model` is the editor, `variant` the instruction track): group (of a breakdown),
+statistic (of a gap), source ("printed": by the paper's authors).
+
+task              metric
+results           every metric of a run
+exact             the same proportions with Clopper and Pearson's interval, which knows no clusters
+families          by family of negation, in `group`
+gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
+gap_by_template   the gap per template of the negative instruction, in `group`
+by_template, by_object, by_size   Removal and Retention in parts of the samples, in `group`
+
+In a family whose object must stay, Removal is a mistake: such samples are left out of the figures for the
+whole run and have a row of their own, where lower is better. Their target is the sample itself
+(`Sample.source_path`), so that all other metrics mean the same in every family.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from metrics import METRICS
+from nein import statistics
+from nein.benchmarks.nein import negation_gap, paper_numbers
+from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.runner import FIGURES
+from nein.engine import atomic
+from nein.reporting import figures as frames
+from nein.statistics import Estimate, bootstrap
+from nein.wording import templates
+from nein.wording.families import FAMILIES, STAYS
+
+Values = dict[str, dict[str, float | None]]
+Row = Mapping[str, Any]
+REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
+REMOVAL = (*REMOVALS, "auc_removal")
+FAMILY_NOTE = " (object must stay: Removal ↓)"
+TRACKS = ("negative", "remove", "add")
+PRINTED = ", as printed in the paper"
+
+
+def unit(metric: str) -> str:
+    return "%" if METRICS[metric].unit == "per cent" else ""
+
+
+def of(run: RunDir) -> pd.DataFrame:
+    """The figures of a complete run as its evaluation wrote them; worked out and written where it did not."""
+    path = run.path / FIGURES
+    if not path.exists():
+        frames.write(path, summarise(run))
+    return frames.label(frames.read(path), benchmark="nein", model=run.editor, variant=run.track)
+
+
+def summarise(run: RunDir) -> pd.DataFrame:
+    """The figures of a complete run from its canonical files."""
+    corpus = run.path / "corpus.json"
+    found = of_rows(run.read_edits(), run.read_scores(), atomic.read_json(corpus) if corpus.exists() else {})
+    return frames.label(found, benchmark="nein", model=run.editor, variant=run.track)
+
+
+def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Row]) -> pd.DataFrame:
+    """The figures of one run: edits.jsonl, scores.jsonl and what exists only for the whole (corpus.json)."""
+    clusters = {edit["id"]: edit["source_id"] for edit in edits}
+    families = {edit["id"]: edit["family"] for edit in edits if edit.get("family")}
+    whole, reasons = values_of(edits, scores), _reasons(scores)
+    rows: list[dict[str, Any]] = []
+    for metric in METRICS:
+        if metric in corpus:
+            rows.append(_of_the_whole(metric, corpus[metric]))
+        elif metric in whole:
+            own = whole[metric]
+            rows.append(_figure(metric, own, clusters, task="results", reasons=reasons.get(metric)))
+            rows += _exact(metric, own)
+    for family in FAMILIES:
+        for metric, column in _by_metric(scores).items():
+            own = {key: value for key, value in column.items() if families.get(key) == family}
+            if own:
+                group = family + (FAMILY_NOTE if family in STAYS else "")
+                rows.append(_figure(metric, own, clusters, task="families", group=group))
+    return frames.frame(rows)
+
+
+def values_of(edits: Sequence[Row], scores: Sequence[Row]) -> Values:
+    """Metric -> sample id -> value or None; Removal only of samples whose object must go."""
+    stays = {edit["id"] for edit in edits if edit.get("family") in STAYS}
+    return {
+        metric: {key: value for key, value in column.items() if metric not in REMOVAL or key not in stays}
+        for metric, column in _by_metric(scores).items()
+    }
+
+
+def _by_metric(scores: Sequence[Row]) -> Values:
+    found: Values = {}
+    for row in scores:
+        found.setdefault(row["metric"], {})[row["id"]] = row["value"]
+    return found
+
+
+def _reasons(scores: Sequence[Row]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for row in scores:
+        if row["value"] is None:
+            found.setdefault(row["metric"], Counter())[row["reason"]] += 1
+    return {metric: dict(counts.most_common()) for metric, counts in found.items()}
+
+
+def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
+    """A share of yes or a mean, by the kind of metric."""
+    scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
+    estimator = statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
+    return estimator([value for value, _ in scored], [source for _, source in scored])
+
+
+def _figure(
+    metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str], **what: Any
+) -> dict[str, Any]:
+    found = estimate(metric, values, clusters)
+    unscored = len(values) - (found.n if found else 0)
+    return frames.figure(found, unit=unit(metric), unscored=unscored, metric=metric, **what)
+
+
+def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
+    numbers = {name: entry.get(name) for name in ("value", "low", "high", "standard_error", "n", "clusters")}
+    about = {"task": "results", "metric": metric, "unit": unit(metric), "reasons": dict(entry["reasons"])}
+    return {**about, **numbers, "unscored": entry["n_unscored"]}
+
+
+def _exact(metric: str, values: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    scored = [value for value in values.values() if value is not None]
+    if METRICS[metric].kind != "proportion" or not scored:
+        return []
+    ones = round(sum(scored))
+    low, high = statistics.exact_interval(ones, len(scored))
+    row = frames.number(ones / len(scored), unit="%", n=len(scored), task="exact", metric=metric)
+    return [{**row, "low": low, "high": high}]
+
+
+def printed(editor: str, name: str) -> pd.DataFrame:
+    """What the paper's Table 3 has of an editor on negative instructions, called `name` and so; empty for
+    others."""
+    found = paper_numbers.figures(editor) or {}
+    return frames.frame(
+        {
+            **frames.number(value / (100 if unit(metric) == "%" else 1), unit=unit(metric), n=24182),
+            "task": "results", "metric": metric, "benchmark": "nein", "model": f"{name}{PRINTED}",
+            "variant": "negative", "source": "printed",
+        }
+        for metric, value in found.items()
+    )  # fmt: skip
+
+
+# --- the gap -------------------------------------------------------------------------------
+
+
+def gaps(
+    told: tuple[Values, Sequence[Row]], denied: tuple[Values, Sequence[Row]], clusters: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """The negation gap of an editor, in all and per template of the negative instruction.
+
+    told, denied  Values and edits of its run with "Remove the X." and of the one that says X is absent.
+    """
+    template_of = {
+        edit["id"]: templates.template_of(edit["instruction"], edit["object"]) for edit in denied[1]
+    }
+    for metric in REMOVALS:
+        if metric not in told[0] or metric not in denied[0]:
+            continue
+        first, second = told[0][metric], denied[0][metric]
+        test = statistics.paired_test(first, second, clusters)
+        if test is None:
+            continue
+        what: dict[str, Any] = {"task": "gap", "metric": metric}
+        for name, values in (("remove", first), ("negative", second)):
+            scored = [value for value in values.values() if value is not None]
+            yield frames.number(sum(scored) / len(scored), unit="%", n=len(scored), statistic=name, **what)
+        yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, **what)
+        yield frames.figure(bootstrap.ratio(first, second, clusters), unit="", statistic="ratio", **what)
+        rows = [
+            {"id": key, "value": value, "template": template_of[key], "source_id": clusters[key]}
+            for key, value in second.items()
+        ]
+        for gap in negation_gap.gap_by_template(rows, [{"id": k, "value": v} for k, v in first.items()]):
+            ends = {"value": gap.estimate, "low": gap.low, "high": gap.high, "n": gap.n, "unit": "points"}
+            group = negation_gap.template_name(gap.template)
+            yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
+
+
+# --- parts of a run ------------------------------------------------------------------------
+
+
+def breakdown(
+    task: str,
+    values: Values,
+    edits: Sequence[Row],
+    clusters: Mapping[str, str],
+    group_of: Callable[[Row], Any],
+    shown: Callable[[Any], str] = str,
+    order: Sequence[Any] = (),
+) -> Iterator[dict[str, Any]]:
+    """Removal and Retention of the samples of every group, sorted; edits of group None are left out."""
+    groups: dict[Any, list[str]] = {}
+    for edit in edits:
+        if (group := group_of(edit)) is not None:
+            groups.setdefault(group, []).append(edit["id"])
+    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in values]
+    for group in sorted(groups, key=lambda g: (list(order).index(g) if g in order else -1, g)):
+        for metric in chosen:
+            own = {key: values[metric].get(key) for key in groups[group]}
+            found = estimate(metric, own, clusters)
+            if found is not None and METRICS[metric].kind != "proportion":
+                found = statistics.bounded(found, *METRICS[metric].range)
+            unscored = len(own) - (found.n if found else 0)
+            yield frames.figure(
+                found, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
+            )

@@ -1,0 +1,368 @@
+"""The tables and plots of reports on NeIn, as specifications over the frame of `figures` and `reporting`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metrics import METRICS
+from nein.benchmarks.nein.figures import REMOVALS
+from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
+from nein.reporting import figures as frames
+from nein.reporting import format, plots, tables
+from nein.reporting.figures import Figure
+from nein.reporting.tables import Across, Column, Row, Table
+from nein.wording.templates import NEGATIVE_TEMPLATES
+
+TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
+RUN = (Row("model", "editor"), Row("variant", "instruction", TRACK_NAMES))
+
+
+def heading(metric: str) -> str:
+    return format.heading(METRICS[metric].title, METRICS[metric].higher_is_better)
+
+
+def shown(found: Sequence[Figure]) -> str:
+    """A figure with ±, or with the ends of its interval where it is a proportion; as printed where it is the
+    paper's."""
+    figure = found[0]
+    if figure.get("source") == "printed":
+        return format.number(figure["value"], figure["unit"], digits=2)
+    proportion = METRICS[figure["metric"]].kind == "proportion"
+    return format.text(figure, interval="ends" if proportion else "reach")
+
+
+def _unscored(found: Sequence[Figure]) -> str:
+    """What the metrics share, or "3 L1, 2 CLIP-I"."""
+    counts = [(figure["unscored"], METRICS[figure["metric"]].title) for figure in found]
+    if len({count for count, _ in counts}) == 1:
+        return "" if counts[0][0] is None else str(counts[0][0])
+    return ", ".join(f"{count} {title}" for count, title in counts if count)
+
+
+def _metrics(where: dict[str, object] | None = None) -> Across:
+    return Across("metric", where or {}, shown, heading, tuple(METRICS))
+
+
+def results() -> list[Table]:
+    """Table 3, in two parts as the paper has it."""
+    parts = (("results_quality", "Image quality", False), ("results_presence", "Removal and retention", True))
+    return [
+        Table(
+            key,
+            title,
+            RUN,
+            (_metrics(), Column("n", show=tables.count()), Column("unscored", show=_unscored)),
+            {"task": "results", "metric": tuple(m for m in METRICS if METRICS[m].by_judge == by_judge)},
+        )
+        for key, title, by_judge in parts
+    ]
+
+
+def _samples(found: Sequence[Figure]) -> str:
+    return str(max(figure["n"] + figure["unscored"] for figure in found))
+
+
+def families() -> Table:
+    return Table(
+        "families",
+        "By family of negation",
+        (*RUN, Row("group", "family")),
+        (_metrics(), Column("n", show=_samples)),
+        {"task": "families", "metric": tuple(m for m in METRICS if METRICS[m].by_judge)},
+    )
+
+
+def _share(found: Sequence[Figure]) -> str:
+    attempted = found[0]["n"] + found[0]["unscored"]
+    return format.number(found[0]["n"] / attempted if attempted else 0.0, "%")
+
+
+def _why(found: Sequence[Figure]) -> str:
+    commonest = list(frames.reasons(found[0]).items())[:3]
+    return "; ".join(f"{count} × {reason}" for reason, count in commonest)
+
+
+def coverage() -> Table:
+    """Attempted, scored, unscored and why, for every run and metric."""
+    columns = (
+        Column("attempted", show=_samples),
+        Column("scored", show=tables.count()),
+        Column("scored %", show=_share),
+        Column("unscored", show=tables.count("unscored")),
+        Column("commonest reasons", show=_why),
+    )
+    titles = {name: METRICS[name].title for name in METRICS}
+    rows = (*RUN, Row("metric", names=titles))
+    return Table("coverage", "Coverage", rows, columns, {"task": "results", "source": ""})
+
+
+GAP = Table(
+    "gap",
+    "Negation gap",
+    (RUN[0], Row("metric", "judge", REMOVALS)),
+    (
+        Column('"Remove the X."', {"statistic": "remove"}),
+        Column("negative", {"statistic": "negative"}),
+        Column("gap (points)", {"statistic": "gap"}),
+        Column("ratio", {"statistic": "ratio"}),
+        Column("p", {"statistic": "gap"}, tables.p_value()),
+        Column("pairs", {"statistic": "gap"}, tables.count()),
+    ),
+    {"task": "gap"},
+    'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples from '
+    "the same noise. Gap: the paired difference. Ratio: clustered bootstrap; – where nothing was removed.",
+)
+GAP_BY_TEMPLATE = Table(
+    "gap_by_template",
+    "Negation gap by template",
+    (RUN[0], Row("metric", "judge", REMOVALS), Row("group", "negative instruction")),
+    (Column("gap (points)"), Column("pairs", show=tables.count())),
+    {"task": "gap_by_template"},
+    "Paired by sample, intervals clustered by source image; not corrected for looking at many templates.",
+)
+#: The same with editors side by side.
+GAP_ACROSS = Table(
+    "gap_by_template",
+    "Negation gap by template",
+    (Row("group", "negative instruction"),),
+    (Across("judged"),),
+    {"task": "gap_by_template"},
+    'Removal when told "Remove the X." minus Removal under the sentence: points, paired by sample.',
+)
+BREAKDOWNS = {
+    "by_template": "negative instruction",
+    "by_object": "object",
+    "by_size": "size of the source image",
+}
+
+
+def breakdowns() -> list[Table]:
+    return [
+        Table(
+            task,
+            f"By {title}",
+            (*RUN, Row("group", title)),
+            (
+                Across("metric", {}, tables.estimate(), heading, tuple(METRICS)),
+                Column("samples", show=_samples),
+            ),
+            {"task": task},
+        )
+        for task, title in BREAKDOWNS.items()
+    ]
+
+
+def comparisons(count: int) -> Table:
+    """Every pair of runs, metric by metric. count: how many comparisons p is corrected for."""
+    difference = {"statistic": "difference"}
+    return Table(
+        "comparisons",
+        "Paired comparisons",
+        (Row("first", "A"), Row("second", "B"), Row("metric", names=heading)),
+        (
+            Column("A: mean", {"statistic": "first"}),
+            Column("B: mean", {"statistic": "second"}),
+            Column("A - B", difference),
+            Column("p", difference, tables.p_value()),
+            Column("p (Holm)", difference, tables.p_value("p_holm")),
+            Column("pairs", difference, tables.count()),
+            Column("source images", difference, tables.count("clusters")),
+            Column("needed", difference, lambda found: tables.count("needed")(found) or format.DASH),
+        ),
+        {"task": "comparisons"},
+        "Means and differences over the samples scored in both runs, intervals and tests clustered by source "
+        "image. p: a cluster-robust t test; below 30 source images the larger of it and of a test that swaps "
+        f"the runs within source images; FID: bootstrap. Holm: corrected for the {count} comparisons of this "
+        f"table. Needed: source images to find a true difference of this size with probability 0.8 at the 5 "
+        "% level.",
+    )
+
+
+# --- judges --------------------------------------------------------------------------------
+
+CALIBRATION = Table(
+    "calibration",
+    "Judges on known truth",
+    (Row("judge"), Row("group", "pictures")),
+    (
+        Column("sensitivity", {"metric": "sensitivity"}),
+        Column("specificity", {"metric": "specificity"}),
+        Column("ROC-AUC", {"metric": "auc"}),
+        Column("present", {"metric": "sensitivity"}, tables.count()),
+        Column("absent", {"metric": "specificity"}, tables.count()),
+        Column("unscored", {"metric": "sensitivity"}, tables.count("unscored")),
+    ),
+    {"task": "calibration"},
+    "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
+    "not seen; ROC-AUC of the soft score. Clustered by picture.",
+)
+CORRECTED = Table(
+    "corrected",
+    "Corrected for the judge's error",
+    (*RUN, Row("metric", names=heading)),
+    (
+        Column("as judged", {"statistic": "judged"}),
+        Column("corrected", {"statistic": "corrected"}),
+        Column("not corrected because", {"statistic": "corrected"}, tables.entry("refused")),
+    ),
+    {"task": "corrected"},
+    "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. The "
+    "interval contains the uncertainty of the error rates (Lang & Reiczigel).",
+)
+LABELLED = Table(
+    "labelled",
+    "Removal with people's labels",
+    (*RUN, Row("metric", names=heading)),
+    (
+        Column("as judged", {"statistic": "judged"}),
+        Column("with labels", {"statistic": "labelled"}),
+        Column("labels", {"statistic": "labelled"}, tables.count()),
+    ),
+    {"task": "labelled"},
+    "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are "
+    "random.",
+)
+AGREEMENT = Table(
+    "agreement",
+    "Agreement of the judges",
+    RUN,
+    (
+        Column("same verdict %", {"statistic": "same"}),
+        Column("Cohen's kappa", {"statistic": "kappa"}),
+        Column("Krippendorff's alpha", {"statistic": "alpha"}),
+        Column("samples", {"statistic": "same"}, tables.count()),
+    ),
+    {"task": "agreement"},
+    "Removal by VQA against removal by detection. – where there is one verdict only.",
+)
+NEGVQA = Table(
+    "negvqa",
+    "The judge on NegVQA",
+    (Row("used", "judge of"), Row("judge", "class"), Row("asked")),
+    (
+        Column("original questions", {"statistic": "original questions"}),
+        Column("negated questions", {"statistic": "negated questions"}),
+        Column("negation gap", {"statistic": "negation gap"}),
+        Column(
+            "both right",
+            {"statistic": "both"},
+            lambda f: f"{round((f[0]['value'] or 0) * f[0]['n'])} of {f[0]['n']}",
+        ),
+        Column(
+            "unscored answers",
+            {"statistic": ("original questions", "negated questions")},
+            lambda found: str(sum(figure["unscored"] for figure in found)),
+        ),
+    ),
+    {"task": "negvqa"},
+    "Two-choice questions and their negations, put to the very judge (same weights and settings) that "
+    "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
+    "negated questions: Removal and Retention ask it affirmative ones only. Asked about each option: in its "
+    "own yes/no question about a caption, which is the question followed by the option.",
+)
+
+
+# --- protocols and costs -------------------------------------------------------------------
+
+
+def _change(found: Sequence[Figure]) -> str:
+    by = {figure["statistic"]: figure for figure in found}
+    fixed, paper = by["fixed"]["value"], by["paper"]["value"]
+    if fixed is None or paper is None:
+        return format.DASH
+    return format.number(paper - fixed, by["fixed"]["unit"], sign=True)
+
+
+def _both_counts(found: Sequence[Figure]) -> str:
+    note = found[0].get("note")
+    return str(note) if note else " / ".join(dict.fromkeys(str(figure["n"]) for figure in found))
+
+
+PROTOCOLS = Table(
+    "protocols",
+    "Published protocol against the mended one",
+    (*RUN, Row("metric", names=heading), Row("quirk", names={"all": "all of them"})),
+    (
+        Column("fixed", {"statistic": "fixed"}),
+        Column("paper", {"statistic": "paper"}),
+        Column("change", {"statistic": ("fixed", "paper")}, _change),
+        Column("samples that flip", {"statistic": "flips"}),
+        Column("n (fixed / paper)", {"statistic": ("fixed", "paper")}, _both_counts),
+    ),
+    {"task": "protocols"},
+    "; ".join(f"{name}: {text}" for name, text in QUIRKS.items())
+    + ". From the recorded answers; no model was run. These need another run: "
+    + ", ".join(f"{option} ({text})" for option, text in NOT_FROM_EVIDENCE.items())
+    + ".",
+)
+
+
+def _with_share(found: Sequence[Figure]) -> str:
+    by = {figure["metric"]: figure["value"] for figure in found}
+    if by.get("limit") is None or by.get("rate") is None:
+        return format.DASH
+    return f"{by['limit']:.2f} ({100 * by['rate'] / by['limit']:.0f} %)"
+
+
+def _gib(found: Sequence[Figure]) -> str:
+    size = found[0]["value"]
+    return f"{size / 2**30:.2f} GiB" if size else format.DASH
+
+
+COSTS = Table(
+    "costs",
+    "Costs",
+    (*RUN, Row("stage"), Row("device")),
+    (
+        Column("samples", {"metric": "samples"}),
+        Column("seconds", {"metric": "seconds"}, tables.value(1)),
+        Column("samples/s", {"metric": "rate"}),
+        Column("limit (share)", {"metric": ("rate", "limit")}, _with_share),
+        Column("memory", {"metric": "host_bytes"}, _gib),
+        Column("GPU memory", {"metric": "device_bytes"}, _gib),
+    ),
+    {"task": "costs"},
+    "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Limit: "
+    "peak arithmetic of the device over the operations of one edit; – where either is not known. Memory: "
+    "highest of the process.",
+)
+
+# --- plots ---------------------------------------------------------------------------------
+
+_JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
+REMOVAL = plots.Bars(
+    "removal",
+    "Removal by run, with 95 % intervals clustered by source image",
+    place=("model", "variant"),
+    series="metric",
+    where={"task": "results", "metric": tuple(REMOVALS), "source": ""},
+    order=tuple(REMOVALS),
+    names={name: f"Removal ({judge})" for name, judge in REMOVALS.items()},
+    colors=_JUDGES,
+    axis="Removal, per cent",
+)
+GAPS = plots.Bars(
+    "gap_by_template",
+    'Negation gap by template: Removal when told "Remove the X." minus Removal when told that X is absent, '
+    "with 95 % intervals",
+    place=("group",),
+    series="metric",
+    panel=("model",),
+    where={"task": "gap_by_template"},
+    order=(*REMOVALS, *(sentence.replace("{S}", "X") for sentence in NEGATIVE_TEMPLATES)),
+    names=REMOVALS,
+    colors=_JUDGES,
+    axis="gap in Removal, points",
+    limits=None,
+)
+RELIABILITY = plots.Curves(
+    "reliability",
+    "Reliability of the judges' soft scores on pictures of known truth",
+    x="score",
+    line="judge",
+    panel="group",
+    axes=("soft score", "per cent really present"),
+    where={"task": "reliability"},
+    limits=(-2, 102),
+    diagonal=True,
+)
