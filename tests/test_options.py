@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -49,6 +50,7 @@ class Example(Limit, OnDevice):
     also: Paths = option([], "further places", "What")
     out: Path = option(Path("eggs.txt"), "file to write", "Output", short="-o")
     whole: bool | None = option(None, "whole or not")
+    size: Literal["small", "large"] | None = option(None, "how large")
     inner: Inner = field(default_factory=Inner)
 
 
@@ -106,6 +108,7 @@ def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
         ([], "nein lay needs PLACE; see nein lay --help."),
         (["a", "--colors", "bleu"], "Unknown color 'bleu'; did you mean 'blue'? Allowed: red, blue."),
         (["a", "--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
+        (["a", "--size", "larg"], "--size is 'larg'; it must be one of small, large (did you mean 'large'?)"),
         (["a", "--inner.dept", "4"], "Unknown option --inner.dept; did you mean --inner.depth?"),
         (["a", "--limit", "0"], "--limit is '0'; it must be a whole number above 0."),
     ],

@@ -59,10 +59,10 @@ class Reply:
     @property
     def likeliest(self) -> str | None:
         """The letter with the highest probability; None without probabilities or for a tie at the top."""
-        known = [-math.inf if value is None else value for value in self.logprobs or ()]
-        if not known or max(known) == -math.inf or known.count(max(known)) > 1:
+        values = [-math.inf if value is None else value for value in self.logprobs or ()]
+        if not values or max(values) == -math.inf or values.count(max(values)) > 1:
             return None
-        return LETTERS[known.index(max(known))]
+        return LETTERS[values.index(max(values))]
 
 
 class ChoiceModel(Protocol):
@@ -112,8 +112,8 @@ def answer_each(
         rows: dict[int, list[Asked]] = {}
         for picture, one in questions:
             rows.setdefault(picture, []).append(one)
-        found = model.answer([images[picture] for picture in rows], list(rows.values()), scorings)
-        return [reply for row in found for reply in row]
+        replied = model.answer([images[picture] for picture in rows], list(rows.values()), scorings)
+        return [reply for row in replied for reply in row]
 
     def failed(error: BaseException) -> Reply:
         if isinstance(error, MetricError):

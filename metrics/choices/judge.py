@@ -77,10 +77,10 @@ def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
 
 def _confidence(answers: Sequence[Answer]) -> tuple[float | None, ...] | None:
     """ln of the share of yes per option; None where a judge gives no probabilities."""
-    found: list[float | None] = []
+    shares: list[float | None] = []
     for answer in answers:
         if answer.p_yes is None or answer.p_no is None or answer.p_yes + answer.p_no <= 0:
             return None
         share = answer.p_yes / (answer.p_yes + answer.p_no)
-        found.append(math.log(share) if share > 0 else None)
-    return tuple(found)
+        shares.append(math.log(share) if share > 0 else None)
+    return tuple(shares)

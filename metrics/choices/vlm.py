@@ -71,7 +71,7 @@ class TransformersChoices(vlm.VisionChat):
     ) -> list[list[Reply]]:
         """See `metrics.choices.base.ChoiceModel`."""
         check(images, asked)
-        found: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
+        replies_of: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
         for group in self._groups(images):
             for turn in range(max((len(asked[i]) for i in group), default=0)):
                 members = [i for i in group if turn < len(asked[i])]
@@ -79,17 +79,16 @@ class TransformersChoices(vlm.VisionChat):
                     [images[i] for i in members], [asked[i][turn] for i in members], scorings
                 )
                 for i, reply in zip(members, replies, strict=True):
-                    found[i][turn] = reply
-        return found
+                    replies_of[i][turn] = reply
+        return replies_of
 
     def _groups(self, images: Sequence[np.ndarray]) -> list[list[int]]:
-        """Places of pictures of one size, at most `batch_size` together; one by one without a padding
-        token."""
+        """Places of pictures of one size, at most `batch_size`; one by one without a padding token."""
         size = self.batch_size if self._tokenizer.pad_token is not None else 1
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for place, image in enumerate(images):
             by_shape.setdefault(image.shape, []).append(place)
-        return [own[k : k + size] for own in by_shape.values() for k in range(0, len(own), size)]
+        return [places[k : k + size] for places in by_shape.values() for k in range(0, len(places), size)]
 
     def _batch(
         self, images: Sequence[np.ndarray], asked: Sequence[Asked], scorings: Sequence[str]
@@ -139,19 +138,19 @@ class TransformersChoices(vlm.VisionChat):
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
     """Letter -> ids of the tokens an answer that begins with it may begin with, and no other letter's."""
-    found = {}
+    tokens_of = {}
     for letter in LETTERS:
         ids = first_tokens(tokenizer, (letter, f" {letter}"))
         for piece in (letter, f"▁{letter}", f"Ġ{letter}"):
-            known = tokenizer.convert_tokens_to_ids(piece)
-            if known is not None and known != tokenizer.unk_token_id:
-                ids.add(known)
-        found[letter] = ids
+            token_id = tokenizer.convert_tokens_to_ids(piece)
+            if token_id is not None and token_id != tokenizer.unk_token_id:
+                ids.add(token_id)
+        tokens_of[letter] = ids
     counts: dict[int, int] = {}
-    for ids in found.values():
+    for ids in tokens_of.values():
         for token in ids:
             counts[token] = counts.get(token, 0) + 1
-    return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in found.items()}
+    return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in tokens_of.items()}
 
 
 def towers(model: Any) -> list[Any]:
@@ -173,11 +172,11 @@ class Memory:
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        known = getattr(self._last, "pair", None)
-        if known is None or not _equal(known[0], (args, kwargs)):
+        last = getattr(self._last, "pair", None)
+        if last is None or not _equal(last[0], (args, kwargs)):
             self.calls += 1
-            known = self._last.pair = ((args, kwargs), self._forward(*args, **kwargs))
-        return copy.copy(known[1])  # callers write into what they are given
+            last = self._last.pair = ((args, kwargs), self._forward(*args, **kwargs))
+        return copy.copy(last[1])  # callers write into what they are given
 
 
 def _equal(one: Any, other: Any) -> bool:

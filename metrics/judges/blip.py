@@ -106,7 +106,7 @@ class BlipMatcher:
     def _sentences(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Projected, normalised features of every distinct text."""
         unique = list(dict.fromkeys(texts))
-        found: dict[str, torch.Tensor] = {}
+        encoded: dict[str, torch.Tensor] = {}
         for start in range(0, len(unique), self.batch_size):
             part = unique[start : start + self.batch_size]
             tokens = self._tokens(part)
@@ -114,8 +114,8 @@ class BlipMatcher:
                 input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
             ).last_hidden_state
             features = torch.nn.functional.normalize(self.model.text_proj(states[:, 0]), dim=-1)
-            found.update(zip(part, features, strict=True))
-        return found
+            encoded.update(zip(part, features, strict=True))
+        return encoded
 
     def _matched(self, states: torch.Tensor, texts: Sequence[str]) -> list[float]:
         tokens = self._tokens(texts)

@@ -16,8 +16,7 @@ from metrics.loading import fingerprint
 class EndpointJudge:
     """Answers from a chat-completions endpoint, temperature 0, at most `max_new_tokens` tokens.
 
-    sending  concurrency (questions in flight at a time), timeout, retries and key of
-             `metrics.endpoint.Endpoint`.
+    sending  concurrency, timeout, retries and key of `metrics.endpoint.Endpoint`.
 
     P(yes) and P(no) come from the log-probabilities of the first token where the server gives them (at most
     20 alternatives, so they are lower bounds), else they are None. Answers of a served model can change when

@@ -108,8 +108,8 @@ class LlavaNextJudge:
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
         """Answer `questions[i]`, full prompts with one image placeholder each, about `images[i]`.
 
-        A prompt asked twice about a picture is answered once. Raises MetricError for a prompt without
-        placeholder.
+        A prompt asked twice about a picture is answered once. Raises MetricError for one without a
+        placeholder, or with several.
         """
         check_batch(images, questions, "questions")
         for prompt in (p for row in questions for p in row):
@@ -131,7 +131,7 @@ class LlavaNextJudge:
 
     def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
         """Preprocess pictures and count the tokens that stand for each."""
-        found: dict[int, _Pixels] = {}
+        looked: dict[int, _Pixels] = {}
         # Without a padding token the processor cannot return several rows of tokens at once.
         size = self.batch_size if self.processor.tokenizer.pad_token is not None else 1
         rows = list(images)
@@ -146,8 +146,8 @@ class LlavaNextJudge:
             tokens = (inputs["input_ids"] == self._image_id).sum(1).tolist()
             for k, i in enumerate(part):
                 values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
-                found[i] = _Pixels(values, sizes, int(tokens[k]))
-        return found
+                looked[i] = _Pixels(values, sizes, int(tokens[k]))
+        return looked
 
     def _jobs(self, pixels: dict[int, _Pixels], questions: Sequence[Sequence[str]]) -> list[_Job]:
         """Split every prompt into the beginning it shares with all others and the rest.

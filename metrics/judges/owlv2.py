@@ -1,8 +1,7 @@
 """OWLv2 as an open-vocabulary detector. A picture is looked at once for all its labels, a label is read once.
 
 `transformers.pipeline("zero-shot-object-detection")` runs picture and label together for every label; scores
-of different labels do not influence each other, so the parts can be run apart. Decisions equal the
-pipeline's.
+of different labels do not influence each other, so the parts can be run apart, with the same decisions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Any image-text model of transformers as a VQA judge, through its own chat template.
 
-`LlavaNextJudge` is faster where it applies; this one asks `generate` for every question, as the model's
-authors would.
+`LlavaNextJudge` is faster where it applies; this one asks `generate` for every question, as is usual.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class ChatJudge(vlm.VisionChat):
         return self.about("vqa")
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
-        """`questions[i]` are plain questions about `images[i]`, (H, W, 3) uint8; answers in the same
-        shape."""
+        """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
         check_batch(images, questions, "questions")
         return [
             [self._answer(image, question) for question in row]
@@ -52,10 +50,10 @@ class ChatJudge(vlm.VisionChat):
             {"type": "image", "image": Image.fromarray(image)},
             {"type": "text", "text": question},
         ]
-        (own,), logits = self.generate(self.turns([content]), self.max_new_tokens)
+        (tokens,), logits = self.generate(self.turns([content]), self.max_new_tokens)
         first = logits[0].softmax(-1)
         p_yes, p_no = (float(first[ids].sum()) if ids else None for ids in (self._yes, self._no))
-        return Answer(self.text(own), len(own), p_yes, p_no)
+        return Answer(self.text(tokens), len(tokens), p_yes, p_no)
 
 
 def load(

@@ -79,10 +79,10 @@ class ZeroShotDetector:
                         f"The label '{label}' is longer than the {limit} tokens this detector can read."
                     )
         inputs = {key: self._place(value) for key, value in inputs.items()}
-        found = self.model(**inputs)
-        scores = torch.sigmoid(found.logits[0].float()).amax(-1)
+        outputs = self.model(**inputs)
+        scores = torch.sigmoid(outputs.logits[0].float()).amax(-1)
         best = int(scores.argmax())
-        x, y, w, h = (float(value) for value in found.pred_boxes[0, best].float())
+        x, y, w, h = (float(value) for value in outputs.pred_boxes[0, best].float())
         height, width = image.shape[:2]
         box = ((x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height)
         return Detection(float(scores[best]), int((scores > threshold).sum()), box)

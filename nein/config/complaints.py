@@ -42,19 +42,19 @@ def complaint(error: Exception, flags: Sequence[str], hints: Mapping[str, Any], 
     prog   Whose --help lists the options.
     """
     text = str(error)
-    if found := re.search(r"unrecognized arguments: (\S+)", text):
-        word = found.group(1).partition("=")[0]
+    if match := re.search(r"unrecognized arguments: (\S+)", text):
+        word = match.group(1).partition("=")[0]
         near = near_match(word.replace("_", "-"), flags)
         guess = f"; did you mean {near}?" if near else f"; see {prog} --help."
         return UserError(f"Unknown option {word}{guess}")
-    if found := re.search(r"Option '([^']+)' is not accepted", text):
+    if match := re.search(r"Option '([^']+)' is not accepted", text):
         keys = [flag.removeprefix("--").replace("-", "_") for flag in flags]
-        near = near_match(found.group(1), keys)
+        near = near_match(match.group(1), keys)
         guess = f"; did you mean '{near}'?" if near else f"; see {prog} --help for the keys."
-        return UserError(f"Unknown key '{found.group(1)}' in the configuration file{guess}")
-    if found := re.search(r"Value not boolean: (.*)\.", text):
+        return UserError(f"Unknown key '{match.group(1)}' in the configuration file{guess}")
+    if match := re.search(r"Value not boolean: (.*)\.", text):
         return UserError(
-            f"A switch in the configuration file is '{found.group(1)}'; it must be true or false."
+            f"A switch in the configuration file is '{match.group(1)}'; it must be true or false."
         )
     key = re.search(r'Parser key "([^"]+)"', text)
     value = re.search(r"(?:Got value|Given value): (.*)", text) or re.search(
@@ -72,5 +72,6 @@ def _expected(hint: Any, value: str) -> str | None:
     if typing.get_origin(hint) is Literal:
         near = near_match(value, parts)
         return f"one of {', '.join(parts)}" + (f" (did you mean '{near}'?)" if near else ".")
-    kind = parts[0] if len(parts) == 1 else hint
-    return f"{EXPECTED[kind]}." if kind in EXPECTED else None
+    if len(parts) == 1:  # of `kind | None`
+        return _expected(parts[0], value)
+    return f"{EXPECTED[hint]}." if hint in EXPECTED else None

@@ -80,8 +80,8 @@ def argument(metavar: str, text: str) -> Any:
 def names(value: Any) -> Names:
     """["a", "b"] from "a,b" or from a list; "none" and "" are the empty list."""
     items = value if isinstance(value, list | tuple) else str(value).split(",")
-    found = [str(item).strip() for item in items if str(item).strip()]
-    return [] if found == ["none"] else list(dict.fromkeys(found))
+    words = [str(item).strip() for item in items if str(item).strip()]
+    return [] if words == ["none"] else list(dict.fromkeys(words))
 
 
 def paths(value: Any) -> Paths:
@@ -108,26 +108,36 @@ def read(
         if preset is not None:
             parser.set_defaults(_flat(_read_yaml(preset_file(preset, cls.presets)), _nested(cls)))
     try:
-        found = parser.parse_args(arguments)
+        parsed = parser.parse_args(arguments)
     except argparse.ArgumentError as error:
-        if missing := re.search(r"arguments are required: (.*)", str(error)):
-            shown = {action.dest: str(action.metavar) for action in parser._actions}
-            needed = " and ".join(shown.get(dest, dest) for dest in missing.group(1).split(", "))
-            raise UserError(f"{prog} needs {needed}; see {prog} --help.") from None
-        flags = [
-            flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")
-        ]
-        raise complaint(error, flags, hints(cls), prog) from None
-    values = {key: _plain(value) for key, value in found.as_dict().items()}
+        raise _complaint(error, parser, cls, prog) from None
+    values = {key: _plain(value) for key, value in parsed.as_dict().items()}
     nested = {name: kind(**values.pop(name)) for name, kind in _nested(cls).items()}
     given = cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values}, **nested)
-    for item in fields(cls):
-        among = metadata(cls, item).get("among", ())
-        for name in getattr(given, item.name) if among else ():
-            if name not in among:
-                raise unknown(metadata(cls, item)["what"], name, among)
+    _check_lists(given)
     given.check()
     return given, values["dry_run"]
+
+
+def _complaint(
+    error: argparse.ArgumentError, parser: argparse.ArgumentParser, cls: type[Options], prog: str
+) -> UserError:
+    actions = parser._actions
+    if missing := re.search(r"arguments are required: (.*)", str(error)):
+        shown = {action.dest: str(action.metavar) for action in actions}
+        needed = " and ".join(shown.get(dest, dest) for dest in missing.group(1).split(", "))
+        return UserError(f"{prog} needs {needed}; see {prog} --help.")
+    flags = [flag for action in actions for flag in action.option_strings if flag.startswith("--")]
+    return complaint(error, flags, hints(cls), prog)
+
+
+def _check_lists(given: Options) -> None:
+    """Raises UserError for a word that a list may not hold (`among`)."""
+    for item in fields(type(given)):
+        facts = metadata(type(given), item)
+        for name in getattr(given, item.name) if "among" in facts else ():
+            if name not in facts["among"]:
+                raise unknown(facts["what"], name, facts["among"])
 
 
 def dump(config: Options) -> str:
@@ -210,16 +220,16 @@ def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse
 
 
 def _add(group: Any, cls: type, flag: str, item: dataclasses.Field[Any], hint: Any) -> None:
-    about = metadata(cls, item)
-    text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m.group(1)), about["help"])
-    if "metavar" in about:
+    facts = metadata(cls, item)
+    text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m.group(1)), facts["help"])
+    if "metavar" in facts:
         many = {"nargs": "+", "type": Path if hint == Paths else str} if hint in LISTS else {"type": hint}
-        group.add_argument(item.name, metavar=about["metavar"], help=text, **many)
+        group.add_argument(item.name, metavar=facts["metavar"], help=text, **many)
         return
-    flags = [f"--{flag}", *([about["short"]] if about.get("short") else [])]
+    flags = [f"--{flag}", *([facts["short"]] if facts.get("short") else [])]
     factory = item.default_factory
     default = item.default if factory is dataclasses.MISSING else factory()
-    if about.get("negatable"):
+    if facts.get("negatable"):
         yes_no: Any = jsonargparse.ActionYesNo(no_prefix="no-")
         group.add_argument(*flags, action=yes_no, default=default, help=text)
     elif hint is bool:
@@ -236,10 +246,10 @@ def _nested(cls: type) -> dict[str, Any]:
 
 def hints(cls: type) -> dict[str, Any]:
     """Type of every option, dotted names included."""
-    found = typing.get_type_hints(cls)
+    types = typing.get_type_hints(cls)
     for name, kind in _nested(cls).items():
-        found |= {f"{name}.{key}": hint for key, hint in typing.get_type_hints(kind).items()}
-    return found
+        types |= {f"{name}.{key}": hint for key, hint in typing.get_type_hints(kind).items()}
+    return types
 
 
 def _flat(values: dict[str, Any], nested: dict[str, Any]) -> dict[str, Any]:

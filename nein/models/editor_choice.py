@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 class EditorChoice:
     """An editor as the user named it, resolved but not loaded.
 
-    slug        Name of its folder in a run: the name itself, or for a path or hub id its end and a short
-                hash.
+    slug        Name of its folder in a run: the name itself; of a path or hub id its end and a short hash.
     row         Name given to `editors.get_editor`.
     checkpoint  Model reference as written in the table or by the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.

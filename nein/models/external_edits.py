@@ -111,8 +111,7 @@ def find(folder: Path) -> list[Published]:
 
 
 def check_names(found: Sequence[Published], wanted: Sequence[str]) -> list[str]:
-    """Warnings about pictures that no sample asks for. Raises UserError for a method without a single
-    match."""
+    """Warnings about pictures that no sample asks for. Raises UserError for a method without any match."""
     ids, warnings = set(wanted), []
     for published in found:
         strangers = [name for name in published.files if name not in ids]

@@ -50,9 +50,9 @@ def build(config: BuildConfig, world: World) -> str | None:
         folder.open(_identity(config, listed, device), facts, overwrite=config.overwrite)
         _listed(config, folder)  # what --overwrite removes is the whole folder
     world.barrier()
-    found = listing.read(folder)
-    assert found is not None, "the main process has written the list"
-    job = Job(config, found, media, folder)
+    listed_images = listing.read(folder)
+    assert listed_images is not None, "the main process has written the list"
+    job = Job(config, listed_images, media, folder)
     executor = Threads(world, device)
     for place, stage in enumerate(job.stages):
         if stage in config.stages:
@@ -106,8 +106,8 @@ def _origin(config: BuildConfig) -> dict[str, Any]:
     stamps = []
     for name in (config.instances, config.captions):
         if name is not None and Path(name).exists():
-            found = Path(name).stat()
-            stamps.append([found.st_size, found.st_mtime_ns])
+            status = Path(name).stat()
+            stamps.append([status.st_size, status.st_mtime_ns])
     return {**{key: getattr(config, key) for key in keys}, "stamps": stamps}
 
 

@@ -120,10 +120,10 @@ def card(job: Job, facts: dict[str, Any]) -> str:
         ("Paraphrases refused", facts["refused_paraphrases"]),
         ("The source", facts["listing"]),
     )
-    for title, found in sections:
-        if found:
+    for title, counts in sections:
+        if counts:
             lines += ["", f"## {title}", "", "| what | count |", "|---|---|"]
-            lines += [f"| {what} | {count} |" for what, count in found.items()]
+            lines += [f"| {what} | {count} |" for what, count in counts.items()]
     return "\n".join(lines) + "\n"
 
 

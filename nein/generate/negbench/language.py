@@ -79,38 +79,38 @@ def extract(
         )
         for image in usable
     ]
-    found = {}
+    extracted = {}
     for image, outcome in zip(usable, client.complete(requests, Objects), strict=True):
         if outcome.value is None:
-            found[image.id] = replace(image, problem=_failure(outcome.failure))
+            extracted[image.id] = replace(image, problem=_failure(outcome.failure))
         else:
-            found[image.id] = _sorted_out(image, outcome.value, count)
-    return [found.get(image.id, image) for image in images]
+            extracted[image.id] = _sorted_out(image, outcome.value, count)
+    return [extracted.get(image.id, image) for image in images]
 
 
 def _sorted_out(image: Concepts, answer: Objects, count: int) -> Concepts:
     said = ". ".join(image.captions)  # a denial ends with its caption
     present, absent = _names(answer.present), _names(answer.absent)
-    kept = tuple(name for name in present if polarity.polarity(said, name) == "affirmed")
+    affirmed = tuple(name for name in present if polarity.polarity(said, name) == "affirmed")
     new = [name for name in absent if not polarity.mentions(said, name) and name not in present]
-    notes = ["object not in the caption, dropped"] * (len(present) - len(kept))
+    notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
     notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
     return replace(
         image.noting(*notes),
-        positives=kept,
+        positives=affirmed,
         negatives=tuple(new[:count]),
-        problem="" if kept and new else NO_OBJECTS,
+        problem="" if affirmed and new else NO_OBJECTS,
     )
 
 
 def _names(words: Sequence[str]) -> list[str]:
     """Object names as they can stand in a sentence: lower case, no article, at most four words, once each."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for word in words:
         name = re.sub(r"^(?:an?|the|some|any|no)\s+", "", " ".join(word.casefold().split())).strip(" .,;")
         if name and len(name.split()) <= LONGEST and re.fullmatch(r"[\w' -]+", name):
-            found[name] = None
-    return list(found)
+            names[name] = None
+    return list(names)
 
 
 def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Scene | str]:
@@ -165,20 +165,20 @@ def paraphrase(
     client's `attempts` say; with `keep_order`, so is one that turns round what comes first. Where the model
     gave no answer at all, none of another seed takes its place: asked again, it gives what it would have.
     """
-    found: dict[int, tuple[str | None, str]] = {}
+    said: dict[int, tuple[str | None, str]] = {}
     rounds = client.attempts if client.temperature > 0 else 1
     for turn in range(rounds):
         open_ = [
             k
             for k in range(len(sentences))
-            if k not in found or (found[k][0] is None and not found[k][1].startswith(NO_ANSWER))
+            if k not in said or (said[k][0] is None and not said[k][1].startswith(NO_ANSWER))
         ]
         requests = [
             Request(_prompt(sentences[k], keep_order), _seed(seed, sentences[k], turn)) for k in open_
         ]
         for k, outcome in zip(open_, client.complete(requests, Paraphrase), strict=True):
             if outcome.value is None:
-                found[k] = (None, _failure(outcome.failure))
+                said[k] = (None, _failure(outcome.failure))
                 continue
             text = " ".join(outcome.value.sentence.split())
             source = sentences[k]
@@ -188,8 +188,8 @@ def paraphrase(
             )
             if not why and len(text.split()) > LONGER * len(source.text.split()) + 10:
                 why = "it says much more"
-            found[k] = (None, why) if why else (text, "")
-    return [found[k] for k in range(len(sentences))]
+            said[k] = (None, why) if why else (text, "")
+    return [said[k] for k in range(len(sentences))]
 
 
 def _prompt(sentence: Sentence, keep_order: bool) -> str:

@@ -105,7 +105,7 @@ class TextMaker:
     def _draw(self, text: str, seed: int) -> np.ndarray:
         import torch
 
-        found = self.pipeline(
+        drawn = self.pipeline(
             prompt=text,
             height=self.resolution,
             width=self.resolution,
@@ -113,7 +113,7 @@ class TextMaker:
             generator=torch.Generator().manual_seed(seed),  # on the CPU: the same noise on any device
             output_type="np",
         )
-        return (np.asarray(found.images[0]) * 255).round().clip(0, 255).astype(np.uint8)
+        return (np.asarray(drawn.images[0]) * 255).round().clip(0, 255).astype(np.uint8)
 
 
 def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> Plan | str:

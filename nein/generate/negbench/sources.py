@@ -100,10 +100,10 @@ def _voc_image(path: Path) -> Concepts:
     except (OSError, ElementTree.ParseError, ValueError, LookupError):  # the last two: an unknown encoding
         return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
     sure, unsure = dict[str, None](), dict[str, None]()
-    for found in tree.iter("object"):
-        name = (found.findtext("name") or "").strip()
+    for entry in tree.iter("object"):
+        name = (entry.findtext("name") or "").strip()
         if name:
-            (unsure if (found.findtext("difficult") or "0").strip() == "1" else sure)[name] = None
+            (unsure if (entry.findtext("difficult") or "0").strip() == "1" else sure)[name] = None
     return Concepts(
         path.stem,
         (tree.findtext("filename") or f"{path.stem}.jpg").strip(),

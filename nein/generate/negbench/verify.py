@@ -35,10 +35,10 @@ class Verifier:
     def scores(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         """Highest score per name, per image."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
-        found = self.detector.detect(images, labels, self.threshold)
+        detections = self.detector.detect(images, labels, self.threshold)
         return [
             {name: float(seen[label].score) for name, label in zip(row, texts, strict=True)}
-            for row, texts, seen in zip(names, labels, found, strict=True)
+            for row, texts, seen in zip(names, labels, detections, strict=True)
         ]
 
     def present(self, score: float) -> bool:
@@ -68,13 +68,13 @@ def verify(
                 image = replace(image, problem=f"{UNREADABLE}: {_brief(error)}")
         done.append(image)
     names = [[*image.negatives, *(image.positives if positives else ())] for image in asked]
-    found: dict[str, Concepts] = {}
+    verified: dict[str, Concepts] = {}
     for image, scores in zip(asked, _each(verifier, pictures, names), strict=True):
         if isinstance(scores, str):
-            found[image.id] = replace(image, problem=f"{NOT_ASKED}: {scores}")
+            verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {scores}")
         else:
-            found[image.id] = _judged(verifier, image, scores, positives)
-    return [found.get(image.id, image) for image in done]
+            verified[image.id] = _judged(verifier, image, scores, positives)
+    return [verified.get(image.id, image) for image in done]
 
 
 def _judged(verifier: Verifier, image: Concepts, scores: Mapping[str, float], positives: bool) -> Concepts:

@@ -199,13 +199,13 @@ def _planned(name: str, scene: language.Scene | str) -> pairs.Plan | str:
 
 def _concepts(job: Job, shard: int, client: Client) -> list[Row]:
     config, members = job.config, job.concepts(shard, "concepts")
-    found = language.extract(client, members, config.seed, config.negatives, config.thing)
-    return [image.row() for image in found]
+    extracted = language.extract(client, members, config.seed, config.negatives, config.thing)
+    return [image.row() for image in extracted]
 
 
 def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
     members, size = job.concepts(shard, "verify"), int(job.config.batch_size)
-    found = [
+    verified = [
         image
         for start in range(0, len(members), size)  # memory holds the pictures of a batch, not of a shard
         for image in verify(
@@ -215,7 +215,7 @@ def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
             positives=job.config.verify == "both",
         )
     ]
-    return [image.row() for image in found]
+    return [image.row() for image in verified]
 
 
 def _paraphrase(job: Job, shard: int, client: Client) -> list[Row]:
@@ -229,11 +229,11 @@ def _paraphrase(job: Job, shard: int, client: Client) -> list[Row]:
         for sentence in _sentences(image, tasks, config):
             sentences.append(sentence)
             owners.append(image.id)
-    found = language.paraphrase(client, sentences, config.seed, keep_order=config.affneg)
+    paraphrases = language.paraphrase(client, sentences, config.seed, keep_order=config.affneg)
     rows: dict[str, dict[str, Any]] = {
         image.id: {"id": image.id, "texts": {}, "refused": []} for image in members
     }
-    for owner, sentence, (text, why) in zip(owners, sentences, found, strict=True):
+    for owner, sentence, (text, why) in zip(owners, sentences, paraphrases, strict=True):
         rows[owner]["texts"][sentence.id] = text
         if why:
             rows[owner]["refused"].append(why)
@@ -243,11 +243,13 @@ def _paraphrase(job: Job, shard: int, client: Client) -> list[Row]:
 def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[language.Sentence]:
     from nein.datasets.negbench.polarity import mentions, polarity
 
-    found: list[language.Sentence] = []
+    sentences: list[language.Sentence] = []
 
     def add(name: str, text: str, affirmed: list[str], denied: list[str]) -> None:
         others = [n for n in (*image.positives, *image.negatives) if not mentions(text, n)]
-        found.append(language.Sentence(id=name, text=text, affirmed=affirmed, denied=denied, others=others))
+        sentences.append(
+            language.Sentence(id=name, text=text, affirmed=affirmed, denied=denied, others=others)
+        )
 
     for number, caption in enumerate(tasks.negated.captions if tasks.negated else ()):
         denied = [name for name in image.negatives if mentions(caption, name)]
@@ -257,7 +259,7 @@ def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[langu
         for number, option in enumerate(question.options):
             affirmed, denied = language.claims(option.text, config.wording, config.thing)
             add(f"{question.id}/o{number}", option.text, affirmed, denied)
-    return found
+    return sentences
 
 
 def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
@@ -265,8 +267,8 @@ def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
     texts: dict[str, str | None] = row["texts"]
 
     def words(prefix: str, count: int) -> list[str] | None:
-        found = [texts.get(f"{prefix}{k}") for k in range(count)]
-        return None if any(text is None for text in found) else [str(text) for text in found]
+        said_anew = [texts.get(f"{prefix}{k}") for k in range(count)]
+        return None if any(text is None for text in said_anew) else [str(text) for text in said_anew]
 
     negated = None
     if tasks.negated is not None:

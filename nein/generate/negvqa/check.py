@@ -41,11 +41,11 @@ def read(path: Path) -> dict[str, Any]:
     """An exported file, checked. Raises UserError."""
     from nein.generate.negvqa.sheet import ERRORS, FORMAT
 
-    found = atomic.read_json(path)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    content = atomic.read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"'{path}' is no check exported from a sheet of nein negvqa generate (check.html).")
-    items = found.get("items")
-    if not isinstance(items, dict) or not isinstance(found.get("population"), int):
+    items = content.get("items")
+    if not isinstance(items, dict) or not isinstance(content.get("population"), int):
         raise UserError(f"'{path}' has lost its items; export it from the sheet again.")
     for name, mark in items.items():
         verdict = mark.get("verdict") if isinstance(mark, dict) else "?"
@@ -54,7 +54,7 @@ def read(path: Path) -> dict[str, Any]:
             raise UserError(
                 f"'{path}', item '{name}': {mark!r:.80} is no tick of the sheet; export it again."
             )
-    return found
+    return content
 
 
 def evaluate(found: Mapping[str, Any]) -> Checked:

@@ -30,13 +30,13 @@ def letters(items: Sequence[Choice], seed: int, rule: str) -> list[str]:
     subsets: dict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
         subsets[item.subset].append(place)
-    found = [""] * len(items)
+    drawn = [""] * len(items)
     for subset, places in subsets.items():
         first = sample_seed(seed, f"letters/{subset}") >> 62
         ranked = sorted(places, key=lambda place: sample_seed(seed, f"letter/{items[place].id}"))
         for rank, place in enumerate(ranked):
-            found[place] = "AB"[(rank + first) % 2]
-    return found
+            drawn[place] = "AB"[(rank + first) % 2]
+    return drawn
 
 
 def record(item: Choice, picture: str, negated: str, wrong: str, letter: str) -> dict[str, Any]:

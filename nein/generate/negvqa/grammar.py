@@ -96,8 +96,8 @@ class Question:
     @property
     def main(self) -> Any | None:
         """The verb that the finite verb is an auxiliary of, if any."""
-        own = self.verb.dep_ in ("aux", "auxpass") and self.verb.head != self.verb
-        return self.verb.head if own else None
+        is_main = self.verb.dep_ in ("aux", "auxpass") and self.verb.head != self.verb
+        return self.verb.head if is_main else None
 
 
 def split(text: str) -> tuple[str, str]:

@@ -80,10 +80,10 @@ def by_rules(items: Sequence[Choice]) -> list[Negation]:
     """Negations by `nein.generate.negvqa.rules`."""
     from nein.generate.negvqa.rules import Refusal, negate
 
-    found = negate([item.question for item in items])
+    outcomes = negate([item.question for item in items])
     return [
         Negation(REFUSED, reason=str(outcome)) if isinstance(outcome, Refusal) else Negation(NEGATED, outcome)
-        for outcome in found
+        for outcome in outcomes
     ]
 
 

@@ -38,14 +38,14 @@ def build(config: ConversionConfig) -> str:
         from nein.models.llm.loading import check
 
         check(config.llm.model)
-    found = load(
+    choices = load(
         config.source,
         pictures=config.images,
         split=config.split,
         columns=config.columns,
         questions=int(config.questions),
     )
-    items = found.items if config.limit is None else found.items[: config.limit]
+    items = choices.items if config.limit is None else choices.items[: config.limit]
     wrong = {item.id: convert.wrong_option(item, config.seed) for item in items if not item.problem}
     negator = _identity(config)
     invocation = {
@@ -53,8 +53,8 @@ def build(config: ConversionConfig) -> str:
         "command": list(sys.argv[1:]),
     }
     folder.open(
-        {"source": found.sha256, "letters": config.letters, "seed": config.seed, **negator},
-        {"source": found.origin, "invocation": invocation},
+        {"source": choices.sha256, "letters": config.letters, "seed": config.seed, **negator},
+        {"source": choices.origin, "invocation": invocation},
         overwrite=config.overwrite,
     )
     negations = _negate(config, folder, items, wrong)
@@ -105,12 +105,12 @@ def _write(
     negator: Mapping[str, Any],
 ) -> str:
     """Pictures, records, questions, sheet; the manifest's status last."""
-    kept = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
-    letters = convert.letters([item for item, _ in kept], config.seed, config.letters)
+    negated = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
+    letters = convert.letters([item for item, _ in negated], config.seed, config.letters)
     pictures = Pictures(folder.path)
     rows = [
         convert.record(item, pictures.keep(item), made.question, wrong[item.id], letter)
-        for (item, made), letter in zip(kept, letters, strict=True)
+        for (item, made), letter in zip(negated, letters, strict=True)
     ]
     atomic.write_lines(
         folder.path / "records.jsonl",

@@ -3,8 +3,7 @@
 OUT/manifest.json           configuration, environment, counts, hash of the data set; OUT/notes: the models
 OUT/work/<stage>/           the rows of every stage, a file per shard
 OUT/work/pictures/<id>.png  every generated picture, also the rejected ones
-OUT/candidates.jsonl        one line per source image or candidate: its way through the stages, and the
-                            verdict
+OUT/candidates.jsonl        a line per source image or candidate: its way through the stages, the verdict
 OUT/dataset/                NeIn's official layout, with a card
 OUT/hub/                    the same as parquet files for the `datasets` library, with a card
 OUT/card.json, card.png     the card's figures; pictures of accepted and rejected samples by reason
@@ -39,8 +38,7 @@ DECIDES = (
 
 
 def build(config: BuildConfig, world: World) -> str | None:
-    """Does what is left of the stages that `config` asks for; a summary in words if the data set was
-    finished.
+    """Does what is left of the stages that `config` asks for; a summary if the data set was finished.
 
     Everything that can be wrong with names, lists and folders is found before a model is loaded. Raises
     UserError, EditorError or MetricError.
@@ -66,7 +64,7 @@ def build(config: BuildConfig, world: World) -> str | None:
     def listed() -> sources.SourceSet:
         return sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
 
-    found, device = listed(), world.device(config.device)
+    source_set, device = listed(), world.device(config.device)
     identity = {
         **{key: getattr(config, key) for key in DECIDES},
         "objects": hashlib.sha256("\n".join(rules.objects).encode()).hexdigest()[:16],
@@ -75,14 +73,14 @@ def build(config: BuildConfig, world: World) -> str | None:
         "itm": config.models.itm,
         "vqa": config.models.vqa,
         "vqa_quantization": config.models.vqa_quantization,
-        "sources": found.sha256,
+        "sources": source_set.sha256,
         "device": device.partition(":")[0],
         "image_rule": images.RULE,
     }
-    job = Job(config, found, rules, Folder(config.out_dir, "a build"))
+    job = Job(config, source_set, rules, Folder(config.out_dir, "a build"))
     world.barrier()  # nobody draws sources into a folder that is about to be removed
     if world.is_main:
-        facts = {"source": found.origin, "invocation": invocation(device, world)}
+        facts = {"source": source_set.origin, "invocation": invocation(device, world)}
         job.folder.open(identity, facts, overwrite=config.overwrite)
         if config.overwrite:
             listed()  # the drawn sources lie in the folder, too

@@ -1,5 +1,4 @@
-"""The data card: counts, reasons, frequencies, on nano how right every stage was; and a picture of
-examples."""
+"""The data card: counts, reasons, frequencies, on nano how right every stage was; a picture of examples."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ PICTURE_SIZE = 144
 
 def figures(
     job: Job,
-    found: Tally,
+    counts: Tally,
     splits: Mapping[str, Sequence[Way]],
     *,
     data_sha256: str,
@@ -43,13 +42,13 @@ def figures(
         "data_sha256": data_sha256,
         "samples": {split: len(rows) for split, rows in splits.items()},
         "source_images": {split: len({w.index for w in rows}) for split, rows in splits.items()},
-        "images": found.images,
-        "image_problems": dict(found.problems.most_common()),
-        "list_notes": dict(found.notes.most_common()),
-        "queried": dict(found.queried.most_common()),
-        "slots_without_candidate": lost_slots(found),
-        "stages": dict(found.stages),
-        "rejected": dict(found.reasons.most_common()),
+        "images": counts.images,
+        "image_problems": dict(counts.problems.most_common()),
+        "list_notes": dict(counts.notes.most_common()),
+        "queried": dict(counts.queried.most_common()),
+        "slots_without_candidate": lost_slots(counts),
+        "stages": dict(counts.stages),
+        "rejected": dict(counts.reasons.most_common()),
         "families": count("family"),
         "templates": dict(templates.most_common()),
         "objects": count("object"),
@@ -80,21 +79,20 @@ def text(facts: Mapping[str, Any]) -> str:
 
 
 def picture(job: Job, ways: Sequence[Way]) -> bytes:
-    """PNG: a row of examples, source beside generated picture, for accepted samples and for every
-    objection."""
+    """PNG: a row of examples, source beside generated picture, of accepted samples and of every objection."""
     groups: dict[str, list[Way]] = {filters.ACCEPTED: [w for w in ways if w.accepted]}
     for verdict, _ in Counter(w.verdict for w in ways if not w.accepted).most_common():
         groups[verdict] = [w for w in ways if w.verdict == verdict]
     rows = []
-    for verdict, found in groups.items():
-        if not found:
+    for verdict, group in groups.items():
+        if not group:
             continue
         cells: list[Cell] = []
-        for way in spread(found, EXAMPLES):
+        for way in spread(group, EXAMPLES):
             cells += _pair(job, way)
         blank = np.full((8, 8, 3), 255, np.uint8)
         cells += [Cell(blank)] * (2 * EXAMPLES - len(cells))
-        rows.append(Row(f"{verdict}: {len(found)}", "", cells))
+        rows.append(Row(f"{verdict}: {len(group)}", "", cells))
     canvas = draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
     buffer = io.BytesIO()
     canvas.save(buffer, format="PNG", optimize=True)
@@ -102,8 +100,7 @@ def picture(job: Job, ways: Sequence[Way]) -> bytes:
 
 
 def write(job: Job, facts: Mapping[str, Any], ways: Sequence[Way], front: str | None) -> None:
-    """OUT/card.json and card.png, and the card with its picture in OUT/dataset and, with `front`, in
-    OUT/hub."""
+    """OUT/card.json and card.png; the card with its picture in OUT/dataset and, with `front`, OUT/hub."""
     root, body = job.folder.path, text(facts)
     drawn = picture(job, ways) if ways else None
     atomic.write_json(root / "card.json", dict(facts))

@@ -77,8 +77,8 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
             lost.append(NO_CAPTION_LEFT)
             continue
         second = next((other for other in missing_from_image[::-1] if other != noun), "")
-        kept = rng.choice([a for a in present if a != noun] or [""])
-        made = _negation(noun, second, kept, rules, rng)
+        stays = rng.choice([a for a in present if a != noun] or [""])
+        made = _negation(noun, second, stays, rules, rng)
         if made is None:
             lost.append(NO_FAMILY)
             continue
@@ -118,14 +118,14 @@ def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
     return found
 
 
-def _negation(noun: str, second: str, kept: str, rules: Rules, rng: random.Random) -> dict[str, Any] | None:
+def _negation(noun: str, second: str, stays: str, rules: Rules, rng: random.Random) -> dict[str, Any] | None:
     """A family that can be said of these objects, one of its templates, and the sentence."""
-    has = {"": True, "T": bool(second), "A": bool(kept)}
+    has = {"": True, "T": bool(second), "A": bool(stays)}
     possible = [label for label in rules.families if has[families.FAMILIES[label].needs]]
     if not possible:
         return None
     label = rng.choice(possible)
     template = rng.choice(families.choices(label, noun, rules.protocol))
-    text = families.sentence(label, template, noun, second=second, present=kept, protocol=rules.protocol)
-    other = {"": None, "T": second, "A": kept}[families.FAMILIES[label].needs]
+    text = families.sentence(label, template, noun, second=second, present=stays, protocol=rules.protocol)
+    other = {"": None, "T": second, "A": stays}[families.FAMILIES[label].needs]
     return {"negative": text, "family": label, "template": template, "other": other}

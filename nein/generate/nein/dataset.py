@@ -26,8 +26,7 @@ SPLITS = ("train", "val")
 
 @dataclass
 class Tally:
-    """Counts for the card. `reasons` and `losses` say why there is no sample; `stages` how many came
-    through."""
+    """Counts for the card. `reasons`, `losses`: why there is no sample; `stages`: how many came through."""
 
     images: int = 0
     problems: Counter[str] = field(default_factory=Counter)
@@ -40,8 +39,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Way:
-    """One candidate with what every stage said of it. `verdict` is `filters.ACCEPTED` or the first
-    objection."""
+    """A candidate and what every stage said of it; `verdict`: `filters.ACCEPTED` or the first objection."""
 
     index: int  # of the source image in the list
     source_sha256: str
@@ -90,21 +88,21 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
 
 def tally(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> Tally:
     """The counts of a finished build."""
-    found = Tally(notes=Counter(job.sources.notes))
-    for _, record, own in rows:
-        found.images += 1
+    counts = Tally(notes=Counter(job.sources.notes))
+    for _, record, candidates in rows:
+        counts.images += 1
         if record["problem"]:
-            found.problems[record["problem"].partition(":")[0]] += 1
-        found.queried.update(row["fate"] for row in record["queried"])
-        found.losses.update(record["lost"])
-        for way in own:
-            found.stages["candidates"] += 1
-            found.stages["generated"] += way.match is not None
-            found.stages["passed filter 1"] += way.ask is not None
-            found.stages["accepted"] += way.accepted
+            counts.problems[record["problem"].partition(":")[0]] += 1
+        counts.queried.update(row["fate"] for row in record["queried"])
+        counts.losses.update(record["lost"])
+        for way in candidates:
+            counts.stages["candidates"] += 1
+            counts.stages["generated"] += way.match is not None
+            counts.stages["passed filter 1"] += way.ask is not None
+            counts.stages["accepted"] += way.accepted
             if not way.accepted:
-                found.reasons[way.verdict] += 1
-    return found
+                counts.reasons[way.verdict] += 1
+    return counts
 
 
 def split_of(way: Way, seed: int, share: float) -> str:
@@ -140,17 +138,16 @@ def write_candidates(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Wa
     """OUT/candidates.jsonl: per image what was asked and what is missing, then its candidates."""
 
     def lines() -> Iterator[dict[str, Any]]:
-        for _, record, own in rows:
+        for _, record, candidates in rows:
             yield {"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}}
-            for way in own:
+            for way in candidates:
                 yield way.line()
 
     atomic.write_lines(job.folder.path / "candidates.jsonl", lines())
 
 
 def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> None:
-    """OUT/dataset: `<split>.json`, `coco_for_<split>/`, `nein_<split>/`; files that do not belong are
-    removed.
+    """OUT/dataset: `<split>.json`, `coco_for_<split>/`, `nein_<split>/`; other files there are removed.
 
     Source images are copied byte for byte; samples are linked to the generated pictures where the file system
     allows it, else copied. The annotation file of a split is written last. Two processes may do it at once.
@@ -206,7 +203,7 @@ def spread(items: Sequence[Way], count: int) -> list[Way]:
     return ranked[:count]
 
 
-def lost_slots(found: Tally) -> dict[str, int]:
+def lost_slots(counts: Tally) -> dict[str, int]:
     """Why images gave fewer candidates than `kept`, commonest first."""
     order = (clauses.NO_OBJECT, clauses.NO_CAPTION_LEFT, clauses.NO_FAMILY)
-    return {reason: found.losses[reason] for reason in order if found.losses[reason]}
+    return {reason: counts.losses[reason] for reason in order if counts.losses[reason]}

@@ -1,10 +1,8 @@
-"""Stages 3 and 4, algorithm 2 of the paper: is the object in the generated picture, and is all else still
-there?
+"""Stages 3 and 4, algorithm 2 of the paper: does the generated picture show the object and all else?
 
 Every verdict keeps its evidence. "paper" reads answers as the released code does: kept only if both are "Yes"
 to the letter. "fixed" reads the first word, whatever its case and punctuation, and rejects a sample if either
-is no, as the paper says. An answer that is neither yes nor no is a category of its own in both, and is never
-kept.
+is no, as the paper says. In both, an answer that is neither is a category of its own, and is never kept.
 """
 
 from __future__ import annotations
@@ -37,15 +35,14 @@ def match(
     above: float,
     protocol: str,
 ) -> list[dict[str, Any]]:
-    """Filter 1: one row per candidate with the cosine of picture and text, and whether it is above
-    `above`."""
+    """Filter 1: a row per candidate with the cosine of picture and text, accepted if it is above `above`."""
     texts = [wording.matched_text(c["caption"], c["object"], protocol) for c in candidates]
-    found = isolated(
+    cosines = isolated(
         lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
         range(len(candidates)),
     )
     rows = []
-    for candidate, text, value in zip(candidates, texts, found, strict=True):
+    for candidate, text, value in zip(candidates, texts, cosines, strict=True):
         row: dict[str, Any] = {"id": candidate["id"], "text": text, "cosine": None}
         if isinstance(value, str):
             rows.append({**row, "verdict": FAILED, "error": value})
@@ -63,16 +60,15 @@ def ask(
     *,
     protocol: str,
 ) -> list[dict[str, Any]]:
-    """Filter 2: one row per candidate with both answers and the verdict. A picture's questions share its
-    prefix."""
+    """Filter 2: a row per candidate with both answers and the verdict; questions share a picture's prefix."""
     form = template(judge.template)
     prompts = [wording.questions(c["caption"], c["object"], form, protocol) for c in candidates]
-    found = isolated(
+    answers = isolated(
         lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]),
         range(len(candidates)),
     )
     rows = []
-    for candidate, value in zip(candidates, found, strict=True):
+    for candidate, value in zip(candidates, answers, strict=True):
         if isinstance(value, str):
             rows.append({"id": candidate["id"], "verdict": FAILED, "error": value})
             continue

@@ -1,5 +1,4 @@
-"""The data set as parquet files that `datasets.load_dataset` reads, images inside, with a card for the
-hub."""
+"""The data set as parquet files that `datasets.load_dataset` reads, images inside, with a hub card."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def write(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -
         }
     )
     root = atomic.make_folder(job.folder.path / "hub" / "data")
-    kept = set[Path]()
+    written = set[Path]()
     for split, samples in splits.items():
         count = -(-len(samples) // ROWS_PER_FILE)
         for number in range(count):
@@ -55,9 +54,9 @@ def write(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -
             draft = drafts_of(job) / f"{os.getpid()}-{path.name}"
             datasets.Dataset.from_list(rows, features=features).to_parquet(draft)
             draft.replace(path)
-            kept.add(path)
+            written.add(path)
     for old in root.iterdir():
-        if old not in kept:
+        if old not in written:
             old.unlink(missing_ok=True)
 
 

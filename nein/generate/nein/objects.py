@@ -26,11 +26,11 @@ def load(name: str, queried: int) -> tuple[str, ...]:
     Raises UserError when the file is missing, or holds fewer names than are asked for per image.
     """
     if name == "coco":
-        found = COCO
+        names = COCO
     elif name == "nano":
         from nein.nano.draw import CATEGORIES
 
-        found = CATEGORIES
+        names = CATEGORIES
     else:
         try:
             lines = Path(name).read_text(encoding="utf-8").splitlines()
@@ -38,18 +38,18 @@ def load(name: str, queried: int) -> tuple[str, ...]:
             raise UserError(
                 f"--objects takes coco, nano or a text file; '{name}' cannot be read ({error})."
             ) from None
-        found = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
+        names = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
         strange = [
             text
-            for text in found
+            for text in names
             if not all(part.isalnum() for part in text.replace("-", " ").replace("'", " ").split())
         ]
         if strange:
             raise UserError(
                 f"'{name}' must hold one plain name per line, not {shortlist(map(repr, strange), 3)}."
             )
-    if len(found) < queried:
+    if len(names) < queried:
         raise UserError(
-            f"--queried asks for {queried} categories per image, but '{name}' has {len(found)}; lower it."
+            f"--queried asks for {queried} categories per image, but '{name}' has {len(names)}; lower it."
         )
-    return found
+    return names

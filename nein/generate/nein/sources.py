@@ -1,5 +1,4 @@
-"""Captioned images from a COCO captions JSON, a JSONL file, or the nano world; what is wrong with each is
-kept.
+"""Captioned images from a COCO captions JSON, a JSONL file, or the nano world, each with what is wrong.
 
 An unusable image stays in the list with its problem, so that it is counted and reported, and so that shards
 do not shift when it is mended. The same file listed twice is one image with all its captions; another file
@@ -68,10 +67,9 @@ class SourceSet:
 def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSet:
     """Reads a list of captioned images.
 
-    source  "nano" (drawn below `out`), a `.json` file of COCO captions, a `.jsonl` file, or a folder with
-            one.
-            A line of a JSONL file has `image` (or `file_name`) and `captions` (a list) or `caption` (or
-            `text`).
+    source  "nano" (drawn below `out`), a `.json` file of COCO captions, a `.jsonl` file, or a folder that
+            holds one. A line of a JSONL file has `image` (or `file_name`) and `captions` (a list) or
+            `caption` (or `text`).
     images  Folder of the files; by default the folder of the list.
 
     Raises UserError for a list that cannot be read, and when not one of the images is there.

@@ -69,8 +69,7 @@ class Found:
 
 
 def pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """One expression for whole words of any case; "n't" matches contractions, with a curly apostrophe as
-    well."""
+    """One expression for whole words of any case; "n't": contractions, with either kind of apostrophe."""
     parts = [
         r"\w+n['’]t" if w == "n't" else re.escape(w).replace(r"\ ", r"\s+").replace("'", "['’]")
         for w in words

@@ -1,8 +1,7 @@
 """For builds from the nano world: how right each stage was, against what the pictures really show.
 
 What a source scene holds is known exactly. What a generated picture holds is measured by `nein.nano.truth`,
-from pixels and the drawing code and without a trained model; that measurement's own errors are stated beside
-it.
+from pixels and the drawing code and without a trained model; the errors of that are stated beside it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Seen:
         return self.object and self.others
 
 
-def measure(job: Job, found: Sequence[Way], threads: int) -> dict[str, Seen]:
+def measure(job: Job, candidates: Sequence[Way], threads: int) -> dict[str, Seen]:
     """Candidate id -> what its picture shows; pictures that are missing or of another size are left out."""
 
     def one(way: Way) -> tuple[str, Seen] | None:
@@ -53,21 +52,21 @@ def measure(job: Job, found: Sequence[Way], threads: int) -> dict[str, Seen]:
         return way.candidate["id"], Seen(there, truth.all_intact(picture, scene))
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        return dict(pair for pair in pool.map(one, found) if pair is not None)
+        return dict(pair for pair in pool.map(one, candidates) if pair is not None)
 
 
 def report(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int) -> dict[str, Any]:
     """Per stage the share of right decisions, each {"value", "low", "high", "n"} with a 95 % interval."""
-    found = [way for _, _, own in rows for way in own]
-    seen = measure(job, found, threads)
-    matched = [w for w in found if w.candidate["id"] in seen and w.match is not None]
+    candidates = [way for _, _, chosen in rows for way in chosen]
+    seen = measure(job, candidates, threads)
+    matched = [w for w in candidates if w.candidate["id"] in seen and w.match is not None]
     asked = [w for w in matched if w.ask is not None]
     passed = [w for w in matched if w.match is not None and w.match["verdict"] == "accepted"]
     accepted = [w for w in asked if w.accepted]
 
     def share(ways: Iterable[Way], test: Callable[[Way], bool]) -> dict[str, Any]:
-        own = list(ways)
-        return _share([test(w) for w in own], [str(w.index) for w in own])
+        chosen = list(ways)
+        return _share([test(w) for w in chosen], [str(w.index) for w in chosen])
 
     def good(way: Way) -> bool:
         return seen[way.candidate["id"]].good
@@ -105,22 +104,20 @@ def report(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], thre
 
 
 def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, Any]:
-    """How often the measurement is wrong on pictures whose content is known: drawn, and rebuilt by
-    `rebuild`."""
-    found = {"drawn": truth.error_rates(list(truth.trials(TRIALS)))}
+    """How often the measurement errs on pictures of known content: drawn, and rebuilt by `rebuild`."""
+    rates = {"drawn": truth.error_rates(list(truth.trials(TRIALS)))}
     if rebuild is not None:
-        found["rebuilt"] = truth.error_rates(list(truth.trials(TRIALS, rebuild, seed=1)))
-    return found
+        rates["rebuilt"] = truth.error_rates(list(truth.trials(TRIALS, rebuild, seed=1)))
+    return rates
 
 
 def _clauses(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> dict[str, Any]:
-    """Of the objects taken for absent, the share that is; of those really absent, the share taken for
-    absent."""
+    """The share of absent objects among those taken for absent, and of those taken so among the absent."""
     chosen: list[tuple[bool, str]] = []
     absent: list[tuple[bool, str]] = []
-    for index, record, own in rows:
+    for index, record, candidates in rows:
         there = set(source_scene(NANO_SPLIT, index).categories)
-        chosen += [(way.candidate["object"] not in there, str(index)) for way in own]
+        chosen += [(way.candidate["object"] not in there, str(index)) for way in candidates]
         for row in record["queried"]:
             if row["object"] not in there:
                 absent.append((row["cosine"] < job.rules.absent_below, str(index)))
@@ -131,7 +128,7 @@ def _clauses(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) ->
 
 
 def _share(values: Sequence[bool], clusters: Sequence[str]) -> dict[str, Any]:
-    found = statistics.proportion([float(v) for v in values], clusters)
-    if found is None:
+    estimate = statistics.proportion([float(v) for v in values], clusters)
+    if estimate is None:
         return {"value": None, "low": None, "high": None, "n": 0}
-    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}

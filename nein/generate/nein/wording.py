@@ -2,8 +2,7 @@
 
 Source: github.com/tanbuinhat/NeIn @ 22fafb0, generation_phase/ and filtering_phase/. What "fixed" mends:
 
-    article    by sound ("an hour"), none for plurals ("Add some skis."), where the code goes by the first
-               letter
+    article    by sound ("an hour"), none for plurals ("Add some skis."), where the code goes by the letter
     joining    a full stop is added after a caption that does not end with one, where the code looks for a dot
                anywhere, so that "Two men at 5 p.m" runs into the next sentence
 """
@@ -15,8 +14,7 @@ from nein.wording import nouns, templates
 
 
 def named(noun: str, protocol: str) -> str:
-    """The object as it is added and asked for: "a cat"; of plurals "a skis" (paper) or "some skis"
-    (fixed)."""
+    """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
     return templates.indefinite(noun) if protocol == "paper" else nouns.with_article(noun, some=True)
 
 

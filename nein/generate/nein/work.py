@@ -105,7 +105,7 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
             except images.ImageError as error:
                 problems[source.path] = f"{UNREADABLE}: {error}".replace(f"{source.path}: ", "")
     usable = [source for source in members if not problems[source.path]]
-    found = isolated(
+    matched = isolated(
         lambda rows: matcher.match(
             [pictures[usable[i].id] for i in rows],
             [clauses.queried(rules, usable[i].id) for i in rows],
@@ -113,7 +113,7 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
         ),
         range(len(usable)),
     )
-    cosines = dict(zip((source.id for source in usable), found, strict=True))
+    cosines = dict(zip((source.id for source in usable), matched, strict=True))
     made = []
     for source in members:
         if problems[source.path]:

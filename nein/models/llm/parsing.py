@@ -31,8 +31,8 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
     would be unclear which one is meant. So is a key that occurs twice. Raises AnswerError.
     """
     try:
-        found = _only_object(text)
-        return schema.model_validate_json(json.dumps(found), strict=True)
+        answer = _only_object(text)
+        return schema.model_validate_json(json.dumps(answer), strict=True)
     except AnswerError as error:
         if not finished:
             raise AnswerError(CUT_OFF, f"the answer was cut off before its end ({error})") from None
@@ -62,7 +62,7 @@ def wire_schema(schema: type[BaseModel]) -> dict[str, Any]:
 def _only_object(text: str) -> dict[str, Any]:
     body = re.sub(r"\A\s*<think>.*?</think>", "", text, flags=re.DOTALL)
     decoder = json.JSONDecoder(object_pairs_hook=_no_repetition, parse_constant=_no_constant)
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     place = body.find("{")
     while place >= 0:
         try:
@@ -73,13 +73,13 @@ def _only_object(text: str) -> dict[str, Any]:
             raise
         except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
             raise AnswerError(NONSENSE, f"the JSON of the answer cannot be read ({error})") from None
-        found.append(value)
+        objects.append(value)
         place = body.find("{", end)
-    if place >= 0 or not found:
+    if place >= 0 or not objects:
         raise AnswerError(NONSENSE, f"no JSON object in the answer {text.strip()[:80]!r}")
-    if len(found) > 1:
-        raise AnswerError(NONSENSE, f"{len(found)} JSON objects in one answer")
-    return found[0]
+    if len(objects) > 1:
+        raise AnswerError(NONSENSE, f"{len(objects)} JSON objects in one answer")
+    return objects[0]
 
 
 def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
