@@ -55,11 +55,6 @@ def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | No
     return f"{value} [{number(low, unit, digits=digits)}, {number(high, unit, digits=digits)}]"
 
 
-def interval_text(figure: Figure) -> str:
-    """ "[87.1, 89.6]", or "" without an interval."""
-    return text(figure).partition(" ")[2]
-
-
 def p_value(p: float | None) -> str:
     return DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
