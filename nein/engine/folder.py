@@ -132,6 +132,11 @@ class Folder:
         """Writes a small file of its own: any process may, at any time."""
         atomic.write_json(self.path / "notes" / kind / f"{_file_name(name)}.json", dict(value))
 
+    def noted(self, kind: str, name: str) -> dict[str, Any] | None:
+        """What was noted under a name; None where nothing was."""
+        path = self.path / "notes" / kind / f"{_file_name(name)}.json"
+        return atomic.read_json(path) if path.exists() else None
+
     def notes(self, kind: str) -> dict[str, dict[str, Any]]:
         """Name -> what was noted, by name."""
         return {
@@ -144,7 +149,7 @@ class Folder:
 
         Names are compared when a run is opened; this notices weights that were replaced behind a name.
         """
-        noted = self.notes("models").get(_file_name(kind))
+        noted = self.noted("models", kind)
         if noted is not None and noted["fingerprint"] != fingerprint:
             raise UserError(
                 f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
