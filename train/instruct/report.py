@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import tabulate
 
 from metrics import METRICS, Metric
 from nein import statistics
@@ -33,6 +32,7 @@ from nein.engine.errors import UserError
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
 from nein.reporting import format
+from nein.reporting.tables import pipes
 
 PRESENCE = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
 TASKS: dict[str, tuple[str, ...]] = {
@@ -144,7 +144,7 @@ def markdown(compared: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     heads = ["instruction", "group", "metric", "n", "before", "after", "difference", "unscored"]
-    return tabulate.tabulate(table, heads, tablefmt="pipe", disable_numparse=True)
+    return pipes(table, heads)
 
 
 def _figure(estimate: statistics.Estimate | None, info: Metric) -> str:
