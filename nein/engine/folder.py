@@ -132,17 +132,16 @@ class Folder:
         """Writes a small file of its own: any process may, at any time."""
         atomic.write_json(self.path / "notes" / kind / f"{_file_name(name)}.json", dict(value))
 
-    def noted(self, kind: str, name: str) -> dict[str, Any] | None:
-        """What was noted under a name; None where nothing was."""
-        path = self.path / "notes" / kind / f"{_file_name(name)}.json"
-        return atomic.read_json(path) if path.exists() else None
-
     def notes(self, kind: str) -> dict[str, dict[str, Any]]:
         """Name -> what was noted, by name."""
         return {
             path.stem: atomic.read_json(path)
             for path in sorted((self.path / "notes" / kind).glob("[!.]*.json"))
         }
+
+    def noted(self, kind: str, name: str) -> dict[str, Any] | None:
+        """What was noted under a name, whatever characters it has; None for nothing."""
+        return self.notes(kind).get(_file_name(name))
 
     def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
         """Writes down what a loaded model is; refuses another one under the same name.

@@ -75,10 +75,3 @@ def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path: Path) -> None:
 def test_the_first_difference_looks_inside(tmp_path: Path) -> None:
     assert first_difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == "b: c 2, not 3"
     assert first_difference({"a": 1}, {"a": 1}) is None
-
-
-def test_a_note_is_found_by_its_name_whatever_is_in_it(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    assert folder.noted("peak_memory", "sentences/mcq: a") is None
-    folder.note("peak_memory", "sentences/mcq: a", {"device_bytes": 3})
-    assert folder.noted("peak_memory", "sentences/mcq: a") == {"device_bytes": 3}
