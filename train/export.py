@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +52,15 @@ def portable(value: Any) -> Any:
     if isinstance(value, str) and (value.startswith((".", "~")) or Path(value).is_absolute()):
         return Path(value).name
     return value
+
+
+def option_rows(given: Mapping[str, Any], defaults: Mapping[str, Any], always: Sequence[str]) -> list[str]:
+    """Lines of a card's table of options: those that are not at their defaults, and those of `always`."""
+    shown = {key: value for key, value in given.items() if key in always or value != defaults[key]}
+    cells = {key: ", ".join(value) if isinstance(value, list) else value for key, value in shown.items()}
+    return ["| option | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells.items())]
+
+
+def base_model(base: str) -> list[str]:
+    """The line of a card's head that names the model on the hub, where that is what training began with."""
+    return [f"base_model: {base.partition('@')[0]}"] if is_hub_id(base) else []

@@ -14,14 +14,14 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from nein.engine import atomic, environment, journal
+from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, first_difference
 from train.options import RunOptions
@@ -108,7 +108,7 @@ class Record:
             return
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
-                rows = [row for row in journal.intact(self._out / name) if row["step"] <= done]
+                rows = [row for row in _intact(self._out / name) if row["step"] <= done]
                 atomic.write_lines(self._out / name, iter(rows))
         logged = self._rows(LOG)
         self._spent = logged[-1]["seconds"] if logged else 0.0
@@ -216,3 +216,11 @@ def memory_gib() -> float:
         return torch.cuda.max_memory_allocated() / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)
+
+
+def _intact(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a log without a last line that a kill has torn."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)

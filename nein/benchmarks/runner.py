@@ -104,7 +104,8 @@ def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
     peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
     for number, (run, folder, stage) in enumerate(steps, start=1):
         if executor.compute(folder, stage, label=run.name) and world.is_main and stage.model is not None:
-            peaks[stage.model.name] = folder.notes("peak_memory")[stage.name]
+            if (peak := folder.noted("peak_memory", stage.name)) is not None:
+                peaks[stage.model.name] = peak
         executor.loaded.keep({other.model.name for _, _, other in steps[number:] if other.model is not None})
     if not world.is_main:
         return None

@@ -139,12 +139,16 @@ class Folder:
             for path in sorted((self.path / "notes" / kind).glob("[!.]*.json"))
         }
 
+    def noted(self, kind: str, name: str) -> dict[str, Any] | None:
+        """What was noted under a name, whatever characters it has; None for nothing."""
+        return self.notes(kind).get(_file_name(name))
+
     def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
         """Writes down what a loaded model is; refuses another one under the same name.
 
         Names are compared when a run is opened; this notices weights that were replaced behind a name.
         """
-        noted = self.notes("models").get(_file_name(kind))
+        noted = self.noted("models", kind)
         if noted is not None and noted["fingerprint"] != fingerprint:
             raise UserError(
                 f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "

@@ -152,7 +152,7 @@ class Bars:
                 axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
 
     def _dress(self, axis: Any, panel: str, places: Sequence[str]) -> None:
-        axis.set_yticks(range(len(places)), [self.names.get(place, place) for place in places])
+        axis.set_yticks(range(len(places)), [_short(self.names.get(place, place)) for place in places])
         axis.set_ylim(len(places) - 0.5, -0.5)
         axis.set_xlabel(self.axis)
         axis.grid(axis="x", color=FAINT)
@@ -201,7 +201,7 @@ class Stack:
                         left + width / 2, y, f"{width:.0f}", ha="center", va="center", fontsize=8, color=ink
                     )
                 left += width
-        titles = [f"{name}, n {max(f['n'] for f in members):g}" for name, members in bars.items()]
+        titles = [f"{_short(name)}, n {max(f['n'] for f in members):g}" for name, members in bars.items()]
         axis.set_yticks(range(len(bars)), titles)
         axis.set_ylim(len(bars) - 0.5, -0.5)
         axis.set_xlim(0, 100)
@@ -358,6 +358,11 @@ def _legend(canvas: Canvas, colors: Mapping[str, str], markers: Mapping[str, str
     ]
     canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=min(4, len(handles)),
                   loc="outside lower center")  # fmt: skip
+
+
+def _short(name: str) -> str:
+    """The end of a name that would leave no room for its bar."""
+    return name if len(name) <= 48 else f"…{name[-47:]}"
 
 
 def _shown(figure: Figure, end: str) -> float:

@@ -196,8 +196,12 @@ def section(sheet: Sheet) -> str:
     """One sheet under its heading, as Markdown."""
     rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
     heads = [markdown_cell(cell) for cell in sheet.columns]
-    text = tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
-    return "\n\n".join([f"## {sheet.title}", text, *([sheet.note] if sheet.note else [])])
+    return "\n\n".join([f"## {sheet.title}", pipes(rows, heads), *([sheet.note] if sheet.note else [])])
+
+
+def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str]) -> str:
+    """A Markdown table of cells as they are."""
+    return tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
 
 
 def latex(sheets: Iterable[Sheet], title: str) -> str:

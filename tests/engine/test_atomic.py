@@ -27,6 +27,12 @@ def test_what_fails_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
+def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        atomic.write_lines(tmp_path / "f.jsonl", [{"value": float("nan")}])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_lines_come_back_with_their_numbers_whatever_is_in_their_texts(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = [{"text": "two\nlines"}, {"text": "a line\u2028for some, né"}, {}]

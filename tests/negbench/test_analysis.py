@@ -140,19 +140,20 @@ def test_the_command_writes_numbers_and_pictures(
     text = capsys.readouterr().out
     assert "variance between polarities" in text
     assert "3 pairs of objects" in text
-    rows = list(csv.DictReader((tmp_path / "out" / "measures.csv").open()))
+    file = csv.DictReader((tmp_path / "out" / "figures.csv").open())
+    rows = [row for row in file if row["source"] != "chance"]
     assert len(rows) == 2 * len(MEASURES)
-    random = {row["measure"]: row for row in rows if row["model"] == "random"}
+    random = {row["metric"]: row for row in rows if row["model"] == "random"}
     assert float(random["object"]["low"]) <= 1 / 95 + 0.003
-    assert random["object"]["pairs"] == "3"
+    assert random["object"]["n"] == "3"
     written = list(csv.DictReader((tmp_path / "out" / "sentences.csv").open()))
     assert len(written) == 3 * 238
     assert sum(row["published"] == "True" for row in written) == 3 * 50
     for name in ("pca.png", "pca_all.png", "measures.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    first = (tmp_path / "out" / "measures.csv").read_bytes()
+    first = (tmp_path / "out" / "figures.csv").read_bytes()
     command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
-    assert (tmp_path / "out" / "measures.csv").read_bytes() == first
+    assert (tmp_path / "out" / "figures.csv").read_bytes() == first
 
 
 def test_a_sentence_transformer_is_read_through_its_library(
@@ -184,7 +185,8 @@ def test_two_models_of_one_name_are_both_in_the_table(
     line = ["--model", f"{clip_folder},{other}", "--objects", "dog/cat,car/cup", "--device", "cpu"]
     command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out")]))
     capsys.readouterr()
-    rows = list(csv.DictReader((tmp_path / "out" / "measures.csv").open()))
+    file = csv.DictReader((tmp_path / "out" / "figures.csv").open())
+    rows = [row for row in file if row["source"] != "chance"]
     assert {row["model"] for row in rows} == {str(clip_folder), str(other)}
     assert len(rows) == 2 * len(MEASURES)
 

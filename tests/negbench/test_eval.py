@@ -24,7 +24,7 @@ from nein.benchmarks.negbench import (
     run,
     sections,
 )
-from nein.datasets.negbench import official, registry, sources
+from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
 from nein.engine.world import World
 from nein.reporting import figures as frames
@@ -260,7 +260,7 @@ def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
             else:
                 official.write_questions(folder / part.files[-1], asked)
             expected.add((f"{row.name}/{part.task}", part.variant))
-        (found,) = sources.load(str(folder), names=[row.name])
+        (found,) = loading.load(str(folder), names=[row.name])
         assert {(t.name, t.variant) for t in found.tasks} == {
             e for e in expected if e[0].startswith(row.name + "/")
         }

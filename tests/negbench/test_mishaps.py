@@ -12,7 +12,7 @@ import pytest
 import metrics
 from metrics.dual.controls import ControlEncoder
 from nein.benchmarks.negbench import config, run
-from nein.datasets.negbench import official, registry, sources
+from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.engine.world import World
@@ -150,12 +150,12 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], 
 
 def test_an_absent_set_says_where_it_is(tmp_path: Path, data: Path) -> None:
     with pytest.raises(UserError) as caught:
-        sources.load(str(data), names=["voc2007"])
+        loading.load(str(data), names=["voc2007"])
     assert "VOC2007_mcq.csv" in str(caught.value)
     assert "drive.google.com" in str(caught.value)
     assert "VOCtest_06-Nov-2007.tar" in str(caught.value)
     with pytest.raises(UserError, match="has none of NegBench's files"):
-        sources.load(str(_empty(tmp_path)))
+        loading.load(str(_empty(tmp_path)))
 
 
 def _empty(tmp_path: Path) -> Path:
@@ -178,5 +178,5 @@ def test_a_changed_release_is_said(
     row = registry.ROWS["voc2007"]
 
     monkeypatch.setitem(registry.ROWS, "voc2007", replace(row, sha256={"VOC2007_mcq.csv": "0" * 64}))
-    sources.load(str(tmp_path))
+    loading.load(str(tmp_path))
     assert "is not the released file" in caplog.text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nein import cli
-from nein.datasets.negbench import official, sources
+from nein.datasets.negbench import loading, official
 from nein.engine import atomic
 from tests.helpers import killing
 
@@ -60,7 +60,7 @@ def test_coco_gives_captions_and_questions_in_the_official_layout(
 
 def test_what_is_built_is_what_evaluation_reads(coco: Path, negbench: Build, tmp_path: Path) -> None:
     assert negbench(*coco_arguments(coco, tmp_path)).code == 0
-    (found,) = sources.load(str(tmp_path / "dataset"), image_roots=[str(coco / "images")])
+    (found,) = loading.load(str(tmp_path / "dataset"), image_roots=[str(coco / "images")])
     assert {task.name for task in found.tasks} == {"own/retrieval", "own/mcq"}
 
 

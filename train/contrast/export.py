@@ -11,7 +11,7 @@ import torch
 
 from train.contrast.options import ContrastConfig
 from train.contrast.towers import Tower
-from train.export import MODEL, finished_model, is_hub_id, portable
+from train.export import MODEL, base_model, finished_model, option_rows, portable
 
 #: Options that a card states also where they have their defaults.
 ALWAYS = (
@@ -51,12 +51,10 @@ def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Pa
 def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
     """The model card: what it is, what it learned from, how to use it."""
     data = facts["data"]
-    defaults = ContrastConfig().identity()
-    options = {k: v for k, v in facts["options"].items() if k in ALWAYS or v != defaults[k]}
     alpha = config.alphas[0]
     lines = [
         "---",
-        *([f"base_model: {facts['base'].partition('@')[0]}"] if is_hub_id(facts["base"]) else []),
+        *base_model(facts["base"]),
         "tags: [nein, negbench, clip, negation]",
         "---",
         "# A CLIP fine-tuned on negation",
@@ -73,9 +71,7 @@ def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
         *([NANO, ""] if "nano" in (data["captions"], data["questions"]) else []),
         "Evaluate: `nein negbench eval --model FOLDER`.",
         "",
-        "| option | value |",
-        "|---|---|",
-        *(f"| {key} | {', '.join(v) if isinstance(v, list) else v} |" for key, v in options.items()),
+        *option_rows(facts["options"], ContrastConfig().identity(), ALWAYS),
         "",
     ]  # fmt: skip
     return "\n".join(lines)

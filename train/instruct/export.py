@@ -13,7 +13,7 @@ import torch
 from editors.checkpoint import quiet
 from editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
-from train.export import MODEL, finished_model, is_hub_id, portable
+from train.export import MODEL, base_model, finished_model, option_rows, portable
 from train.instruct.features import DTYPES
 from train.instruct.model import ADAPTER, trainable
 from train.instruct.options import TuneConfig
@@ -77,14 +77,12 @@ def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
     data = facts["data"]
     held = ", ".join(data["hold_out_objects"]) or "none"
     templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"
-    defaults = TuneConfig().identity()
-    options = {k: v for k, v in facts["options"].items() if v != defaults[k] or k in ALWAYS}
     affirmative = data.get("affirmative")
     lines = [
         "---",
         "library_name: diffusers",
         "pipeline_tag: image-to-image",
-        *([f"base_model: {facts['base'].partition('@')[0]}"] if is_hub_id(facts["base"]) else []),
+        *base_model(facts["base"]),
         "tags: [nein, instruct-pix2pix, negation]",
         "---",
         f"# {config.push or 'An editor'} fine-tuned on NeIn",
@@ -113,9 +111,7 @@ def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
         "",
         "Evaluate: `nein eval --editor FOLDER`.",
         "",
-        "| option | value |",
-        "|---|---|",
-        *(f"| {key} | {value} |" for key, value in options.items()),
+        *option_rows(facts["options"], TuneConfig().identity(), ALWAYS),
         "",
     ]  # fmt: skip
     if facts["validation"]:

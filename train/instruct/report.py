@@ -11,15 +11,13 @@ every difference is paired by sample.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tabulate
+import pandas as pd
 
 from metrics import METRICS, Metric
 from nein import statistics
@@ -33,6 +31,8 @@ from nein.engine import atomic, world
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
+from nein.reporting import format
+from nein.reporting.tables import pipes
 
 PRESENCE = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
 TASKS: dict[str, tuple[str, ...]] = {
@@ -132,61 +132,49 @@ def markdown(compared: Sequence[Mapping[str, Any]]) -> str:
         title = info.title
         if row["task"] == "add" and row["metric"].startswith("removal"):
             title = title.replace("Removal", "Added")
-        arrow = "↑" if info.higher_is_better else "↓"
-        cells = [_figure(row[key], info) for key in ("before", "after")]
-        unscored = "/".join(str(n) for n in row["unscored"]) if any(row["unscored"]) else ""
-        n = row["after"].n if row["after"] else 0
         table.append(
             [
                 TASK_NAMES[row["task"]],
                 row["group"],
-                f"{title} {arrow}",
-                n,
-                *cells,
-                _signed(row, info),
-                unscored,
+                format.heading(title, info.higher_is_better),
+                row["after"].n if row["after"] else 0,
+                *(_figure(row[key], info) for key in ("before", "after")),
+                _signed(row["difference"], info),
+                "/".join(str(n) for n in row["unscored"]) if any(row["unscored"]) else "",
             ]
         )
     heads = ["instruction", "group", "metric", "n", "before", "after", "difference", "unscored"]
-    return tabulate.tabulate(table, heads, tablefmt="pipe", disable_numparse=True)
+    return pipes(table, heads)
 
 
 def _figure(estimate: statistics.Estimate | None, info: Metric) -> str:
-    if estimate is None:
-        return "–"
-    digits = 2 if info.scale == 1 else 1
-    text = f"{estimate.value * info.scale:.{digits}f}"
-    if estimate.low is None or estimate.high is None:
-        return text
-    return f"{text} [{estimate.low * info.scale:.{digits}f}, {estimate.high * info.scale:.{digits}f}]"
+    return format.text({**estimate.as_dict(), "unit": _unit(info)} if estimate else None)
 
 
-def _signed(row: Mapping[str, Any], info: Metric) -> str:
-    difference = row["difference"]
+def _signed(difference: statistics.Estimate | None, info: Metric) -> str:
     if difference is None:
-        return "–"
-    digits = 2 if info.scale == 1 else 1
-    text = f"{difference.value * info.scale:+.{digits}f}"
-    if difference.low is None:
+        return format.DASH
+    text = format.number(difference.value, _unit(info), sign=True)
+    if difference.low is None or difference.high is None:
         return text
-    return f"{text} ± {(difference.high - difference.low) / 2 * info.scale:.{digits}f}"
+    return f"{text} ± {format.number((difference.high - difference.low) / 2, _unit(info))}"
 
 
-def to_csv(name: str, compared: Sequence[Mapping[str, Any]]) -> str:
-    buffer = io.StringIO()
-    keys = ("before", "after", "difference")
-    columns = ["editor", "task", "group", "metric", "n"]
-    columns += [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
+def _unit(info: Metric) -> str:
+    return "" if info.scale == 1 else "%"
+
+
+def frame(name: str, compared: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The rows with every estimate in three columns, not scaled; `name` of the editor first."""
+    lines = []
     for row in compared:
-        line: dict[str, Any] = {"editor": name, **{k: row[k] for k in ("task", "group", "metric")}}
+        line = {"editor": name, **{key: row[key] for key in ("task", "group", "metric")}}
         line["n"] = row["after"].n if row["after"] else 0
-        for key in keys:
-            if row[key] is not None:
-                line |= {key: row[key].value, f"{key}_low": row[key].low, f"{key}_high": row[key].high}
-        writer.writerow(line)
-    return buffer.getvalue()
+        for key in ("before", "after", "difference"):
+            for field, end in (("value", ""), ("low", "_low"), ("high", "_high")):
+                line[f"{key}{end}"] = getattr(row[key], field, None)
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def evaluate(
@@ -237,7 +225,7 @@ def write(
     out: Path,
 ) -> None:
     """Writes report.md, report.csv and grid.png below `out`, and prints the report."""
-    text, tables = [], []
+    text, parts = [], []
     for choice, runs in zip(choices[1:], others, strict=True):
         held = held_out(Path(references.resolve(choice.checkpoint or choice.asked)[0]))
         compared = rows(first, runs, dataset, held)
@@ -245,9 +233,9 @@ def write(
         templates = ", ".join(str(t) for t in sorted(held.templates)) or "none"
         text += [f"## {choice.slug}, before: {choices[0].slug}", ""]
         text += [f"Held out of training: objects {names}; templates {templates}.", "", markdown(compared), ""]
-        tables.append(to_csv(choice.slug, compared))
+        parts.append(frame(choice.slug, compared))
     atomic.write_text(out / "report.md", "\n".join(text))
-    atomic.write_text(out / "report.csv", tables[0] + "".join(t.partition("\n")[2] for t in tables[1:]))
+    atomic.write_text(out / "report.csv", pd.concat(parts).to_csv(index=False))
     ids = [s.id for s in dataset.samples[:: max(1, len(dataset.samples) // 6)]][:6]
     shown = [runs["negative"].path for runs in (first, *others)]
     grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))

@@ -16,10 +16,10 @@ from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoding
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
-from nein.datasets.negbench import sources
+from nein.datasets.negbench import loading
+from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
-from nein.datasets.negbench.sources import DataSet
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
@@ -67,7 +67,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
 
 def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     """The data sets with the tasks that are asked for."""
-    sets = sources.load(
+    sets = loading.load(
         config.data,
         names=config.datasets,
         image_roots=config.image_root,
@@ -77,10 +77,10 @@ def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     )
     selected = []
     for data in sets:
-        tasks = sources.select(data.tasks, config.tasks, config.variants)
+        tasks = loading.select(data.tasks, config.tasks, config.variants)
         if tasks:
-            sources.check_pictures(data)
-            selected.append((data, [sources.limited(task, config.limit) for task in tasks]))
+            loading.check_pictures(data)
+            selected.append((data, [loading.limited(task, config.limit) for task in tasks]))
     if not selected:
         there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
         raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from matplotlib.figure import Figure as Canvas
 
 from nein.benchmarks.negvqa import paper_numbers
 from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
@@ -200,7 +199,7 @@ OUTCOMES_OF_PAIRS = plots.Stack(
 class Scaling(plots.Curves):
     """Accuracy against parameters, a line per family: the printed models, and those measured here."""
 
-    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+    def canvas(self, figures: pd.DataFrame) -> plots.Canvas | None:
         both = frames.concat([paper_numbers.by_size(), frames.select(figures, task="scaling")])
         panels = [
             f"{TITLES.get(c, c)}, {v} questions"

@@ -22,7 +22,7 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
     RetrievalTask,
 )
-from nein.datasets.negbench.wording import (
+from nein.datasets.negbench.sentences import (
     evaluation_questions,
     retrieval_items,
     training_captions,

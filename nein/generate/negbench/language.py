@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from nein.datasets.negbench import polarity
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
-from nein.datasets.negbench.wording import WORDINGS
+from nein.datasets.negbench.sentences import WORDINGS
 from nein.engine.seeds import sample_seed
 from nein.models.llm import Client, Request
 from nein.models.llm.client import SILENT

@@ -14,7 +14,7 @@ import numpy as np
 
 from metrics.base import MetricError
 from nein.datasets.negbench.concepts import Concepts
-from nein.datasets.negbench.wording import stream
+from nein.datasets.negbench.sentences import stream
 from nein.engine.images import ImageError
 from nein.engine.seeds import sample_seed
 from nein.generate.negbench.verify import NOT_ASKED, UNREADABLE, Verifier

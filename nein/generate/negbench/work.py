@@ -11,7 +11,7 @@ import numpy as np
 
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import Media, Option, Question, RetrievalItem
-from nein.datasets.negbench.wording import (
+from nein.datasets.negbench.sentences import (
     evaluation_questions,
     retrieval_items,
     training_captions,

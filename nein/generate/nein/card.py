@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tabulate
 
 from nein.engine import atomic, images
 from nein.generate.nein import filters
 from nein.generate.nein.dataset import Tally, Way, lost_slots, spread
 from nein.generate.nein.work import MODEL_OF, Job
+from nein.reporting import format
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
+from nein.reporting.tables import pipes
 from nein.wording.families import FAMILIES
 
 EXAMPLES = 4
@@ -162,26 +163,24 @@ def _counts(facts: Mapping[str, Any]) -> str:
     rows = [["source images", facts["images"]], ["of them usable", facts["images"] - unusable]]
     names = ("candidates", "generated", "passed filter 1", "accepted")
     rows += [[name, stages.get(name, 0)] for name in names]
-    parts = ["## Counts\n\n" + _table(rows, ["stage", "number"])]
+    parts = ["## Counts\n\n" + pipes(rows, ["stage", "number"])]
     if facts["rejected"]:
         parts.append(
             "### Why candidates were rejected\n\n"
-            + _table(list(facts["rejected"].items()), ["reason", "candidates"])
+            + pipes(list(facts["rejected"].items()), ["reason", "candidates"])
         )
     other = {**facts["image_problems"], **facts["list_notes"]}
     if other:
-        parts.append(
-            "### What was wrong with images\n\n" + _table(list(other.items()), ["problem", "images"])
-        )
+        parts.append("### What was wrong with images\n\n" + pipes(list(other.items()), ["problem", "images"]))
     if facts["slots_without_candidate"]:
         rows = list(facts["slots_without_candidate"].items())
         parts.append(
             "### Why images gave fewer candidates than asked\n\n"
-            + _table(rows, ["reason", "candidates lacking"])
+            + pipes(rows, ["reason", "candidates lacking"])
         )
     parts.append(
         "### What became of the objects asked for\n\n"
-        + _table(list(facts["queried"].items()), ["fate", "objects"])
+        + pipes(list(facts["queried"].items()), ["fate", "objects"])
     )
     return "\n\n".join(parts)
 
@@ -199,7 +198,7 @@ def _truth(truth: Mapping[str, Any], errors: Mapping[str, Any] | None) -> str:
         "same place; an object of the scene is still there when its pixels match (`nein/nano/truth.py`). "
         "A candidate is good when the object is there and so are all others. Precision: share of the passed "
         "that are good. Recall: share of the good that passed. Brackets: 95 % interval, clustered by source "
-        "image.\n\n" + _table(rows, ["stage", "figure", "%", "n"])
+        "image.\n\n" + pipes(rows, ["stage", "figure", "%", "n"])
     ]
     if errors is not None:
         rows = [
@@ -218,7 +217,7 @@ def _truth(truth: Mapping[str, Any], errors: Mapping[str, Any] | None) -> str:
             "On pictures whose content is known: scenes drawn anew after the change in the second column, "
             "as they "
             "are (drawn) and passed through the editor's autoencoder (rebuilt).\n\n"
-            + _table(rows, ["pictures", "change", "presence wrong, %", "others wrong, %", "n"])
+            + pipes(rows, ["pictures", "change", "presence wrong, %", "others wrong, %", "n"])
         )
     return "\n\n".join(parts)
 
@@ -232,7 +231,7 @@ def _frequencies(facts: Mapping[str, Any]) -> str:
     ):
         parts.append(
             f"## {title}\n\n"
-            + _table(list(facts[key].items()), [key[:-1] if key != "families" else "family", "samples"])
+            + pipes(list(facts[key].items()), [key[:-1] if key != "families" else "family", "samples"])
         )
     return "\n\n".join(parts)
 
@@ -244,7 +243,7 @@ def _origin(facts: Mapping[str, Any]) -> str:
     ]
     return (
         "## How it was made\n\n"
-        + _table(rows, ["", "value"])
+        + pipes(rows, ["", "value"])
         + f"\n\nContent: SHA-256 `{facts['data_sha256']}` "
         "over records and pixels. The licence of the source images applies to what was made from them."
     )
@@ -257,16 +256,8 @@ def _name_of(job: Job, kind: str) -> str:
 
 
 def _percent(entry: Mapping[str, Any]) -> str:
-    if entry["value"] is None:
-        return "–"
-    low, high = entry["low"], entry["high"]
-    ends = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
-    return f"{100 * entry['value']:.1f}{ends}"
+    return format.text({**entry, "unit": "%"})
 
 
 def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _table(rows: Sequence[Any], headers: Sequence[str]) -> str:
-    return tabulate.tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)

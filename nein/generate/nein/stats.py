@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tabulate
-
 from nein import statistics
 from nein.datasets import captioned
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.nein.config import StatsConfig
+from nein.reporting.tables import pipes
 
 #: 32 words and contractions that deny; "n't" stands for every verb that ends so ("doesn't", also "doesn t").
 CORE: tuple[str, ...] = (
@@ -167,7 +166,7 @@ def run(options: StatsConfig) -> None:
         "% without idioms",
         "commonest",
     ]
-    print(tabulate.tabulate(rows, headers, tablefmt="pipe", disable_numparse=True))
+    print(pipes(rows, headers))
     for block in filter(None, shown):
         print(f"\n{block}")
     if options.json:

@@ -12,7 +12,7 @@ from nein.datasets.nein.samples import Dataset, load_folder
 from nein.engine import atomic
 from nein.nano import data as nano_data
 from train.instruct import report
-from train.instruct.report import HeldOut, held_out, markdown, rows, to_csv, values
+from train.instruct.report import HeldOut, frame, held_out, markdown, rows, values
 from train.instruct.validate import subset, swapped
 
 
@@ -83,7 +83,7 @@ def test_figures_are_means_by_group_with_paired_differences(tmp_path, dataset):
     text = markdown(list(found.values()))
     assert "Added" in text
     assert "+100.0" in text
-    table = to_csv("y", list(found.values()))
+    table = frame("y", list(found.values())).to_csv(index=False)
     assert table.splitlines()[0].startswith("editor,task,group,metric,n,before,before_low")
     assert len(table.splitlines()) == len(found) + 1
 

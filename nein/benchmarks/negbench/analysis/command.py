@@ -3,28 +3,21 @@
     nein negbench analyse --model nano:clip,random --out runs/templates
     nein negbench analyse --model clip,negclip=negclip,sentence:sentence-transformers/all-MiniLM-L6-v2
 
-OUT/table.md, measures.csv    every measure of `analysis.measures`, with intervals over the pairs of objects
+OUT/table.md, figures.csv     every measure of `analysis.measures`, with intervals over the pairs of objects
 OUT/sentences.csv             every sentence, its group, and whether the paper prints its template
 OUT/coordinates.csv           the principal components that the plots show
-OUT/pca.png, pca_all.png      like figures 6 and 9 of the paper; measures.png
+OUT/pca.png, pca_all.png      like figures 6 and 9 of the paper; measures.png, report.html
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tabulate
-
 from nein.benchmarks.negbench.analysis.templates import (
-    AFFIRMED,
-    DENIED,
-    GROUPS,
     PAIRS,
     PUBLISHED,
     sentences,
@@ -33,6 +26,10 @@ from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from nein.benchmarks.negbench.analysis.templates import Sentence
     from nein.benchmarks.negbench.encode import Encoded
     from nein.benchmarks.negbench.models import Choice
     from nein.engine.executors import Threads
@@ -59,16 +56,18 @@ def analyse(
 
     names  As `--model` of `nein negbench eval`, or "sentence:FOLDER_OR_ID".
     """
-    import numpy as np
+    import pandas as pd
 
     from nein import statistics
     from nein.benchmarks.negbench import models
-    from nein.benchmarks.negbench.analysis import plots
-    from nein.benchmarks.negbench.analysis.measures import MEASURES, components, measure
+    from nein.benchmarks.negbench.analysis import sections
+    from nein.benchmarks.negbench.analysis.measures import MEASURES, measure
     from nein.engine import atomic, environment
     from nein.engine.executors import Threads
     from nein.engine.world import World
     from nein.models import references
+    from nein.reporting import figures as frames
+    from nein.reporting import plots, report
 
     chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in names}
     labels = _labels({name: choice.name if choice else _end(name) for name, choice in chosen.items()})
@@ -77,38 +76,74 @@ def analyse(
     threads = Threads(World(), World().device(device))
     sets = [sentences(pair, article) for pair in pairs]
     texts = [s.text for own in sets for s in own]
-    found: dict[str, dict[str, Any]] = {}
-    shown: dict[str, Any] = {}
+    clusters = ["/".join(sorted(pair)) for pair in pairs]
+    rows: list[dict[str, Any]] = []
+    coordinates = []
     for name, choice in chosen.items():
         encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads, batch_size)
-        rows = [encoded.features[[encoded.rows[s.text] for s in own]] for own in sets]
-        values = [measure(part, own) for part, own in zip(rows, sets, strict=True)]
-        clusters = ["/".join(sorted(pair)) for pair in pairs]
-        found[labels[name]] = {
-            key: _entry(key, statistics.mean([value[key] for value in values], clusters)) for key in MEASURES
-        }
-        shown[labels[name]] = rows[0]
-    text = _markdown(found, pairs)
-    atomic.write_text(out / "table.md", text)
-    atomic.write_text(out / "measures.csv", _measures_csv(found))
-    atomic.write_text(out / "sentences.csv", _sentences_csv(pairs, sets))
-    coordinates = []
-    for key, title, groups in (
-        ("pca", "One object, affirmed and negated", (AFFIRMED, DENIED)),
-        ("pca_all", "All five groups of templates", GROUPS),
-    ):
-        kept = [i for i, s in enumerate(sets[0]) if s.group in groups]
-        for label, features in shown.items():
-            points, _ = components(np.asarray(features)[kept])
-            for i, (x, y) in zip(kept, points.tolist(), strict=True):
-                s = sets[0][i]
-                coordinates.append([key, label, s.group, s.template, s.text, f"{x:.6f}", f"{y:.6f}"])
-        plot = plots.scatter(key, title, shown, sets[0], pairs[0], groups)
-        atomic.write_bytes(out / f"{key}.png", plot.encode("png"))
-    heads = ["plot", "model", "group", "template", "sentence", "component_1", "component_2"]
-    atomic.write_text(out / "coordinates.csv", _csv(heads, coordinates))
-    atomic.write_bytes(out / "measures.png", plots.measures(found).encode("png"))
-    return text
+        features = [encoded.features[[encoded.rows[s.text] for s in own]] for own in sets]
+        values = [measure(part, own) for part, own in zip(features, sets, strict=True)]
+        for metric in MEASURES:
+            floor = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines, or shares
+            found = statistics.mean([value[metric] for value in values], clusters)
+            assert found is not None
+            estimate = statistics.bounded(found, floor, 1.0)
+            rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
+        coordinates += [_points(key, labels[name], features[0], sets[0], pairs[0], groups)
+                        for key, _, groups in sections.PLOTS]  # fmt: skip
+    for metric, (_, chance) in MEASURES.items():
+        if chance is not None:
+            row = frames.number(chance, unit="", model=sections.CHANCE, metric=metric)
+            rows.append({**row, "source": "chance"})
+    figures = frames.label(frames.frame(rows), benchmark="templates")
+    named = ", ".join("/".join(pair) for pair in pairs)
+    note = (
+        f"Means over {len(pairs)} pairs of objects ({named}), ± and [ ]: 95 % interval over pairs. A small "
+        f"share between polarities together with a high cosine to the own negation means that negation "
+        f"hardly moves a sentence. {PUBLISHED} templates of each group are the paper's."
+    )
+    report.write(out, figures, title="Templates: what text encoders separate", notes=[note],
+                 sections=sections.SECTIONS, formats=("md", "csv", "plots", "html"))  # fmt: skip
+    drawn = pd.concat(coordinates, ignore_index=True)
+    for key, title, _ in sections.PLOTS:
+        drawing = plots.draw(sections.points(key, title), drawn)
+        assert drawing is not None
+        atomic.write_bytes(out / f"{key}.png", drawing.png)
+    atomic.write_text(out / "coordinates.csv", _csv(drawn.round(6)))
+    written = [
+        {"pair": "/".join(pair), **s._asdict(), "published": s.published}
+        for pair, own in zip(pairs, sets, strict=True)
+        for s in own
+    ]
+    atomic.write_text(out / "sentences.csv", _csv(pd.DataFrame(written)))
+    return (out / "table.md").read_text(encoding="utf-8")
+
+
+def _points(
+    key: str,
+    model: str,
+    features: np.ndarray,
+    sentences: Sequence[Sentence],
+    pair: tuple[str, str],
+    groups: Sequence[str],
+) -> pd.DataFrame:
+    """The first two components, `x` and `y`, of the sentences of `groups`, with what each of them is."""
+    import pandas as pd
+
+    from nein.benchmarks.negbench.analysis.measures import components
+
+    shown = [place for place, s in enumerate(sentences) if s.group in groups]
+    points, _ = components(features[shown])
+    named = {True: f"A = {pair[0]}", False: f"A = {pair[1]}"}
+    return pd.DataFrame(
+        {"plot": key, "model": model, "group": s.group, "template": s.template, "first": named[s.first],
+         "sentence": s.text, "x": x, "y": y}
+        for s, (x, y) in zip((sentences[place] for place in shown), points.tolist(), strict=True)
+    )  # fmt: skip
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
 def _encoded(
@@ -157,63 +192,3 @@ def _labels(names: Mapping[str, str]) -> dict[str, str]:
     """Reference -> label; where several references have the same, each is shown as it was given."""
     shared = [label for label, count in Counter(names.values()).items() if count > 1]
     return {name: name if label in shared else label for name, label in names.items()}
-
-
-def _entry(measure: str, found: Any) -> dict[str, Any]:
-    from nein import statistics
-
-    floor = -1.0 if measure.startswith(("collapse", "twin")) else 0.0  # cosines, or shares
-    found = statistics.bounded(found, floor, 1.0)
-    return {"value": found.value, "low": found.low, "high": found.high, "pairs": found.n}
-
-
-def _markdown(found: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str, str]]) -> str:
-    from nein.benchmarks.negbench.analysis.measures import MEASURES
-
-    rows = []
-    for name, (title, chance) in MEASURES.items():
-        cells = [_figure(entries[name]) for entries in found.values()]
-        rows.append([title, *cells, "" if chance is None else f"{chance:.2f}"])
-    table = tabulate.tabulate(rows, ["", *found, "without structure"], tablefmt="pipe", disable_numparse=True)
-    named = ", ".join("/".join(pair) for pair in pairs)
-    return (
-        f"## Templates: what text encoders separate\n\n{table}\n\n"
-        f"Means over {len(pairs)} pairs of objects ({named}), ± and [ ]: 95 % interval over pairs. A small "
-        "share between polarities together with a high cosine to the own negation means that negation hardly "
-        f"moves a sentence. {PUBLISHED} templates of each group are the paper's.\n"
-    )
-
-
-def _figure(entry: Mapping[str, Any]) -> str:
-    value = f"{round(entry['value'], 3) + 0.0:.3f}"  # no "-0.000"
-    if entry["low"] is None:
-        return value
-    if abs(entry["low"] + entry["high"] - 2 * entry["value"]) > 0.001:  # cut off at the end of the range
-        return f"{value} [{entry['low']:.3f}, {entry['high']:.3f}]"
-    return f"{value} ± {(entry['high'] - entry['low']) / 2:.3f}"
-
-
-def _measures_csv(found: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [
-        [model, name, *("" if entry[k] is None else entry[k] for k in ("value", "low", "high", "pairs"))]
-        for model, entries in found.items()
-        for name, entry in entries.items()
-    ]
-    return _csv(["model", "measure", "value", "low", "high", "pairs"], rows)
-
-
-def _sentences_csv(pairs: Sequence[tuple[str, str]], sets: Sequence[Sequence[Any]]) -> str:
-    rows = [
-        ["/".join(pair), s.group, s.template, s.first, s.published, s.text]
-        for pair, own in zip(pairs, sets, strict=True)
-        for s in own
-    ]
-    return _csv(["pair", "group", "template", "first", "published", "sentence"], rows)
-
-
-def _csv(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(rows)
-    return buffer.getvalue()

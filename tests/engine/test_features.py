@@ -1,3 +1,5 @@
+"""Features on disk: bit for bit, by space and block, and made again where a file is damaged."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,55 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.benchmarks.nein.plan import Plan
-from nein.datasets.nein.samples import Dataset
-from nein.engine import journal
 from nein.engine.features import FeatureCache, scope_of
-
-
-def test_every_intact_line_of_every_process_is_read(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        with journal.Journal(tmp_path, "edits", rank) as log:
-            log.append({"block": rank, "text": "é"})
-            log.append({"block": rank + 2})
-    with journal.Journal(tmp_path, "scores", 0) as log:
-        log.append({"block": 9})
-    assert [record["block"] for record in journal.read(tmp_path, "edits")] == [0, 2, 1, 3]
-
-
-def test_a_torn_line_is_skipped_and_closed_by_the_next_writer(tmp_path: Path) -> None:
-    with journal.Journal(tmp_path, "edits", 0) as log:
-        log.append({"block": 0})
-    path = tmp_path / "edits-0000.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"block": 1, "ed')
-    assert [record["block"] for record in journal.read(tmp_path, "edits")] == [0]
-    with journal.Journal(tmp_path, "edits", 0) as log:
-        log.append({"block": 2})
-    assert [record["block"] for record in journal.read(tmp_path, "edits")] == [0, 2]
-
-
-def test_a_line_without_its_newline_does_not_count_even_if_it_parses(tmp_path: Path) -> None:
-    (tmp_path / "edits-0000.jsonl").write_bytes(b'{"block": 0}\n{"block": 1}')
-    assert [record["block"] for record in journal.read(tmp_path, "edits")] == [0]
-
-
-def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
-    with journal.Journal(tmp_path, "scores", 0) as log, pytest.raises(ValueError, match="not JSON compliant"):
-        log.append({"value": float("nan")})
-
-
-def made(n: int, selected: tuple[int, ...], size: int) -> Plan:
-    return Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
-
-
-def test_blocks_do_not_depend_on_the_selection() -> None:
-    whole, part = made(10, tuple(range(10)), 4), made(10, (1, 5), 4)
-    assert whole.blocks.numbers == [0, 1, 2]
-    assert part.blocks.numbers == [0, 1]
-    assert [part.members(b) for b in part.blocks.numbers] == [whole.members(b) for b in (0, 1)]
-    assert whole.members(2) == [8, 9]
-    assert part.selection() == [1, 5]
-    assert part.all_members() == list(range(8))
 
 
 def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from nein.datasets.negbench import drawn, wording
+from nein.datasets.negbench import drawn, sentences
 from nein.datasets.negbench.concepts import Concepts, CoOccurrence, with_negatives
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -47,12 +47,12 @@ def test_an_object_that_may_be_there_is_never_absent() -> None:
 
 def test_a_caption_is_negated_before_or_behind_and_evenly_so() -> None:
     texts = Counter(
-        wording.negated_caption("A dog", "car", wording.stream(k, "i", "test")) for k in range(400)
+        sentences.negated_caption("A dog", "car", sentences.stream(k, "i", "test")) for k in range(400)
     )
     assert set(texts) == {"There is no car in the image. A dog.", "A dog. There is no car in the image."}
     assert min(texts.values()) > 150
-    last = wording.negated_caption(
-        "A dog.", "car", wording.stream(0, "i", "x"), order="suffix", thing="video"
+    last = sentences.negated_caption(
+        "A dog.", "car", sentences.stream(0, "i", "x"), order="suffix", thing="video"
     )
     assert last == "A dog. There is no car in the video."
 
@@ -60,7 +60,7 @@ def test_a_caption_is_negated_before_or_behind_and_evenly_so() -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("style", ["code", "paper"])
 def test_one_option_is_true_and_three_are_false(template: str, style: str) -> None:
-    made = wording.options("dog", "cat", "car", template, wording=style)
+    made = sentences.options("dog", "cat", "car", template, wording=style)
     assert [option.template for option in made[1:]] == [HYBRID, AFFIRMATION, NEGATION]
 
     def true(text: str) -> bool:
@@ -72,47 +72,47 @@ def test_one_option_is_true_and_three_are_false(template: str, style: str) -> No
 
 
 def test_the_sentences_are_those_of_the_released_files() -> None:
-    texts = [option.text for option in wording.options("dog", "cat", "car", HYBRID)]
+    texts = [option.text for option in sentences.options("dog", "cat", "car", HYBRID)]
     assert texts == [
         "This image features cat, but not car.",
         "This image features car, but not cat.",
         "This image features car.",
         "This image does not feature dog.",
     ]
-    assert wording.options("dog", "cat", "car", AFFIRMATION)[0].text == "This image features dog and cat."
-    one = wording.options("dog", None, "car", AFFIRMATION)  # modified_positive
+    assert sentences.options("dog", "cat", "car", AFFIRMATION)[0].text == "This image features dog and cat."
+    one = sentences.options("dog", None, "car", AFFIRMATION)  # modified_positive
     assert one[0].text == "This image features dog."
-    assert wording.options("dog", "cat", "car", HYBRID, wording="paper")[0].text == (
+    assert sentences.options("dog", "cat", "car", HYBRID, wording="paper")[0].text == (
         "This image includes cat but not car."
     )
 
 
 def test_an_image_gets_a_question_per_absent_object_and_none_with_one_object() -> None:
-    questions = wording.evaluation_questions(IMAGE, 0)
+    questions = sentences.evaluation_questions(IMAGE, 0)
     assert sorted(question.negatives for question in questions if question.negatives) == [
         ("boat",), ("car",), ("kite",),
     ]  # fmt: skip
     assert all(question.correct == 0 for question in questions)
     check_questions(questions, "here")
-    assert wording.evaluation_questions(Concepts("j", "j", (), ("dog",), ("car",)), 0) == []
-    assert len(wording.evaluation_questions(IMAGE, 0, count=2)) == 2
+    assert sentences.evaluation_questions(Concepts("j", "j", (), ("dog",), ("car",)), 0) == []
+    assert len(sentences.evaluation_questions(IMAGE, 0, count=2)) == 2
 
 
 def test_types_are_drawn_evenly_and_training_options_stand_anywhere() -> None:
     images = [Concepts(str(k), "p", (), ("dog", "cat"), ("car", "boat", "kite")) for k in range(600)]
-    asked = [question for image in images for question in wording.evaluation_questions(image, 1)]
+    asked = [question for image in images for question in sentences.evaluation_questions(image, 1)]
     counts = Counter(question.type for question in asked)
     assert all(500 < counts[template] < 700 for template in TEMPLATES)
-    trained = [wording.training_question(image, 1) for image in images]
+    trained = [sentences.training_question(image, 1) for image in images]
     places = Counter(question.correct for question in trained if question)
     assert all(100 < places[place] < 200 for place in range(4))
     assert all(q.options[q.correct].template == q.type for q in trained if q)
 
 
 def test_training_takes_images_with_one_object_and_none_without() -> None:
-    assert wording.training_question(Concepts("j", "j", (), ("dog",), ("car",)), 0) is not None
-    assert wording.training_question(Concepts("j", "j", (), (), ("car",)), 0) is None
-    item = wording.training_captions(IMAGE, 0)
+    assert sentences.training_question(Concepts("j", "j", (), ("dog",), ("car",)), 0) is not None
+    assert sentences.training_question(Concepts("j", "j", (), (), ("car",)), 0) is None
+    item = sentences.training_captions(IMAGE, 0)
     assert item is not None
     assert len(item.captions) == 3
     assert all("There is no" in text and "A dog and a cat" in text for text in item.captions)
@@ -120,10 +120,10 @@ def test_training_takes_images_with_one_object_and_none_without() -> None:
 
 def test_what_is_drawn_for_an_image_depends_on_the_image_and_the_seed_alone() -> None:
     again = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
-    assert wording.evaluation_questions(IMAGE, 7) == wording.evaluation_questions(again, 7)
-    seeds = {repr(wording.evaluation_questions(IMAGE, seed)) for seed in range(8)}
+    assert sentences.evaluation_questions(IMAGE, 7) == sentences.evaluation_questions(again, 7)
+    seeds = {repr(sentences.evaluation_questions(IMAGE, seed)) for seed in range(8)}
     assert len(seeds) > 4
-    assert wording.stream(3, "i", "mcq").random() == wording.stream(3, "i", "mcq").random()
+    assert sentences.stream(3, "i", "mcq").random() == sentences.stream(3, "i", "mcq").random()
     assert sample_seed(3, "negbench/mcq/i") != sample_seed(3, "negbench/mcq/j")
 
 
