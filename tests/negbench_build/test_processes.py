@@ -125,10 +125,11 @@ def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Data set:") == 1
     assert contents(tmp_path) == whole[0]
-    # Each question is asked once, or twice where both processes come to it at the same moment.
+    # Each question is asked once, or twice where both processes come to it at the same moment: with five
+    # shards of three images they do so at the end of every stage.
     asked = Counter(rule.answered)
     assert len(asked) == whole[1]
-    assert sum(asked.values()) - len(asked) <= 2 * CONCURRENCY
+    assert sum(asked.values()) - len(asked) < len(asked) / 4
     for stage in ("concepts", "verify", "paraphrase"):
         assert sorted(path.name for path in (tmp_path / "work" / stage).iterdir()) == [
             f"{number:06d}.jsonl" for number in range(5)

@@ -150,10 +150,13 @@ def _pair_chunk(job: tuple[str, str, dict[str, float], str, bool, int, int]) -> 
 def pair_pool(
     split: str, name: str, weights: dict[str, float], style: str, count: int, usual: bool = False
 ) -> PairPool:
-    """`count` edit pairs. style: "generated" (things in the target drift by
-    up to a pixel, as in pairs made by a generator), "clean" (everything
-    the instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn anew).
-    usual: added things have their category's usual look."""
+    """`count` edit pairs.
+
+    style  "generated" (things in the target drift by up to a pixel, as in pairs made by a generator), "clean"
+           (everything the instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn
+           anew).
+    usual  Added things have their category's usual look.
+    """
     parts = _parallel(_pair_chunk, [(split, name, weights, style, usual, a, b) for a, b in _chunks(count)])
     source = torch.from_numpy(np.concatenate([p[0] for p in parts]))
     target = torch.from_numpy(np.concatenate([p[1] for p in parts]))

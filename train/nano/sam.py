@@ -74,8 +74,7 @@ def build_sam() -> Any:
     )
     model: Any = SamModel(config)
     # The library scales its random frequencies by half the width, for weights that are loaded anyway; with
-    # one, as
-    # in the original code, neighbouring points look alike. They stay fixed, as there.
+    # one, as in the original code, neighbouring points look alike. They stay fixed, as there.
     with torch.no_grad():
         frequencies = model.shared_image_embedding.positional_embedding
         frequencies.copy_(torch.randn(frequencies.shape))
