@@ -25,7 +25,7 @@ from PIL import Image
 from metrics.dual import openclip
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import drawn, official
-from nein.engine.world import World
+from nein.engine.processes import Processes
 
 BATCH = 32
 Result = TypeVar("Result")
@@ -115,7 +115,7 @@ def plain_run(model: Plain, folder: Path) -> dict[str, float]:
 
 def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     line = ["--data", str(folder), "--image-root", str(folder), "--model", str(model), "--out", str(out)]
-    run.NEGBENCH(config.EvalConfig.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)]), World())
+    run.NEGBENCH(config.EvalConfig.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)]), Processes())
     (summary,) = report.read(out)
     found = {}
     for k in (1, 5):
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of both sides (default 1)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    World.workers = lambda self, device: options.threads  # type: ignore[method-assign]
+    Processes.workers = lambda self, device: options.threads  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         data = root / "data"

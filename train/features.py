@@ -25,7 +25,7 @@ from tqdm import tqdm
 from nein.engine import atomic
 from nein.engine.executors import one_thread, read_ahead
 from nein.engine.images import ImageError
-from nein.engine.world import World
+from nein.engine.processes import Processes
 
 FORMAT = 2
 OPEN = 4096  # files mapped at a time: they cost no memory of their own
@@ -70,7 +70,7 @@ class FeatureFiles:
     def make(
         self,
         encode: Callable[[list[Any]], Mapping[str, torch.Tensor]],
-        world: World,
+        processes: Processes,
         *,
         ahead: int = 1,
         at_once: int | None = None,
@@ -82,10 +82,10 @@ class FeatureFiles:
         at_once  Blocks that are read and encoded at the same time, each on one of PyTorch's threads.
                  None: one after the other, on the calling thread.
         """
-        if world.is_main:
+        if processes.is_main:
             atomic.check_writable(self.folder)
         # By number: another command may add files while some of us have looked and some have not.
-        share = range(world.rank, len(self._blocks), world.size)
+        share = range(processes.rank, len(self._blocks), processes.size)
         missing = [number for number in share if not self._is_current(number)]
 
         def whole(number: int) -> None:
@@ -99,7 +99,7 @@ class FeatureFiles:
                 for number, block in read_ahead(self._read, missing, ahead):
                     self._write(number, encode, *block)
                     bar.update()
-        world.barrier()
+        processes.barrier()
 
     def _is_current(self, number: int) -> bool:
         if not self._files[number].is_file():

@@ -59,7 +59,7 @@ def run(config: ContrastConfig) -> list[Path]:
                     "--precision bf16. Checkpoints are kept."
                 ) from None
             session.forget()
-        is_main = session.world.is_main
+        is_main = session.processes.is_main
     if config.evaluate and is_main:
         from train.contrast import sweep
 
@@ -79,7 +79,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     from train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
-    accelerator, world, device = session.accelerator, session.world, session.accelerator.device
+    accelerator, world, device = session.accelerator, session.processes, session.accelerator.device
     for flag in ("batch_size", "questions_per_step"):
         if getattr(config, flag) % world.size:
             raise UserError(

@@ -70,7 +70,7 @@ def train(config: TuneConfig, session: Session) -> None:
     from train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
-    accelerator, world, device = session.accelerator, session.world, session.accelerator.device
+    accelerator, world, device = session.accelerator, session.processes, session.accelerator.device
     per_process = config.batch_size // world.size
     micro = min(config.micro_batch or per_process, per_process)
     if config.batch_size % world.size or per_process % micro:

@@ -46,7 +46,7 @@ def run(
     Every process of a group calls it. Raises Terminated after a SIGTERM, once all is saved, and UserError for
     a loss that is not finite.
     """
-    config, world, accelerator = record.config, record.session.world, record.session.accelerator
+    config, world, accelerator = record.config, record.session.processes, record.session.accelerator
     last = min(record.steps, stop or record.steps)
 
     # ------------------------------------------------------------------------------------------------ resume

@@ -65,9 +65,9 @@ class Record:
             "data records": self._data["records_sha256"],
             "total steps": self.steps,
         }
-        if self.session.world.is_main:
+        if self.session.processes.is_main:
             self._write_manifest(json.loads(json.dumps(identity)))
-        self.session.world.barrier()
+        self.session.processes.barrier()
         self.finished = (self._manifest() or {}).get("status") == COMPLETE
 
     def _write_manifest(self, identity: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Record:
         invocation = {
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": list(sys.argv[1:]),
-            "processes": self.session.world.size,
+            "processes": self.session.processes.size,
             "environment": environment.describe("cuda" if torch.cuda.is_available() else "cpu"),
         }
         manifest = {
@@ -104,7 +104,7 @@ class Record:
 
     def resume(self, done: int, checkpoint: Path | None) -> None:
         """Cuts what was logged after the checkpoint, which stands at `done` steps."""
-        if not self.session.world.is_main:
+        if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
@@ -134,7 +134,7 @@ class Record:
             "steps": self.steps,
             "pairs_seen": self.steps * self.config.batch_size,
             "seconds": round(self.seconds()),
-            "processes": self.session.world.size,
+            "processes": self.session.processes.size,
             "data": self._data,
             "options": self.config.identity(),
             "validation": self._rows(VALIDATION),
@@ -195,7 +195,7 @@ class Record:
     def _append(self, name: str, prefix: str, row: Mapping[str, Any]) -> None:
         """Writes a row into a file and to the trackers, which are started by the first."""
         accelerator = self.session.accelerator
-        if self.session.world.is_main:
+        if self.session.processes.is_main:
             if self.config.trackers and not accelerator.trackers:
                 plain = {k: v for k, v in self.config.as_dict().items() if isinstance(v, int | float | str)}
                 accelerator.init_trackers("tracking", config=plain)
@@ -206,7 +206,7 @@ class Record:
 
     def say(self, sentence: str) -> None:
         """Prints a sentence above the bar."""
-        if self.session.world.is_main:
+        if self.session.processes.is_main:
             tqdm.write(sentence, file=sys.stderr)
 
 

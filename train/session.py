@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from nein.engine import atomic, environment
 from nein.engine.errors import UserError, unknown
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from train.options import RunOptions
 
 
@@ -44,14 +44,14 @@ class Session:
             kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(days=1))],
         )
         several = self.accelerator.num_processes > 1
-        self.world = World(
+        self.processes = Processes(
             rank=self.accelerator.process_index,
             size=self.accelerator.num_processes,
             local_rank=self.accelerator.local_process_index,
             _state=self.accelerator.state if several else None,
         )
         try:
-            if self.world.is_main:
+            if self.processes.is_main:
                 self._lock = _lock(config.out_dir)
         except UserError:
             self._close()

@@ -20,7 +20,7 @@ import pandas as pd
 from nein.engine import atomic, environment, images, memory
 from nein.engine.executors import Stage, Threads
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from nein.reporting import report
 from nein.reporting.report import Section
@@ -77,37 +77,37 @@ class Benchmark:
     headline: Sequence[Table] = ()
     report: Callable[[Any, Sequence[Folder]], str | None] | None = None
 
-    def __call__(self, config: Any, world: World) -> str | None:
+    def __call__(self, config: Any, processes: Processes) -> str | None:
         """What the benchmark's row in the table of commands names: see `evaluate`."""
-        return evaluate(self, config, world)
+        return evaluate(self, config, processes)
 
 
-def evaluate(benchmark: Benchmark, config: Any, world: World) -> str | None:
+def evaluate(benchmark: Benchmark, config: Any, processes: Processes) -> str | None:
     """Computes what is missing, then figures and report; the text of the report on the main process.
 
     Several processes, and several commands, may work on the same folders: each finds the blocks that others
     have left. Raises UserError, EditorError or MetricError.
     """
-    device = world.device(config.device)
+    device = processes.device(config.device)
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
     folders = [Folder(config.out_dir / run.folder, benchmark.holds) for run in runs]
-    if world.is_main:
+    if processes.is_main:
         for run, folder in zip(runs, folders, strict=True):
-            facts = {**run.facts, "name": run.name, "invocation": invocation(device, world)}
+            facts = {**run.facts, "name": run.name, "invocation": invocation(device, processes)}
             folder.open(run.identity, facts, overwrite=config.overwrite)
             for output, identity in run.outputs.items():
                 folder.open_output(output, identity, overwrite=config.overwrite)
-    world.barrier()  # no process reads a folder that another is about to refuse or to remove
-    executor = Threads(world, device)
+    processes.barrier()  # no process reads a folder that another is about to refuse or to remove
+    executor = Threads(processes, device)
     steps = by_model(runs, folders)
     peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
     for number, (run, folder, stage) in enumerate(steps, start=1):
-        if executor.compute(folder, stage, label=run.name) and world.is_main and stage.model is not None:
+        if executor.compute(folder, stage, label=run.name) and processes.is_main and stage.model is not None:
             if (peak := folder.noted("peak_memory", stage.name)) is not None:
                 peaks[stage.model.name] = peak
         executor.loaded.keep({other.model.name for _, _, other in steps[number:] if other.model is not None})
-    if not world.is_main:
+    if not processes.is_main:
         return None
     for name, peak in peaks.items():
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
@@ -161,11 +161,11 @@ def machine_identity(config: Any, device: str) -> dict[str, Any]:
     }
 
 
-def invocation(device: str, world: World) -> dict[str, Any]:
+def invocation(device: str, processes: Processes) -> dict[str, Any]:
     """When and how the command at hand was given, and on what."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": list(sys.argv[1:]),
-        "processes": world.size,
+        "processes": processes.size,
         "environment": environment.describe(device),
     }

@@ -27,13 +27,13 @@ def launch(name: str, command: Command, words: Sequence[str], others: Sequence[s
     if dry_run:
         print(options.dump(config), end="")
         return 0
-    from nein.engine import environment, world
+    from nein.engine import environment, processes
 
     work = pkgutil.resolve_name(command.work)
     environment.keep_freed_memory()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
-        with contextlib.closing(world.from_environment()) as here:
+        with contextlib.closing(processes.from_environment()) as here:
             answer = work(config, here)
     else:
         answer = work(config)

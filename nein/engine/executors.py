@@ -26,7 +26,7 @@ from nein.engine import memory
 from nein.engine.blocks import Blocks
 from nein.engine.environment import peak_memory
 from nein.engine.folder import Folder, Row
-from nein.engine.world import World
+from nein.engine.processes import Processes
 
 Item = TypeVar("Item")
 Rows = Sequence[Mapping[str, Any]]
@@ -121,7 +121,7 @@ class Loaded:
 
 @dataclass
 class Threads:
-    """The threads of this process, one of those that `world` counts.
+    """The threads of this process, one of those that `processes` counts.
 
     device   Of the models: "cpu" decides how many blocks run at once.
     at_once  Blocks in work side by side; None: as many as the device allows. With 1 PyTorch's own threads
@@ -129,7 +129,7 @@ class Threads:
     loaded   Keeps the models from one stage and folder to the next.
     """
 
-    world: World
+    processes: Processes
     device: str
     at_once: int | None = None
     loaded: Loaded = field(init=False)
@@ -149,7 +149,7 @@ class Threads:
         model = self._model(folder, stage)
         # Questions to an endpoint wait, they do not work: with two blocks none waits for a block's last.
         side_by_side = getattr(model, "concurrent", 0)
-        workers = 2 if side_by_side else self.at_once or self.world.workers(self.device)
+        workers = 2 if side_by_side else self.at_once or self.processes.workers(self.device)
 
         def make(block: OpenBlock, inputs: Any) -> None:
             start = time.perf_counter()
@@ -169,8 +169,8 @@ class Threads:
                 make(block, *inputs)
 
         stop = getattr(model, "stop", None)
-        mine = shared_out(todo, self.world.rank, self.world.size)
-        quiet = None if self.world.is_main else True  # None: no bar where nobody looks
+        mine = shared_out(todo, self.processes.rank, self.processes.size)
+        quiet = None if self.processes.is_main else True  # None: no bar where nobody looks
         with tqdm(total=len(mine), desc=f"{stage.name} {label}".strip(), unit="block", disable=quiet) as bar:
             if workers > 1:
                 start_thread = one_thread if self.device == "cpu" and not side_by_side else None
@@ -181,7 +181,7 @@ class Threads:
                     if inputs is not None:
                         make(block, *inputs)
                     bar.update(1)
-        if self.world.is_main and (peak := memory.peak(self.device)) is not None:
+        if self.processes.is_main and (peak := memory.peak(self.device)) is not None:
             folder.note("peak_memory", stage.name, peak)
         return len(mine)
 

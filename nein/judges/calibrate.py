@@ -25,7 +25,7 @@ from nein.datasets.nein import loading
 from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from nein.judges.config import CalibrateConfig
 from nein.statistics import calibration
 
@@ -58,7 +58,7 @@ def run(options: CalibrateConfig) -> None:
     for name, (present, absent) in known_presence.counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
-    device = World().device(options.device or config.device)
+    device = Processes().device(options.device or config.device)
     for kind in options.judges:
         judge = models.load_models([f"removal_{kind}"], config, device)[kind]
         file = calibrate(kind, judge, cases, config, out, options.batch_size)

@@ -14,10 +14,10 @@ from nein.judges.config import CheckConfig
 
 def run(options: CheckConfig) -> int:
     """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
-    from nein.engine.world import World
+    from nein.engine.processes import Processes
     from nein.judges.checks import editors, judges
 
-    device = World().device(options.device)
+    device = Processes().device(options.device)
     if options.judge:
         subject = build_judge(options.judge, options.subject, device, options.dtype)
         outcomes = judges.check_judge(options.judge, subject, options.number)

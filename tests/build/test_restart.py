@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from tests.build.conftest import arguments
 from tests.helpers import commands, killing
 from tests.helpers.commands import Outcome
@@ -63,12 +63,12 @@ def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
     threads: int,
 ) -> None:
     given = arguments(captioned, models, tmp_path, *MORE)
-    monkeypatch.setattr(World, "workers", lambda self, device: 1)
+    monkeypatch.setattr(Processes, "workers", lambda self, device: 1)
     assert killing.run(cli.main, ["generate", *given], moment) == killing.KILLED
     before = {path: path.read_bytes() for path in tmp_path.glob("work/*/[0-9]*.jsonl")}
     assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "incomplete"
 
-    monkeypatch.setattr(World, "workers", lambda self, device: threads)
+    monkeypatch.setattr(Processes, "workers", lambda self, device: threads)
     again = build(*given)
     assert again.code == 0, again.stderr
     assert contents(tmp_path) == contents(whole)
@@ -80,7 +80,7 @@ def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
 def test_two_workers_at_once_share_the_shards_and_give_the_same(
     whole: Path, captioned: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(World, "workers", lambda self, device: 1)
+    monkeypatch.setattr(Processes, "workers", lambda self, device: 1)
     given = arguments(captioned, models, tmp_path, *MORE)
     workers = [killing.start(cli.main, ["generate", *given]) for _ in range(2)]
     for worker in workers:

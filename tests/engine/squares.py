@@ -11,7 +11,7 @@ from typing import Any
 from nein.engine.blocks import Blocks
 from nein.engine.executors import Model, Stage, Threads
 from nein.engine.folder import Folder
-from nein.engine.world import World
+from nein.engine.processes import Processes
 
 COUNT, SIZE = 23, 4
 
@@ -51,7 +51,7 @@ def results(path: Path) -> dict[str, bytes]:
 
 def main(path: str, rank: str, size: str, pause: str) -> None:
     folder = Folder(Path(path))
-    world = World(int(rank), int(size))
+    world = Processes(int(rank), int(size))
     if world.is_main:
         folder.open({"numbers": COUNT}, {}, overwrite=False)
     Threads(world, "cpu").compute(folder, squares(folder, pause=float(pause)))

@@ -17,7 +17,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors import Loaded, Model, Threads, in_any_order, read_ahead
 from nein.engine.folder import Folder
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from tests.engine import squares
 from tests.engine.squares import COUNT, SIZE, Squarer, results
 
@@ -32,8 +32,8 @@ def folder(tmp_path: Path) -> Folder:
     return made
 
 
-def compute(folder: Folder, world: World | None = None, **changed: Any) -> int:
-    return Threads(world or World(), "cpu").compute(folder, squares.squares(folder, **changed))
+def compute(folder: Folder, world: Processes | None = None, **changed: Any) -> int:
+    return Threads(world or Processes(), "cpu").compute(folder, squares.squares(folder, **changed))
 
 
 def test_every_block_is_a_file_of_rows_in_order(folder: Folder) -> None:
@@ -89,7 +89,7 @@ def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder: Fo
         return {"squares": []}
 
     stage = squares.squares(folder, work=work)
-    Threads(World(), "mps").compute(folder, stage)  # as on a GPU: one block after the other
+    Threads(Processes(), "mps").compute(folder, stage)  # as on a GPU: one block after the other
     assert len(made) <= 3  # the first, and what had been read ahead of it
     assert folder.done("squares") == set(range(BLOCKS))
 

@@ -14,7 +14,7 @@ from nein.datasets.negbench.media import Files
 from nein.datasets.negbench.records import Media
 from nein.engine import user_cache
 from nein.engine.images import ImageError
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from nein.nano.data import world_version
 from train.contrast.data import Corpus
 from train.features import FeatureFiles
@@ -99,13 +99,13 @@ class Features:
         root = folder or user_cache.root() / "clip-features"
         self._files = FeatureFiles(root / dual.fingerprint, "pictures", self._pictures, BLOCK)
 
-    def make(self, world: World, ahead: int = 1) -> None:
+    def make(self, processes: Processes, ahead: int = 1) -> None:
         """Computes what is missing, shared among the processes."""
         before = torch.get_num_threads()
         device = next(self._dual.model.parameters()).device.type
         # On a CPU a block is computed on one thread, and several at once, as everywhere.
-        at_once = world.workers(device) if device == "cpu" else None
-        self._files.make(self._encode, world, ahead=ahead, at_once=at_once)
+        at_once = processes.workers(device) if device == "cpu" else None
+        self._files.make(self._encode, processes, ahead=ahead, at_once=at_once)
         torch.set_num_threads(before)
 
     def _encode(self, pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:

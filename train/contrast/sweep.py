@@ -28,7 +28,7 @@ from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from nein.statistics.estimates import Estimate
@@ -90,13 +90,17 @@ class Row:
 
 
 def trade_off(
-    config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None, world: World | None = None
+    config: ContrastConfig,
+    folders: Sequence[Path],
+    *,
+    scenes: int | None = None,
+    processes: Processes | None = None,
 ) -> str:
     """Evaluates the base and the models of a sweep, and writes table and plot; the table as text.
 
     folders  Of the models, in the order of `config.alphas`.
     """
-    return write(evaluate(config, folders, scenes=scenes, world=world), config.out_dir)
+    return write(evaluate(config, folders, scenes=scenes, processes=processes), config.out_dir)
 
 
 def write(rows: Sequence[Row], out: Path) -> str:
@@ -147,7 +151,11 @@ def _key(figure: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def evaluate(
-    config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None, world: World | None = None
+    config: ContrastConfig,
+    folders: Sequence[Path],
+    *,
+    scenes: int | None = None,
+    processes: Processes | None = None,
 ) -> list[Row]:
     """Runs nein negbench eval on the base and every model, on `--evaluate`."""
     names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
@@ -165,7 +173,7 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-    run.NEGBENCH(settings, world or World())
+    run.NEGBENCH(settings, processes or Processes())
     # All models of a sweep are folders called "model": its tables name them by alpha.
     labels = {
         folder.path.parent.name: names[reference]

@@ -20,7 +20,7 @@ import torch
 from nein.benchmarks.nein.runs import identity_hash
 from nein.engine import user_cache
 from nein.engine.errors import Problems, UserError
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from train.features import FeatureFiles
 from train.instruct.encoder import Encoder
 from train.instruct.options import TuneConfig
@@ -99,7 +99,7 @@ class Features:
         self._texts = FeatureFiles(self.folder, "texts", texts, TEXT_BLOCK)
         self._sentence = functools.lru_cache(maxsize=8192)(self._read_sentence)
 
-    def make(self, encoder: Encoder, world: World) -> None:
+    def make(self, encoder: Encoder, processes: Processes) -> None:
         """Makes this process's share of what is missing, and waits for the others."""
         dtype = DTYPES[self._config.feature_dtype]
 
@@ -109,8 +109,8 @@ class Features:
         def sentences(texts: list[str]) -> dict[str, torch.Tensor]:
             return {"states": torch.stack([encoder.sentence(text).cpu() for text in texts]).to(dtype)}
 
-        self._pictures.make(pictures, world, ahead=self._config.workers)
-        self._texts.make(sentences, world)
+        self._pictures.make(pictures, processes, ahead=self._config.workers)
+        self._texts.make(sentences, processes)
 
     def _encode(
         self, pairs: list[tuple[np.ndarray, np.ndarray]], encoder: Encoder

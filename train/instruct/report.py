@@ -27,7 +27,7 @@ from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, validate_images
-from nein.engine import atomic, world
+from nein.engine import atomic, processes
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
@@ -178,7 +178,7 @@ def frame(name: str, compared: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def evaluate(
-    choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, place: world.World
+    choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, place: processes.Processes
 ) -> dict[str, RunDir]:
     """Edits and scores all tasks with the benchmark's stages; task -> run. Resumes what is there."""
     from train.instruct.validate import assess, swapped
@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     dataset = loading.load(config.data, split=config.split)
     samples = dataset.samples[: options.limit]
     dataset = Dataset(samples, dataset.origin, dataset.records_sha256)
-    place = world.from_environment()
+    place = processes.from_environment()
     try:
         if place.is_main:
             validate_images(samples, f"The data set '{config.data}'")

@@ -28,8 +28,8 @@ from nein.datasets.nein.samples import Dataset, Sample, records_hash, validate_i
 from nein.engine import images
 from nein.engine.executors import Threads
 from nein.engine.folder import COMPLETE
+from nein.engine.processes import Processes
 from nein.engine.seeds import sample_seed
-from nein.engine.world import World
 from nein.reporting import figures as frames
 from train.instruct.batches import CHANGED, Batch
 from train.instruct.encoder import Encoder, module_hash
@@ -66,7 +66,7 @@ def assess(
     plan: Plan,
     names: Sequence[str],
     config: EvalConfig,
-    world: World,
+    processes: Processes,
     device: str,
     *,
     workers: int = 1,
@@ -79,15 +79,15 @@ def assess(
 
     Every process calls it; they are empty on all but the main one.
     """
-    if world.is_main:
+    if processes.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
         facts = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
         run.open(identity, {"config": config.as_dict(), "data": facts}, overwrite=True)
         for name in names:
             run.open_output(scores_of(name), models.score_identity(name, config, device), overwrite=True)
-    world.barrier()  # no process reads a folder that another is about to remove
-    threads = Threads(world, device, workers)
+    processes.barrier()  # no process reads a folder that another is about to remove
+    threads = Threads(processes, device, workers)
     threads.compute(
         run, editing(run, plan, editor_model("editor", lambda: editor), run_seed=config.seed), label=run.label
     )
@@ -95,7 +95,7 @@ def assess(
         threads.compute(
             run, scoring(run, plan, names, scorer_model(config, device, lambda: names)), label=run.label
         )
-    if not world.is_main:
+    if not processes.is_main:
         return {}
     run.update(counts=conclude.write(run, plan, names, config.protocol), status=COMPLETE)
     found = frames.records(frames.select(figures.summarise(run), task="results"))
@@ -105,18 +105,20 @@ def assess(
 class Validation:
     """The validation of one training run; does nothing when `--validate-every` is 0."""
 
-    def __init__(self, config: TuneConfig, world: World, device: torch.device, base: LoadedPipeline) -> None:
-        self._config, self._world, self._device, self._base = config, world, device, base
+    def __init__(
+        self, config: TuneConfig, processes: Processes, device: torch.device, base: LoadedPipeline
+    ) -> None:
+        self._config, self._processes, self._device, self._base = config, processes, device, base
         self._loss_batches: list[Batch] = []
         if not config.validate_every:
             return
         # Anything wrong with the data shows now and not after hours of training.
         dataset = loading.load(config.validation_data, split=config.validation_split)
         self._dataset = subset(dataset, config.validation_samples)
-        if world.is_main:
+        if processes.is_main:
             validate_images(self._dataset.samples, f"The validation data '{config.validation_data}'")
         self._eval = EvalConfig.parse(["--preset", config.validation_preset, *self._eval_options()])
-        if world.is_main:
+        if processes.is_main:
             models.check_references(config.validation_metrics, self._eval)
 
     def _eval_options(self) -> list[str]:
@@ -129,7 +131,7 @@ class Validation:
         """Figures by name (main process; others get none). Writes OUT/validation."""
         twin = averaged_copy(unet, average)
         figures: dict[str, float] = {}
-        if self._world.is_main:
+        if self._processes.is_main:
             figures["loss"] = self._loss(twin, scheduler, scaling_factor)
         editor = self._editor(twin)
         out = self._config.out_dir / "validation"
@@ -145,7 +147,7 @@ class Validation:
                 continue
             place = RunDir(out if track == "negative" else out / "swapped", slug, track)
             plan = Plan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
-            summary = assess(editor, place, plan, names, self._eval, self._world, str(self._device))
+            summary = assess(editor, place, plan, names, self._eval, self._processes, str(self._device))
             for name, entry in summary.items():
                 if entry["value"] is None:
                     continue
@@ -153,9 +155,9 @@ class Validation:
                     figures[name] = entry["value"]
                 elif name.startswith("removal"):  # absent after "Add a X." is a failure
                     figures[f"add_{name.removeprefix('removal_')}"] = 1 - entry["value"]
-        if self._world.is_main:
+        if self._processes.is_main:
             self._draw(out)
-        self._world.barrier()
+        self._processes.barrier()
         return figures
 
     def _editor(self, twin: Any) -> InstructPix2Pix:

@@ -24,7 +24,7 @@ from nein.datasets.nein.samples import Dataset, validate_images
 from nein.engine.errors import UserError
 from nein.engine.executors import Model, Stage, open_blocks
 from nein.engine.folder import Folder
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
@@ -33,7 +33,7 @@ from nein.reporting import figures as frames
 log = logging.getLogger(__name__)
 
 
-def evaluate(config: EvalConfig, world: World) -> str | None:
+def evaluate(config: EvalConfig, processes: Processes) -> str | None:
     """Runs the stages that `config` asks for; the table as text on the main process if "report" is among
     them.
 
@@ -41,12 +41,12 @@ def evaluate(config: EvalConfig, world: World) -> str | None:
     UserError, EditorError or MetricError.
     """
     if not {"edit", "score"} & set(config.stages):
-        return write_report(config, []) if world.is_main else None
+        return write_report(config, []) if processes.is_main else None
     _dataset.cache_clear()  # a command sees the data as they are now
-    if world.is_main:
+    if processes.is_main:
         plan = load_plan(config)
         validate_images(plan.all_members(), f"The data set '{config.data}'")
-    return runner.evaluate(NEIN, config, world)
+    return runner.evaluate(NEIN, config, processes)
 
 
 def load_plan(config: EvalConfig) -> Plan:

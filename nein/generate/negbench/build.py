@@ -25,7 +25,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.executors import Model, Threads
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from nein.generate.negbench import dataset, listing, sources, work
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
@@ -35,7 +35,7 @@ from nein.models import editor_choice, references
 Described = dict[str, tuple[str, dict[str, Any]]]
 
 
-def build(config: BuildConfig, world: World) -> str | None:
+def build(config: BuildConfig, processes: Processes) -> str | None:
     """Does what is left; a summary in words on the main process if the data set was finished.
 
     Raises UserError, EditorError or MetricError.
@@ -43,22 +43,22 @@ def build(config: BuildConfig, world: World) -> str | None:
     folder = Folder(config.out_dir, "a build")
     media = _media(config)
     _check_models(config)
-    device = world.device(config.device)
-    if world.is_main:
+    device = processes.device(config.device)
+    if processes.is_main:
         listed = _listed(config, folder)
-        facts = {"invocation": invocation(device, world)}
+        facts = {"invocation": invocation(device, processes)}
         folder.open(_identity(config, listed, device), facts, overwrite=config.overwrite)
         _listed(config, folder)  # what --overwrite removes is the whole folder
-    world.barrier()
+    processes.barrier()
     listed_images = listing.read(folder)
     assert listed_images is not None, "the main process has written the list"
     job = Job(config, listed_images, media, folder)
-    executor = Threads(world, device)
+    executor = Threads(processes, device)
     for place, stage in enumerate(job.stages):
         if stage in config.stages:
             job.require(job.stages[:place])
             executor.compute(folder, work.stage(job, stage, _model(config, folder, device, MODELS[stage])))
-    if "finish" not in config.stages or not world.is_main:
+    if "finish" not in config.stages or not processes.is_main:
         return None
     folder.update(status=INCOMPLETE)
     facts = dataset.write(job)

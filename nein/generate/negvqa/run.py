@@ -83,12 +83,12 @@ def _negate(
     if config.negator == "rules":
         made = negators.by_rules(usable)
     else:
-        from nein.engine import world
+        from nein.engine import processes
         from nein.engine.answers import AnswerCache
         from nein.models import llm
 
         remote = str(config.llm.model).startswith("openai:")
-        device = "cpu" if remote else world.from_environment().device(config.device)
+        device = "cpu" if remote else processes.from_environment().device(config.device)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             made = negators.by_model(usable, [wrong[item.id] for item in usable], client)

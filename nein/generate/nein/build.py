@@ -24,7 +24,7 @@ from nein.engine import images
 from nein.engine.errors import UserError
 from nein.engine.executors import Model, Threads
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from nein.generate.nein import clauses, dataset, objects, sources, work
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
@@ -37,7 +37,7 @@ DECIDES = (
 )  # fmt: skip
 
 
-def build(config: BuildConfig, world: World) -> str | None:
+def build(config: BuildConfig, processes: Processes) -> str | None:
     """Does what is left of the stages that `config` asks for; a summary if the data set was finished.
 
     Everything that can be wrong with names, lists and folders is found before a model is loaded. Raises
@@ -64,7 +64,7 @@ def build(config: BuildConfig, world: World) -> str | None:
     def listed() -> sources.SourceSet:
         return sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
 
-    source_set, device = listed(), world.device(config.device)
+    source_set, device = listed(), processes.device(config.device)
     identity = {
         **{key: getattr(config, key) for key in DECIDES},
         "objects": hashlib.sha256("\n".join(rules.objects).encode()).hexdigest()[:16],
@@ -78,20 +78,20 @@ def build(config: BuildConfig, world: World) -> str | None:
         "image_rule": images.RULE,
     }
     job = Job(config, source_set, rules, Folder(config.out_dir, "a build"))
-    world.barrier()  # nobody draws sources into a folder that is about to be removed
-    if world.is_main:
-        facts = {"source": source_set.origin, "invocation": invocation(device, world)}
+    processes.barrier()  # nobody draws sources into a folder that is about to be removed
+    if processes.is_main:
+        facts = {"source": source_set.origin, "invocation": invocation(device, processes)}
         job.folder.open(identity, facts, overwrite=config.overwrite)
         if config.overwrite:
             listed()  # the drawn sources lie in the folder, too
-    world.barrier()
-    executor = Threads(world, device)
+    processes.barrier()
+    executor = Threads(processes, device)
     for stage in stages:
         job.require(STAGES[: STAGES.index(stage)])
         executor.compute(job.folder, work.stage(job, stage, _model(config, choice, MODEL_OF[stage], device)))
-    if "finish" not in config.stages or not world.is_main:
+    if "finish" not in config.stages or not processes.is_main:
         return None
-    return _assemble(job, choice, world.workers(device))
+    return _assemble(job, choice, processes.workers(device))
 
 
 def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str:

@@ -18,7 +18,7 @@ from nein.datasets.negbench import official
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from train.contrast import table
 from train.contrast.data import Reader, Shuffled, load
 from train.contrast.features import Features
@@ -154,7 +154,7 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     config.alpha, config.batch_size, config.questions_per_step = ["0.5"], 7, 7
     corpus = load(config)
     kept = Features(corpus, Grey(), tmp_path / "kept")
-    kept.make(World())
+    kept.make(Processes())
     drawn, read = Reader(config, corpus, kept).read(0, 0, 1), Reader(config, corpus).read(0, 0, 1)
     assert kept.rows(drawn.pictures)[:, 0].tolist() == [p.mean() for p in read.pictures]
     assert kept.rows(drawn.question_pictures)[:, 0].tolist() == [p.mean() for p in read.question_pictures]
@@ -162,7 +162,7 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     assert len(kept._files.unreadable) == 1
     assert max(p.mean() for p in read.question_pictures) == (106 if several else 16)
     again = Features(corpus, Grey(), tmp_path / "kept")
-    again.make(World())
+    again.make(Processes())
     assert (again.rows(drawn.pictures) == kept.rows(drawn.pictures)).all()
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
-from nein.engine.world import World
+from nein.engine.processes import Processes
 from train.instruct.batches import Loader
 from train.instruct.data import load
 from train.instruct.encoder import Encoder, frozen_hash
@@ -63,7 +63,7 @@ def made(setup):
 
     Encoder.pictures = counted
     try:
-        setup.features.make(setup.encoder, World())
+        setup.features.make(setup.encoder, Processes())
     finally:
         Encoder.pictures = encode
     return count, setup.features.unreadable()
@@ -137,7 +137,7 @@ def test_processes_share_the_blocks_and_give_the_same_features(setup, tmp_path):
     blocks = {}
     for rank in (0, 1):
         s = setup(flip=0.0, features=tmp_path / f"rank-{rank}")
-        s.features.make(s.encoder, World(rank=rank, size=2))
+        s.features.make(s.encoder, Processes(rank=rank, size=2))
         blocks[rank] = {f.name: f.read_bytes() for f in s.features.folder.glob("*.safetensors")}
     assert not set(blocks[0]) & set(blocks[1])
     everything = {f.name: f.read_bytes() for f in alone.features.folder.glob("*.safetensors")}

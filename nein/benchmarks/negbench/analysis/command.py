@@ -64,7 +64,7 @@ def analyse(
     from nein.benchmarks.negbench.analysis.measures import MEASURES, measure
     from nein.engine import atomic, environment
     from nein.engine.executors import Threads
-    from nein.engine.world import World
+    from nein.engine.processes import Processes
     from nein.models import references
     from nein.reporting import figures as frames
     from nein.reporting import plots, report
@@ -73,7 +73,7 @@ def analyse(
     labels = _labels({name: choice.name if choice else _end(name) for name, choice in chosen.items()})
     atomic.check_writable(out)
     environment.keep_freed_memory()
-    threads = Threads(World(), World().device(device))
+    threads = Threads(Processes(), Processes().device(device))
     sets = [sentences(pair, article) for pair in pairs]
     texts = [s.text for own in sets for s in own]
     clusters = ["/".join(sorted(pair)) for pair in pairs]

@@ -11,7 +11,7 @@ from nein.engine.errors import UserError
 
 
 @dataclass
-class World:
+class Processes:
     """`rank` of `size` processes. `barrier()` waits for all of them; without others it does nothing."""
 
     rank: int = 0
@@ -72,15 +72,15 @@ class World:
             self._state = None
 
 
-def from_environment() -> World:
-    """Joins the process group announced by the launcher's environment, or returns a world of one."""
+def from_environment() -> Processes:
+    """Joins the process group announced by the launcher's environment, or returns one that is alone."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size <= 1:
-        return World()
+        return Processes()
     from accelerate import PartialState
 
     # Ranks may finish a stage hours apart (a resumed run, an uneven machine): do not time out on them.
     state = PartialState(cpu=True, timeout=timedelta(days=7))
-    return World(
+    return Processes(
         rank=state.process_index, size=state.num_processes, local_rank=state.local_process_index, _state=state
     )
