@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from PIL import Image
@@ -105,7 +105,7 @@ def timed(function: Callable[[], Result]) -> tuple[Result, float]:
 
 
 def plain_run(model: Plain, folder: Path) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for kind, name in (("original", "retrieval.csv"), ("negated", "negated_retrieval.csv")):
         found |= {f"{key}/{kind}": value for key, value in model.recall(folder, name).items()}
     for name in ("mcq.csv", "mcq_rephrased.csv"):
@@ -116,16 +116,17 @@ def plain_run(model: Plain, folder: Path) -> dict[str, float]:
 def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     line = ["--data", str(folder), "--image-root", str(folder), "--model", str(model), "--out", str(out)]
     run.NEGBENCH(config.EvalConfig.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)]), Processes())
-    (summary,) = report.read(out)
-    found = {}
+    (evaluated,) = report.read(out)
+    found: dict[str, float] = {}
     for k in (1, 5):
         for kind in ("original", "negated"):
-            entry: Any = report.pick(
-                summary, metric=f"recall@{k}", kind=kind, direction="text_to_image", variant="templated"
+            entry = evaluated.figure(
+                metric=f"recall@{k}", kind=kind, direction="text_to_image", variant="templated"
             )
+            assert entry is not None
             found[f"recall@{k}/{kind}"] = entry["value"]
     for name, variant in (("mcq.csv", "templated"), ("mcq_rephrased.csv", "rephrased")):
-        entry = report.pick(summary, task="mcq", variant=variant, metric="accuracy", type="all")
+        entry = evaluated.figure(task="mcq", variant=variant, metric="accuracy", type="all")
         assert entry is not None
         found[name] = entry["value"]
     return found

@@ -103,13 +103,13 @@ class Flaky(Identity):
 
 
 def parse_color(color: str | Sequence[int]) -> tuple[int, int, int]:
-    """(r, g, b) from "#rrggbb" or from three integers 0..255; EditorError otherwise."""
+    """(r, g, b) from "#rrggbb" or from three integers 0..255; EditorError for anything else."""
     problem = EditorError(f"color is {color!r}; expected '#rrggbb' or three integers from 0 to 255")
     if isinstance(color, str):
         text = color.removeprefix("#")
         if len(text) != 6 or not set(text.lower()) <= set("0123456789abcdef"):
             raise problem
         color = list(bytes.fromhex(text))
-    if len(color) != 3 or not all(isinstance(c, int) and 0 <= c <= 255 for c in color):
+    if not isinstance(color, Sequence) or len(color) != 3 or not all(isinstance(c, int) and 0 <= c <= 255 for c in color):
         raise problem
     return color[0], color[1], color[2]

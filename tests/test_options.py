@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -49,6 +49,8 @@ class Example(Limit, OnDevice):
     colors: Names = option(["red"], "which colors", "What", among=("red", "blue"), what="color")
     also: Paths = option([], "further places", "What")
     out: Path = option(Path("eggs.txt"), "file to write", "Output", short="-o")
+    maybe: Path | None = option(None, "another file")
+    rest: dict[str, Any] = option({}, "what else there is")
     whole: bool | None = option(None, "whole or not")
     size: Literal["small", "large"] | None = option(None, "how large")
     inner: Inner = field(default_factory=Inner)
@@ -88,6 +90,21 @@ def test_options_are_given_by_place_by_name_in_short_and_as_lists() -> None:
     assert given.also == [Path("c"), Path("d")]
     assert given.whole is False
     assert Example.parse(["a", "--inner.depth", "4"]).inner == Inner(4)
+
+
+@pytest.mark.parametrize("text", ["#112233", "house #3", "#", "a # b # c"])
+def test_a_number_sign_on_the_command_line_begins_no_comment(text: str, tmp_path: Path) -> None:
+    given = Example.parse(["a", "--out", text, "--rest.color", text, "--maybe", text])
+    assert (given.out, given.rest, given.maybe) == (Path(text), {"color": text}, Path(text))
+    file = tmp_path / "c.yaml"
+    file.write_text(f"# a comment\nlimit: 9 # another\nrest: {{color: '{text}', steps: 3}}\n")
+    filed = Example.parse(["a", "--config", str(file)])
+    assert (filed.limit, filed.rest) == (9, {"color": text, "steps": 3})
+
+
+def test_other_values_of_a_mapping_are_read_as_in_a_file() -> None:
+    given = Example.parse(["a", "--rest.size", "3", "--rest.sides", "[1, '#2']", "--rest.none", "null"])
+    assert given.rest == {"size": 3, "sides": [1, "#2"], "none": None}
 
 
 def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import jsonargparse
+import yaml
 
 from nein.config.complaints import complaint
 from nein.engine.errors import UserError, unknown
 
 PRESETS = ("nano", "paper")
+#: How jsonargparse reads values here: as YAML, but for a `#` at the start of a word, which is no comment.
+MODE = "words"
 
 #: A list of names: `a,b` on the command line (repeatable), a YAML list in a file.
 Names = list[str]
@@ -142,8 +145,6 @@ def _check_lists(given: Options) -> None:
 
 def dump(config: Options) -> str:
     """Options as YAML that `--config` reads back."""
-    import yaml
-
     values = {item.name: getattr(config, item.name) for item in fields(type(config))}
     return yaml.safe_dump(_written(values), sort_keys=False, allow_unicode=True)
 
@@ -175,6 +176,14 @@ def metadata(cls: type, item: dataclasses.Field[Any]) -> typing.Mapping[str, Any
     return next((one.metadata for one in declared if one is not None and one.metadata), {})
 
 
+def _load(text: str) -> Any:
+    """A value or a file as YAML; what is one comment in YAML, "#112233" say, is a text."""
+    return text if re.fullmatch(r"\s*#.*", text) else jsonargparse.get_loader("yaml")(text)
+
+
+jsonargparse.set_loader(MODE, _load, (yaml.YAMLError,))
+
+
 class Help(argparse.ArgumentDefaultsHelpFormatter):
     """Help that shows a default where there is one, lists as they are typed."""
 
@@ -195,6 +204,7 @@ def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse
         usage=" ".join(["%(prog)s", *(item.metadata["metavar"] for item in places), "[OPTIONS]"]),
         formatter_class=Help,
         print_config=None,  # --dry-run does that, and checks more
+        parser_mode=MODE,
         description=description,
         epilog=f"{cls.epilog} Precedence: command line, then {source}. Documentation: README.md.".strip(),
         exit_on_error=False,
@@ -309,8 +319,6 @@ def _preset_of(cls: type[Options], arguments: Sequence[str], files: Sequence[Pat
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
-    import yaml
-
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
