@@ -83,12 +83,18 @@ class Session:
 
 def _lock(out: Path) -> FileLock:
     atomic.check_writable(out)
-    lock = FileLock(out / ".lock")
+    # Not a lock that is a mere file: one that a killed process leaves would be held for ever.
+    lock = FileLock(out / ".lock", fallback_to_soft=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise UserError(
             f"Another command is at work in '{out}'; wait for it, or choose another folder."
+        ) from None
+    except (OSError, NotImplementedError) as error:
+        raise UserError(
+            f"'{out}' lies on a file system that cannot lock files ({error}), so nothing could keep two "
+            "trainings apart; choose a folder on another disk."
         ) from None
     return lock
 
