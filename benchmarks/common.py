@@ -57,10 +57,10 @@ def model_folders(kinds: dict[str, str], tiny: bool) -> Iterator[dict[str, str]]
         return
     from tests.metrics import tiny as builders
 
-    make = {"dino": builders.make_vit, "fid": builders.make_vit}
+    networks = {"dino": "vit", "fid": "vit"}
     with tempfile.TemporaryDirectory() as root:
         yield {
-            kind: str(make.get(name, getattr(builders, f"make_{name}", None))(Path(root) / kind))
+            kind: str(getattr(builders, f"make_{networks.get(name, name)}")(Path(root) / kind))
             for kind, name in kinds.items()
         }
 

@@ -155,11 +155,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--samples", type=int, default=24182)
+    parser.add_argument("--samples", type=int, default=24182, help="at least 42: the search is for thing 41")
     parser.add_argument("--editors", type=int, default=7)
     parser.add_argument("--side", type=int, default=64, help="pixels of a picture, a multiple of 8")
     parser.add_argument("--out", type=Path, help="keep everything here (default: a temporary folder)")
     options = parser.parse_args()
+    if options.samples < 42:
+        parser.error("--samples must be at least 42, or the search for thing 41 finds nothing")
     with tempfile.TemporaryDirectory() as scratch:
         root = options.out or Path(scratch)
         runs = (

@@ -110,6 +110,10 @@ def parse_color(color: str | Sequence[int]) -> tuple[int, int, int]:
         if len(text) != 6 or not set(text.lower()) <= set("0123456789abcdef"):
             raise problem
         color = list(bytes.fromhex(text))
-    if not isinstance(color, Sequence) or len(color) != 3 or not all(isinstance(c, int) and 0 <= c <= 255 for c in color):
+    if (
+        not isinstance(color, list | tuple)
+        or len(color) != 3
+        or not all(isinstance(c, int) and 0 <= c <= 255 for c in color)
+    ):
         raise problem
     return color[0], color[1], color[2]

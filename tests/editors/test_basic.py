@@ -20,7 +20,9 @@ def test_solid_fills_with_its_colour_in_rgb_order(color, requests_of):
     assert (image == np.array([10, 20, 30])).all()
 
 
-@pytest.mark.parametrize("color", ["red", "#12345", "#gggggg", (1, 2), (1, 2, 300), (0.5, 0, 0), 112233, None])
+@pytest.mark.parametrize(
+    "color", ["red", "#12345", "#gggggg", (1, 2), (1, 2, 300), (0.5, 0, 0), 112233, None]
+)
 def test_solid_refuses_what_is_no_colour(color):
     with pytest.raises(EditorError, match="color is"):
         get_editor("solid", color=color)
