@@ -54,6 +54,24 @@ def test_scores_are_those_of_the_pictures_on_disk(
             assert value == pytest.approx(np.abs(edited - source).mean() / 255, abs=1e-6)
 
 
+def test_the_colour_of_the_solid_editor_may_begin_with_a_number_sign(
+    make_data: Make, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    data, out = make_data(1, 1), tmp_path / "out"
+    done = evaluate("--editor", "solid", "--editor-options.color", "#112233", *base(data, out))
+    assert done.code == 0, done.stderr
+    (row,) = lines(out / "solid/negative/edits.jsonl")
+    assert (images.decode(out / "solid/negative" / row["image"]) == (0x11, 0x22, 0x33)).all()
+
+
+def test_a_colour_that_is_none_is_one_sentence(make_data: Make, evaluate: Evaluate, tmp_path: Path) -> None:
+    line = ("--editor", "solid", "--editor-options.color", "112233")
+    done = evaluate(*line, *base(make_data(1, 1), tmp_path / "out"))
+    assert done.code == 2
+    assert "color is 112233; expected '#rrggbb' or three integers from 0 to 255" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_edit_records_say_what_was_done(make_data: Make, evaluate: Evaluate, tmp_path: Path) -> None:
     data, out = make_data(1, 2), tmp_path / "out"
     evaluate("--editor", "identity", *base(data, out, "--seed", "5", "--control", "remove,add"))
