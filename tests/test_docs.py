@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from tests.helpers import commands, packages
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PAGE = commands.ROOT / "docs" / "adding.md"
 

@@ -179,7 +179,7 @@ def test_a_server_at_another_address_goes_on_with_the_same_run(
         finally:
             server.close()
         asked.append(len(server.requests))
-        entry = report.pick(found["openai-eye-7b/coco"], metric="accuracy", type="all")
+        entry = found["openai-eye-7b/coco"].figure(metric="accuracy", type="all")
         assert entry is not None
         assert entry["n"] == (4 if limit else 12)
     assert asked == [6, 6, 0]  # whole blocks of three

@@ -41,6 +41,7 @@ def write_run(
             "instruction": templates.NEGATIVE_TEMPLATES[i % 2].format(S="dog")
             if track == "negative"
             else "Remove the dog.",
+            "template": i % 2 if track == "negative" else None,
             "image": "x.png",
             "error": None,
         }

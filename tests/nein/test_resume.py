@@ -162,7 +162,7 @@ def test_two_processes_give_the_same_bytes_also_after_one(whole: Whole, tmp_path
     done = launch(tmp_path / "two", 29611)
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "two") == whole.files
-    assert done.stdout.count("### Image quality") == 1
+    assert done.stdout.count("## Image quality") == 1
 
     kill(arguments(whole.data, tmp_path / "mixed"), "*/scores/l1/*.jsonl", 2, "torn")
     done = launch(tmp_path / "mixed", 29612)

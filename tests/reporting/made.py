@@ -13,7 +13,7 @@ import safetensors.numpy
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine import atomic
 from nein.engine.images import pixel_hash, write_png
-from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
+from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal, template_of
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 
@@ -93,7 +93,8 @@ def write_run(
         told = row["T_negative"] if track == "negative" else removal(noun)
         good = index not in failed
         edit: dict[str, Any] = {
-            "id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": told, "seed": index,
+            "id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": told,
+            "template": template_of(told, noun), "seed": index,
             "image": f"images/{row['NeIn']}.png" if good else None, "width": 32, "height": 24,
             "error": None if good else "the editor <b>broke</b>", "note": "",
         }  # fmt: skip

@@ -101,6 +101,7 @@ def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
         "object": sample.object,
         **({"family": sample.family} if sample.family else {}),
         "instruction": sample.instruction(track),
+        "template": sample.template if track == "negative" else None,
         "seed": sample_seed(run_seed, sample.id),
         "sample_sha256": None,
         "image": None,

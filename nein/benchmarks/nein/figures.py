@@ -32,7 +32,6 @@ from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.reporting import figures as frames
 from nein.statistics import Estimate, bootstrap
-from nein.wording import templates
 from nein.wording.families import FAMILIES, STAYS
 
 Values = dict[str, dict[str, float | None]]
@@ -164,9 +163,7 @@ def gaps(
 
     told, denied  Values and edits of its run with "Remove the X." and of the one that says X is absent.
     """
-    template_of = {
-        edit["id"]: templates.template_of(edit["instruction"], edit["object"]) for edit in denied[1]
-    }
+    template_of = {edit["id"]: edit["template"] for edit in denied[1]}
     for metric in REMOVALS:
         if metric not in told[0] or metric not in denied[0]:
             continue

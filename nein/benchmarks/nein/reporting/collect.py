@@ -125,7 +125,11 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[
     """Removal and Retention by template, object and source image size. sizes: source id -> size class;
     order: of the classes."""
     kinds: dict[str, Any] = {
-        "by_template": (template_of, negation_gap.template_name, range(len(templates.NEGATIVE_TEMPLATES))),
+        "by_template": (
+            lambda edit: edit["template"],
+            negation_gap.template_name,
+            range(len(templates.NEGATIVE_TEMPLATES)),
+        ),
         "by_object": (lambda edit: edit["object"], str, ()),
         "by_size": (lambda edit: sizes.get(edit["source_id"]), str, order),
     }
@@ -149,11 +153,6 @@ def affirmative(loaded: Sequence[Run], run: Run) -> Run | None:
         if other.name == run.name and other.track == "remove" and run.track == "negative":
             return other
     return None
-
-
-def template_of(edit: Mapping[str, Any]) -> int | None:
-    """The template of an edit's negative instruction; None on other tracks and for other sentences."""
-    return templates.template_of(edit["instruction"], edit["object"])
 
 
 def _data(run: Run) -> Any:

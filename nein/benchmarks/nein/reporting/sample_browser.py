@@ -18,7 +18,7 @@ from typing import Any
 
 from metrics import METRICS
 from nein.benchmarks.nein import negation_gap
-from nein.benchmarks.nein.reporting.collect import Run, template_of
+from nein.benchmarks.nein.reporting.collect import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
@@ -85,7 +85,7 @@ class Browser:
         }
         objects = sorted({edit["object"] for edit in about.values()})
         sizes = [name for _, name in SIZES if name in self.sizes.values()]
-        templates = [template_of(told[name]) for name in self.ids]
+        templates = [told[name]["template"] for name in self.ids]
         used = sorted({t for t in templates if t is not None})
         metrics = [m for m in METRICS if any(m in run.values for run in self.runs)]
         return {
