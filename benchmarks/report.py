@@ -101,8 +101,8 @@ def _link(folder: Path, names: list[str], stock: list[Path]) -> None:
 def _edit(index: int, row: dict[str, str]) -> dict[str, Any]:
     noun = OBJECTS[index % 80]
     return {"id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": row["T_negative"],
-            "seed": index, "image": f"images/{row['NeIn']}.png", "width": 64, "height": 64, "error": None,
-            "note": ""}  # fmt: skip
+            "template": index % len(NEGATIVE_TEMPLATES), "seed": index, "image": f"images/{row['NeIn']}.png",
+            "width": 64, "height": 64, "error": None, "note": ""}  # fmt: skip
 
 
 def _score(name: str, metric: str, column: int, values: np.ndarray) -> dict[str, Any]:
