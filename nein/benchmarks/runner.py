@@ -55,7 +55,7 @@ class Run:
 class Benchmark:
     """What there is to know about a benchmark.
 
-    name      Of its command, and in the column "benchmark" of its figures.
+    name      In the column "benchmark" of its figures.
     title     Of its report.
     holds     What its folders hold, in messages: "answers".
     runs      (configuration, device) -> the runs that are asked for. Finds everything that can be wrong with

@@ -195,4 +195,4 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str | None:
     return report.report(config.out_dir) if "report" in config.stages else None
 
 
-NEIN = Benchmark("eval", "NeIn", "edits", runs, figures, report=write_report)
+NEIN = Benchmark("nein", "NeIn", "edits", runs, figures, report=write_report)
