@@ -46,11 +46,12 @@ class Questions:
 
         Raises NoAnswer where `ask` does, SilentError once nobody answers, and CancelledError after `stop`.
         """
-        known = self._cache.get(self._space, key) if self._cache is not None else None
-        if known is not None:
+        if (known := self._known(key)) is not None:
             return known
         try:
             with self._seat():
+                if (known := self._known(key)) is not None:  # answered while this one waited for its turn
+                    return known
                 value = ask()
                 if self._cache is not None:  # at a kill, no more is lost than was on its way
                     self._cache.put(self._space, key, value)
@@ -59,6 +60,9 @@ class Questions:
             raise
         self._count(None)
         return value
+
+    def _known(self, key: str) -> dict[str, Any] | None:
+        return self._cache.get(self._space, key) if self._cache is not None else None
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """(item, work(item)) as they come, on threads of their own (see `metrics.endpoint.side_by_side`), or

@@ -13,6 +13,7 @@ import pytest
 from metrics.choices import Asked, Prompt, Reply, answer_each
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.models.questions import Questions
 from nein.models.remembered import Remembered
 
 PICTURES = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20)]
@@ -182,3 +183,24 @@ def test_a_local_models_questions_stay_together_and_are_not_kept(cache: AnswerCa
     assert model.calls == [["a", "b", "c"]] * 2
     found = Remembered(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])
     assert [reply.text for reply in found[0]] == ["A", None]
+
+
+def test_a_question_that_was_answered_while_it_waited_for_its_turn_is_not_asked(cache: AnswerCache) -> None:
+    questions = Questions(cache, "model", at_once=1, limit=10)
+    begun, go_on = threading.Event(), threading.Event()
+    asked: list[str] = []
+
+    def ask() -> dict[str, Any]:
+        asked.append("again")
+        begun.set()
+        assert go_on.wait(10)
+        return {"text": f"answer {len(asked)}"}
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(questions.answer, "key", ask)
+        assert begun.wait(10)
+        second = pool.submit(questions.answer, "key", ask)
+        time.sleep(0.3)  # it has looked, found nothing, and waits for the only place
+        go_on.set()
+        assert first.result() == second.result() == {"text": "answer 1"}
+    assert len(asked) == 1
