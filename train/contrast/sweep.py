@@ -27,8 +27,8 @@ from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from nein.statistics.estimates import Estimate
@@ -94,13 +94,12 @@ def trade_off(
     folders: Sequence[Path],
     *,
     scenes: int | None = None,
-    processes: Processes | None = None,
 ) -> str:
     """Evaluates the base and the models of a sweep, and writes table and plot; the table as text.
 
     folders  Of the models, in the order of `config.alphas`.
     """
-    return write(evaluate(config, folders, scenes=scenes, processes=processes), config.out_dir)
+    return write(evaluate(config, folders, scenes=scenes), config.out_dir)
 
 
 def write(rows: Sequence[Row], out: Path) -> str:
@@ -155,7 +154,6 @@ def evaluate(
     folders: Sequence[Path],
     *,
     scenes: int | None = None,
-    processes: Processes | None = None,
 ) -> list[Row]:
     """Runs nein negbench eval on the base and every model, on `--evaluate`."""
     names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
@@ -173,7 +171,7 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-    run.NEGBENCH(settings, processes or Processes())
+    run.NEGBENCH(settings, Threads(settings.device))
     # All models of a sweep are folders called "model": its tables name them by alpha.
     labels = {
         folder.path.parent.name: names[reference]

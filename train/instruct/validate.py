@@ -26,10 +26,11 @@ from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, records_hash, validate_images
 from nein.engine import images
-from nein.engine.executors import Threads
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
 from nein.engine.seeds import sample_seed
+from nein.engine.stages import Step
 from nein.reporting import figures as frames
 from train.instruct.batches import CHANGED, Batch
 from train.instruct.encoder import Encoder, module_hash
@@ -87,14 +88,13 @@ def assess(
         for name in names:
             run.open_output(scores_of(name), models.score_identity(name, config, device), overwrite=True)
     processes.barrier()  # no process reads a folder that another is about to remove
-    threads = Threads(processes, device, workers)
-    threads.compute(
-        run, editing(run, plan, editor_model("editor", lambda: editor), run_seed=config.seed), label=run.label
+    stages = (
+        editing(run, plan, editor_model("editor", lambda: editor), run_seed=config.seed),
+        scoring(run, plan, names, scorer_model(config, device, lambda: names)),
     )
     with quiet():
-        threads.compute(
-            run, scoring(run, plan, names, scorer_model(config, device, lambda: names)), label=run.label
-        )
+        threads = Threads(device, processes, workers)
+        threads.compute(lambda _: [Step(run, stage, run.label) for stage in stages])
     if not processes.is_main:
         return {}
     run.update(counts=conclude.write(run, plan, names, config.protocol), status=COMPLETE)

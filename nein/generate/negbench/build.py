@@ -23,9 +23,9 @@ from nein.datasets.negbench.records import Media
 from nein.engine import images
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Threads
+from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.processes import Processes
+from nein.engine.stages import Model, Planned, Step
 from nein.generate.negbench import dataset, listing, sources, work
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
@@ -35,30 +35,26 @@ from nein.models import editor_choice, references
 Described = dict[str, tuple[str, dict[str, Any]]]
 
 
-def build(config: BuildConfig, processes: Processes) -> str | None:
+def build(config: BuildConfig, executor: Executor) -> str | None:
     """Does what is left; a summary in words on the main process if the data set was finished.
 
     Raises UserError, EditorError or MetricError.
     """
     folder = Folder(config.out_dir, "a build")
-    media = _media(config)
+    _media(config)
     _check_models(config)
-    device = processes.device(config.device)
-    if processes.is_main:
+    if executor.is_main:
         listed = _listed(config, folder)
-        facts = {"invocation": invocation(device, processes)}
-        folder.open(_identity(config, listed, device), facts, overwrite=config.overwrite)
+        facts = {"invocation": invocation(executor)}
+        folder.open(_identity(config, listed, executor.device), facts, overwrite=config.overwrite)
         _listed(config, folder)  # what --overwrite removes is the whole folder
-    processes.barrier()
-    listed_images = listing.read(folder)
-    assert listed_images is not None, "the main process has written the list"
-    job = Job(config, listed_images, media, folder)
-    executor = Threads(processes, device)
+    executor.barrier()
+    job = _job(config)
     for place, stage in enumerate(job.stages):
         if stage in config.stages:
-            job.require(job.stages[:place])
-            executor.compute(folder, work.stage(job, stage, _model(config, folder, device, MODELS[stage])))
-    if "finish" not in config.stages or not processes.is_main:
+            job.require(before for before in job.stages[:place] if before not in config.stages)
+    executor.compute(Planned(steps, config, steps(config, executor.device)))
+    if "finish" not in config.stages or not executor.is_main:
         return None
     folder.update(status=INCOMPLETE)
     facts = dataset.write(job)
@@ -68,6 +64,23 @@ def build(config: BuildConfig, processes: Processes) -> str | None:
     if where is not None and config.source != "pairs":
         text += f"The files name images below '{where}': say --image-root {where} when you use them.\n"
     return text
+
+
+def steps(config: BuildConfig, device: str) -> list[Step]:
+    """What there is to compute, once the list is written; a worker elsewhere makes it again."""
+    job = _job(config)
+    return [
+        Step(job.folder, work.stage(job, stage, _model(config, job.folder, device, MODELS[stage])))
+        for stage in job.stages
+        if stage in config.stages
+    ]
+
+
+def _job(config: BuildConfig) -> Job:
+    folder = Folder(config.out_dir, "a build")
+    listed_images = listing.read(folder)
+    assert listed_images is not None, "the main process has written the list"
+    return Job(config, listed_images, _media(config), folder)
 
 
 def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, Any]:
@@ -139,7 +152,8 @@ def _check_models(config: BuildConfig) -> None:
 def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model:
     """What a stage needs: "llm", "detector", or "maker", which is everything that makes pairs."""
     if kind == "llm":
-        return Model(kind, lambda: _client(config, folder, device), _describe_client)
+        place = "remote" if str(config.llm.model).startswith("openai:") else "device"
+        return Model(kind, lambda: _client(config, folder, device), _describe_client, place)
     if kind == "detector":
         return Model(kind, lambda: _verifier(config, device), _describe_verifier)
 
