@@ -50,7 +50,6 @@ __all__ = [
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "identity": ("editors.basic:Identity", ()),
     "solid": ("editors.basic:Solid", ("color",)),
-    "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
     "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
     "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
     "zone": ("editors.zone.adapter:Zone", OPTIONS["zone"]),
@@ -59,7 +58,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
 # Kinds whose results carry intermediate pictures when a request asks for them.
 _KINDS_WITH_MAPS = ("zone",)
-_BASIC = ("identity", "solid", "flaky")
+_BASIC = ("identity", "solid")
 
 #: Entry points of this group are editors of other packages: name = "module:factory". The factory is called as
 #: `factory(name=..., device=..., dtype=..., batch_size=..., **options)` and returns an `Editor`.
@@ -136,8 +135,8 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", an installed package's editor (`plugins`), or a checkpoint: a local folder or hub id
-                of a diffusers pipeline, or one file in the original latent-diffusion format.
+                an installed package's editor (`plugins`), or a checkpoint: a local folder or hub id of a
+                diffusers pipeline, or one file in the original latent-diffusion format.
     checkpoint  Local path or hub id ("owner/name" or "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.
