@@ -9,6 +9,7 @@ editors that make a picture each, or models that answer two questions.
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,12 +74,12 @@ class Said:
     """What there is of one member about one sample.
 
     picture  Of a member that makes one.     cells  On the card, below `Samples.heads`.
-    about    A line of the dialog.           rows   Its table, below `Samples.columns`.
+    line     Above its table in the dialog.  rows   That table, below `Samples.columns`.
     """
 
     picture: Thumbnail | None = None
     cells: Sequence[Cell] = ()
-    about: str = ""
+    line: str = ""
     rows: Sequence[Sequence[str]] = ()
 
 
@@ -178,7 +179,7 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
 
 def thumbnail(picture: np.ndarray, side: int) -> Thumbnail:
     """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    return base64.b64encode(page.thumbnail(picture, side, quality=70)).decode()
+    return base64.b64encode(page.thumbnail(picture, side)).decode()
 
 
 def threads() -> ThreadPoolExecutor:
@@ -187,9 +188,8 @@ def threads() -> ThreadPoolExecutor:
 
 
 def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
-    known = list(dict.fromkeys(entry for own in entries for entry in own))
-    place = {entry: at for at, entry in enumerate(known)}
-    return {"name": name, "entries": known, "of": [[place[entry] for entry in own] for own in entries]}
+    place = {entry: at for at, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
+    return {"name": name, "entries": list(place), "of": [[place[e] for e in several] for several in entries]}
 
 
 def _chunks(details: Iterable[Detail]) -> Iterator[list[dict[str, Any]]]:
@@ -212,7 +212,6 @@ def _chunks(details: Iterable[Detail]) -> Iterator[list[dict[str, Any]]]:
 
 def _said(said: Said) -> dict[str, Any]:
     cells = [[cell.text, cell.aside, cell.mark] for cell in said.cells]
-    found = {
-        "picture": said.picture, "cells": cells, "about": said.about, "rows": [list(r) for r in said.rows],
-    }  # fmt: skip
-    return {key: value for key, value in found.items() if value not in (None, "", [])}
+    rows = [list(row) for row in said.rows]
+    parts = {"picture": said.picture, "cells": cells, "line": said.line, "rows": rows}
+    return {key: value for key, value in parts.items() if value not in (None, "", [])}

@@ -19,19 +19,21 @@ class Gap:
     gap: Figure
 
 
-def widest(gaps: Sequence[Gap | None], *, what: str, change: str, models: str = "models") -> str | None:
+def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models") -> str | None:
     """The widest gap, and among how many it is that; None without any.
 
     what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
     models        What they are called where there are several.
     """
-    known = [gap for gap in gaps if gap is not None and gap.gap["value"] is not None]
-    if not known:
+    measured = [gap for gap in gaps if gap.gap["value"] is not None]
+    if not measured:
         return None
-    first, *_, last = sorted(known, key=lambda one: -one.gap["value"]) * 2
+    first, *_, last = sorted(measured, key=lambda one: -one.gap["value"]) * 2
     ends = [format.text(figure, interval="none") for figure in (first.affirmed, first.negated)]
-    told = f"{what} goes from {ends[0]} % to {ends[1]} % when {change}: a gap of {format.text(first.gap)} points"
-    if len(known) == 1:
+    reach = f"a gap of {format.text(first.gap)} points"
+    told = f"{what} goes from {ends[0]} % to {ends[1]} % when {change}: {reach}"
+    if len(measured) == 1:
         return f"With {first.model}, {told}."
     smallest = format.text(last.gap, interval="none")
-    return f"Of {len(known)} {models}, {first.model} loses most: {told}. Least is lost by {last.model}: {smallest}."
+    most = f"Of {len(measured)} {models}, {first.model} loses most: {told}."
+    return f"{most} Least is lost by {last.model}: {smallest}."

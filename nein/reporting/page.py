@@ -153,12 +153,12 @@ def uri(data: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def thumbnail(picture: np.ndarray, side: int, *, quality: int = 80) -> bytes:
+def thumbnail(picture: np.ndarray, side: int) -> bytes:
     """WebP of a picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
     image = Image.fromarray(picture)
     image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
     buffer = io.BytesIO()
-    image.save(buffer, format="WEBP", quality=quality, method=2)
+    image.save(buffer, format="WEBP", quality=80, method=2)
     return buffer.getvalue()
 
 

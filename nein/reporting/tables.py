@@ -26,31 +26,31 @@ Names = Mapping[str, str] | Callable[[str], str]
 
 def estimate(interval: format.Interval = "ends", digits: int | None = None) -> Show:
     """Shows the first figure: "88.4 [87.1, 89.6]"."""
-    return lambda found: format.text(found[0], interval=interval, digits=digits)
+    return lambda figures: format.text(figures[0], interval=interval, digits=digits)
 
 
 def value(digits: int | None = None, *, sign: bool = False) -> Show:
     """Shows the first figure without its interval: "88.4"."""
-    return lambda found: format.number(found[0]["value"], found[0]["unit"], digits=digits, sign=sign)
+    return lambda figures: format.number(figures[0]["value"], figures[0]["unit"], digits=digits, sign=sign)
 
 
 def count(column: str = "n") -> Show:
     """Shows a column of counts: what the figures share, or the range."""
-    return lambda found: format.counts(found, column)
+    return lambda figures: format.counts(figures, column)
 
 
 def sum_of(column: str) -> Show:
     """Shows the counts of several figures: "1200 + 1377"."""
-    return lambda found: " + ".join(format.counts([figure], column) for figure in found)
+    return lambda figures: " + ".join(format.counts([figure], column) for figure in figures)
 
 
 def p_value(column: str = "p") -> Show:
-    return lambda found: format.p_value(found[0].get(column))
+    return lambda figures: format.p_value(figures[0].get(column))
 
 
 def entry(column: str) -> Show:
     """Shows a column of text, of the first figure."""
-    return lambda found: str(found[0].get(column, ""))
+    return lambda figures: str(figures[0].get(column, ""))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Column:
     show: Show = field(default_factory=estimate)
     higher_is_better: bool | None = None
 
-    def expanded(self, found: pd.DataFrame) -> list[Column]:
+    def expanded(self, figures: pd.DataFrame) -> list[Column]:
         return [self]
 
 
@@ -95,8 +95,8 @@ class Across:
     order: Sequence[str] = ()
     higher_is_better: bool | Callable[[str], bool | None] | None = None
 
-    def expanded(self, found: pd.DataFrame) -> list[Column]:
-        entries = frames.values(frames.select(found, **self.where), self.by, self.order)
+    def expanded(self, figures: pd.DataFrame) -> list[Column]:
+        entries = frames.values(frames.select(figures, **self.where), self.by, self.order)
         return [
             Column(_name(self.names, entry), {**self.where, self.by: entry}, self.show, self._better(entry))
             for entry in entries
@@ -134,10 +134,10 @@ class Table:
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
         """The table of a frame, as text. Columns for which no row has a figure are left out."""
-        found = frames.select(figures, **self.where)
-        columns = [column for part in self.columns for column in part.expanded(found)]
+        figures = frames.select(figures, **self.where)
+        columns = [column for part in self.columns for column in part.expanded(figures)]
         lines: dict[tuple[str, ...], list[Figure]] = {}
-        for figure in frames.records(found):
+        for figure in frames.records(figures):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
         cells: list[list[str | None]] = [
             [
@@ -158,11 +158,14 @@ class Table:
             if place in there
             for number in self._best(column, lines)
         }
-        return Sheet(self.key, self.title, [heads[place] for place in there], rows, self.note, frozenset(best))
+        shown = [heads[place] for place in there]
+        return Sheet(self.key, self.title, shown, rows, self.note, frozenset(best))
 
     def _best(self, column: Column, lines: Mapping[tuple[str, ...], Sequence[Figure]]) -> list[int]:
-        """The rows whose model is the best of those measured here that differ in nothing but the model. Values
-        that look the same are equally good, and one alone is not the best."""
+        """The rows whose model is the best of those measured here that differ in nothing but the model.
+
+        Values that look the same are equally good, and one alone is not the best.
+        """
         at = next((place for place, row in enumerate(self.rows) if row.column == "model"), None)
         if at is None or column.higher_is_better is None:
             return []

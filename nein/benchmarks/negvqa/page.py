@@ -1,4 +1,4 @@
-"""Single questions in the page of a NegVQA report: the answers of every model to a question and its negation."""
+"""Single questions in the page of a NegVQA report: what every model says to one and to its negation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nein.reporting import cards, page
 from nein.reporting.cards import Cell
 
 SIDE = 256
-OUTCOMES = {
+OUTCOMES: dict[tuple[float | None, float | None], str] = {
     (1.0, 1.0): "both right",
     (1.0, 0.0): "only original",
     (0.0, 1.0): "only negated",
@@ -54,15 +54,14 @@ class Questions:
         read = self.read(model, identity, variant)
         return read[0]["value"] if read else None
 
+    def outcome(self, model: str, identity: str) -> str:
+        """What becomes of the pair, as facets name it."""
+        pair = self.value(model, identity, "original"), self.value(model, identity, "negated")
+        return OUTCOMES.get(pair, "unscored")
+
     def described(self) -> cards.Samples:
         ids = list(self.asked)
-        outcomes = [
-            sorted({
-                OUTCOMES.get(tuple(self.value(model, name, variant) for variant in VARIANTS), "unscored")
-                for model in self.models
-            })
-            for name in ids
-        ]  # fmt: skip
+        outcomes = [sorted({self.outcome(model, name) for model in self.models}) for name in ids]
         return cards.Samples(
             ids,
             [self.asked[name][0]["question"] for name in ids],
@@ -84,7 +83,9 @@ class Questions:
     def details(self) -> Iterator[cards.Detail]:
         for name, lines in self.asked.items():
             options = zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", lines[0]["options"], strict=False)
-            texts = [f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines]
+            texts = [
+                f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
+            ]
             thumbnail = self._picture(name)
             yield cards.Detail(
                 [("", thumbnail)] if thumbnail else [],

@@ -217,7 +217,7 @@ const browser = (() => {
         if (!said || !said.rows) continue;
         const rows = said.rows.map((row) => element("tr", {}, element("th", { scope: "row" }, row[0]),
           ...row.slice(1).map((text, at) => element("td", { class: at ? "text" : "" }, text))));
-        $("dialog-body").append(element("h3", {}, members[m].label), element("p", { class: "sub" }, said.about || ""), table(index.columns, rows));
+        $("dialog-body").append(element("h3", {}, members[m].label), element("p", { class: "sub" }, said.line || ""), table(index.columns, rows));
       }
       for (const button of dialog.querySelectorAll("[data-step]")) button.disabled = !neighbour(Number(button.dataset.step));
       if (!dialog.open) { opener = document.activeElement; dialog.showModal(); }

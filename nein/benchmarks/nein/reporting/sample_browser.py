@@ -92,7 +92,7 @@ class Browser:
                 for run in self.runs
             ],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
-            rivals=(*REMOVALS, "Judges disagree"),
+            rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
             spread="Editors disagree",
             words=("samples", "Run", "Metric"),
             columns=COLUMNS,
@@ -106,14 +106,16 @@ class Browser:
     def details(self, side: int) -> Iterator[cards.Detail]:
         """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
         with cards.threads() as pool:
-            known: dict[Path, Any] = {}
+            thumbnails: dict[Path, Any] = {}
             for start in range(0, len(self.ids), cards.CHUNK):
                 names = self.ids[start : start + cards.CHUNK]
                 rows = [self._paths(name) for name in names] if side else [[] for _ in names]
                 wanted = {path for row in rows for path in row if isinstance(path, Path)}
-                known = {path: known.get(path) or pool.submit(thumbnail, path, side) for path in wanted}
+                thumbnails = {
+                    path: thumbnails.get(path) or pool.submit(thumbnail, path, side) for path in wanted
+                }
                 for name, row in zip(names, rows, strict=True):
-                    shown = [known[p].result() if isinstance(p, Path) else {"none": p} for p in row]
+                    shown = [thumbnails[p].result() if isinstance(p, Path) else {"none": p} for p in row]
                     yield self._detail(name, shown)
 
     def _detail(self, name: str, shown: Sequence[cards.Thumbnail]) -> cards.Detail:
@@ -167,7 +169,7 @@ def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
         for metric, scored in run.scores.items()
         if name in scored
     ]
-    return cards.Said(picture, about=" · ".join(filter(None, parts)), rows=rows)
+    return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
 
 def _row(metric: str, value: float | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
