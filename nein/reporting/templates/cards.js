@@ -334,7 +334,8 @@ const browser = (() => {
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
     if (event.key === "Escape" && typing) return void document.activeElement.blur();
     if (typing) return;
-    const actions = $("zoom").open ? { ArrowLeft: () => look(-1), ArrowRight: () => look(1), z: () => $("zoom").close() }
+    const actions = $("zoom").open ? { ArrowLeft: () => look(-1), ArrowRight: () => look(1), z: () => $("zoom").close(),
+      Escape: () => $("zoom").close() } // the browser would close a dialog below it that a link has opened, too
       : $("dialog").open ? { j: () => step(1), k: () => step(-1), ArrowRight: () => step(1), ArrowLeft: () => step(-1), z: () => look(0) }
         : { "/": () => { $("q").focus(); $("q").select(); }, j: () => move(1), k: () => move(-1), n: () => turn(1), p: () => turn(-1) };
     if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
