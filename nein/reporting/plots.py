@@ -153,14 +153,21 @@ class Bars:
 
     def _series(self, axis: Any, bars: Sequence[tuple[float, Figure]], color: str, height: float) -> None:
         ys, values = [y for y, _ in bars], [_shown(figure, "value") for _, figure in bars]
-        reach = [
-            [abs(_shown(f, end) - _shown(f, "value")) for _, f in bars] for end in ("low", "high")
-        ]  # fmt: skip
         if self.dots:
-            axis.errorbar(values, ys, xerr=reach, fmt="o", color=color, markersize=5, elinewidth=1.4)
-            return
-        axis.barh(ys, values, height=height, color=color, alpha=0.85)
-        axis.errorbar(values, ys, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+            axis.plot(values, ys, "o", color=color, markersize=5)
+        else:
+            axis.barh(ys, values, height=height, color=color, alpha=0.85)
+        line = (
+            {"ecolor": color, "elinewidth": 1.4}
+            if self.dots
+            else {"ecolor": INK, "elinewidth": 0.9, "capsize": 2}
+        )
+        sure = [(y, f) for y, f in bars if f["low"] is not None and f["high"] is not None]
+        reach = [[abs(_shown(f, end) - _shown(f, "value")) for _, f in sure] for end in ("low", "high")]
+        if sure:
+            axis.errorbar(
+                [_shown(f, "value") for _, f in sure], [y for y, _ in sure], xerr=reach, fmt="none", **line
+            )
 
     def _marks(self, axis: Any, marks: pd.DataFrame, panel: str, places: Sequence[str]) -> None:
         for figure in frames.records(frames.select(marks, _panel=(panel, ""))):

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from nein.benchmarks.negvqa import figures, page, paper_numbers, scores, sections
-from nein.reporting import plots, report
 from nein.reporting import figures as frames
+from nein.reporting import plots, report
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 

@@ -129,9 +129,9 @@ def test_ticks_survive_a_reload_and_leave_the_page_as_a_file_that_is_read(page: 
     try:
         driver.get(page.as_uri())
         radios = driver.find_elements(By.CSS_SELECTOR, ".card input[type=radio]")
-        radios[0].click()
+        _press(driver, radios[0])
         second = driver.find_elements(By.CSS_SELECTOR, ".card")[1]
-        second.find_element(By.CSS_SELECTOR, "input[value=twice]").click()
+        _press(driver, second.find_element(By.CSS_SELECTOR, "input[value=twice]"))
         second.find_element(By.CSS_SELECTOR, ".words").send_keys("told twice")
         driver.find_element(By.ID, "who").send_keys("Ada")
         for _ in range(20):  # the browser takes a moment to store them
@@ -169,6 +169,12 @@ def _browser(downloads: Path) -> Any:
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+
+
+def _press(driver: Any, button: Any) -> None:
+    """Clicks where the bar at the bottom of the window does not lie above it."""
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
 
 
 def _wait_for(folder: Path) -> Path:
