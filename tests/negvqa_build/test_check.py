@@ -128,6 +128,7 @@ def test_ticks_survive_a_reload_and_leave_the_page_as_a_file_that_is_read(page: 
     driver = _browser(tmp_path)
     try:
         driver.get(page.as_uri())
+        _until_ready(driver)
         radios = driver.find_elements(By.CSS_SELECTOR, ".card input[type=radio]")
         _press(driver, radios[0])
         second = driver.find_elements(By.CSS_SELECTOR, ".card")[1]
@@ -136,6 +137,7 @@ def test_ticks_survive_a_reload_and_leave_the_page_as_a_file_that_is_read(page: 
         driver.find_element(By.ID, "who").send_keys("Ada")
         for _ in range(20):  # the browser takes a moment to store them
             driver.refresh()
+            _until_ready(driver)
             progress = driver.find_element(By.ID, "progress").text
             if not progress.startswith("0"):
                 break
@@ -169,6 +171,13 @@ def _browser(downloads: Path) -> Any:
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+
+
+def _until_ready(driver: Any) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    ready = "return document.documentElement.dataset.ready === 'yes'"
+    WebDriverWait(driver, 20, poll_frequency=0.05).until(lambda one: one.execute_script(ready))
 
 
 def _press(driver: Any, button: Any) -> None:
