@@ -85,8 +85,3 @@ def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     stand and however many there are.
     """
     return (images * texts).sum(-1).astype(np.float32)
-
-
-def own_score(model: Any, cosine: np.ndarray | float) -> Any:
-    """The model's own score for a cosine: scale * cosine + bias."""
-    return np.asarray(cosine, dtype=np.float64) * model.scale + model.bias

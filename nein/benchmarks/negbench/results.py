@@ -6,7 +6,7 @@ Choice row: id, source, type, templates, correct, shown, scores, shares, credit,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from nein.datasets.negbench.records import (
     RetrievalTask,
 )
 
+_Values = Callable[[int | None], dict[str, Any] | None]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 #: Questions scored at once: what decides the memory, whatever their number.
 BLOCK = 512
@@ -92,8 +93,8 @@ def _one_kind(
         for k, text in enumerate(item.captions)
         if _why_not(text, texts) == ""
     ]
-    to_image: dict[str, dict[str, Any] | None] = {}
-    to_text: list[dict[str, Any] | None] = []
+    to_image: _Values = _no_values
+    to_text: _Values = _no_values
     if captions:
         of_captions, of_pictures = retrieval.ranks(
             texts.features,
@@ -103,26 +104,25 @@ def _one_kind(
             np.array([entry for entry, _, _ in captions]),
             device=device,
         )
-        ranked = _ranked(of_captions, scale, bias, protocol)
-        to_image = {f"{item.id}#{k}": row for row, (_, item, k) in zip(ranked, captions, strict=True)}
-        to_text = _ranked(of_pictures, scale, bias, protocol)
+        to_image = _values(of_captions, scale, bias, protocol)
+        to_text = _values(of_pictures, scale, bias, protocol)
+    query = {(item.id, k): number for number, (_, item, k) in enumerate(captions)}
     rows = []
     asked: set[int] = set()
     for item, entry in zip(items, gallery.place, strict=True):
         subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
         unreadable = pictures.reasons.get(item.image, "")
         for k, text in enumerate(item.captions):
-            name = f"{item.id}#{k}"
             reason = unreadable or _why_not(text, texts)
-            rows.append(_row(name, subject, TEXT_TO_IMAGE, to_image.get(name), reason))
+            values = to_image(query.get((item.id, k)))
+            rows.append(_row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, values, reason))
         if entry in asked:  # another row about the same picture, which is one query
             continue
         asked.add(entry)
         reason = unreadable or (
             "none of its captions could be encoded" if item.captions else "it has no caption"
         )
-        own = to_text[column[entry]] if entry in column and to_text else None
-        rows.append(_row(item.id, subject, IMAGE_TO_TEXT, own, reason))
+        rows.append(_row(item.id, subject, IMAGE_TO_TEXT, to_text(column.get(entry)), reason))
     return rows
 
 
@@ -130,20 +130,25 @@ def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else "the caption is empty"
 
 
-def _ranked(ranks: retrieval.Ranks, scale: float, bias: float, protocol: str) -> list[dict[str, Any] | None]:
-    """The values of each query's row; None for one without an entry of its own."""
+def _values(ranks: retrieval.Ranks, scale: float, bias: float, protocol: str) -> _Values:
+    """The number of a query -> the values of its row; None for no query, or one without an own entry."""
     recalls = {f"recall@{k}": ranks.recall(k, protocol) for k in retrieval.KS}
-    return [
-        {
-            "rank": int(ranks.rank[i]),
+
+    def values(i: int | None) -> dict[str, Any] | None:
+        if i is None or not ranks.relevant[i]:
+            return None
+        return {
+            "rank": int(ranks.better[i]) + 1,
             "tied": int(ranks.tied[i]),
             "score": float(scale * float(ranks.best[i]) + bias),
             **{name: float(values[i]) for name, values in recalls.items()},
         }
-        if ranks.own[i]
-        else None
-        for i in range(len(ranks.best))
-    ]
+
+    return values
+
+
+def _no_values(i: int | None) -> None:
+    """Where there is no query at all."""
 
 
 def _row(

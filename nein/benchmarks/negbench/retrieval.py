@@ -38,17 +38,17 @@ PAIRS = 4096
 class Ranks:
     """Per query, the place of the best of its own gallery entries. Arrays of length Q.
 
-    best     Its score, float32.
-    better   Gallery entries that score strictly higher.
-    tied     Entries of others that score the same.
-    own      Own entries with that score, at least 1.
-    before   Of the tied ones, those that stand before the first own one in the gallery.
+    best      Its score, float32.
+    better    Gallery entries that score strictly higher.
+    tied      Entries of others that score the same.
+    relevant  Own entries with that score, at least 1.
+    before    Of the tied ones, those that stand before the first own one in the gallery.
     """
 
     best: np.ndarray
     better: np.ndarray
     tied: np.ndarray
-    own: np.ndarray
+    relevant: np.ndarray
     before: np.ndarray
 
     @property
@@ -59,12 +59,12 @@ class Ranks:
     def recall(self, k: int, protocol: str = "fixed") -> np.ndarray:
         """(Q,) float64: the probability that an own entry is among the first k.
 
-        "fixed": ties in random order. With r places left for own + tied entries, 1 - C(tied, r) / C(own +
-        tied, r). "paper": ties in the order of the gallery, so it is 0 or 1.
+        "fixed": ties in random order. With r places left for relevant + tied entries, 1 - C(tied, r) /
+        C(relevant + tied, r). "paper": ties in the order of the gallery, so it is 0 or 1.
         """
         if choose("protocol", protocol, PROTOCOLS) == "paper":
             return (self.better + self.before < k).astype(np.float64)
-        total = self.tied + self.own
+        total = self.tied + self.relevant
         places = np.clip(k - self.better, 0, total)
         missed = np.ones(len(self.best))
         for i in range(k):
@@ -91,7 +91,8 @@ def ranks(
     place     (N,) the entry of each caption.
     device    Where products in float32 are made. It decides the time, and no value.
 
-    An entry without a caption has `own` 0, and is no query. Memory is O(G * D) and a few numbers per caption.
+    An entry without a caption has `relevant` 0, and is no query. Memory is O(G * D) and a few numbers per
+    caption.
     """
     search = _Search(texts, prepare(pictures[shown]), np.asarray(said), np.asarray(place), device)
     own = search.own_scores()
