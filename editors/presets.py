@@ -466,10 +466,20 @@ def _parent(name: str, preset: str) -> EditorPreset:
     rows = [row for row in _ROWS if row.pipeline and row.checkpoint == name.partition("@")[0]]
     if rows:
         return rows[0]
-    declared = declared_class(name)
+    return _of_class(declared_class(name), preset)
+
+
+def _of_class(declared: str | None, preset: str) -> EditorPreset:
+    """The row of a pipeline class, or InstructPix2Pix's."""
     if declared in RECIPES:
         return next(row for row in _ROWS if row.pipeline == declared)
     return PRESETS[DEFAULT_ROWS["ip2p", preset]]
+
+
+def class_options(declared: str, preset: str) -> dict[str, Any]:
+    """The values that a checkpoint of the user's gets in a preset, by its pipeline class."""
+    row = _of_class(declared, preset)
+    return (row if row.kind == "pipeline" else replace(row, resolution=None)).options()
 
 
 def declared_class(name: str) -> str | None:
