@@ -23,6 +23,7 @@ from editors.presets import (
     PRESETS,
     ZONE_MODELS,
     EditorPreset,
+    canonical,
     is_checkpoint,
     near_match,
     preset_row,
@@ -42,11 +43,13 @@ __all__ = [
     "check_models",
     "get_editor",
     "has_maps",
+    "is_known",
     "is_place",
     "model_options",
     "needs_checkpoint",
     "options_of",
     "preset_row",
+    "spelled",
     "takes",
 ]
 
@@ -80,6 +83,24 @@ def plugins() -> dict[str, metadata.EntryPoint]:
 def available() -> list[str]:
     """Every name `get_editor` knows, sorted; local folders and hub ids work besides."""
     return sorted({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS), *plugins()})
+
+
+def is_known(name: str) -> bool:
+    """Whether it is a name of `available`, however it is written; else it may be a place or a checkpoint."""
+    return canonical(name, available()) is not None
+
+
+def spelled(name: str) -> str:
+    """The name as `available` has it, whatever its case, hyphens and underscores, and by the papers' names
+    ("InstructPix2Pix" is "ip2p"); a place or a checkpoint as it is. Raises EditorError for an unknown name.
+    """
+    if is_place(name) or is_checkpoint(name):
+        return name
+    match = canonical(name, available())
+    if match is None:
+        _kind(name)  # says what there is
+        raise AssertionError(f"{name!r} is known, and has no name")
+    return match
 
 
 def is_foreign(name: str) -> bool:
@@ -161,6 +182,7 @@ def get_editor(
 
     Raises EditorError for an unknown name or option and for an unusable checkpoint.
     """
+    name = spelled(name)
     check(name, **overrides)
     if is_foreign(name):
         thing = at_place(name) if is_place(name) else _plugin(name)

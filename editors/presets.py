@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -511,6 +512,24 @@ def _index_on_hub(name: str) -> Path | None:
         return Path(hf_hub_download(repository, "model_index.json", revision=revision or None))
     except (OSError, EntryNotFoundError, HFValidationError):  # the loader says more about what is wrong
         return None
+
+
+#: What papers call an editor, in letters and digits alone -> its name here.
+ALIASES = {"instructpix2pix": "ip2p"}
+
+
+def canonical(name: str, choices: Iterable[str]) -> str | None:
+    """The one of `choices` that `name` means: case, hyphens and underscores aside, or by `ALIASES`."""
+    names = list(choices)
+    if name in names:
+        return name
+    short = _plain(name)
+    short = ALIASES.get(short, short)
+    return next((other for other in names if _plain(other) == short), None)
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 def near_match(name: str, choices: list[str]) -> str:

@@ -69,16 +69,17 @@ def evaluate(
     given = _named(editor)
     objects = {name: thing for name, thing in given.items() if not _is_text(thing)}
     asked = [name if name in objects else str(thing) for name, thing in given.items()]
-    config = EvalConfig.of(
-        preset=preset,
-        editor=asked,
-        data=data,
-        limit=limit,
-        metrics=metrics,
-        control=control,
-        out=out,
-        **options,
-    )
+    with references.offering(objects):
+        config = EvalConfig.of(
+            preset=preset,
+            editor=asked,
+            data=data,
+            limit=limit,
+            metrics=metrics,
+            control=control,
+            out=out,
+            **options,
+        )
     processes = from_environment()
     machine = {
         "device": processes.device(config.device),
@@ -128,7 +129,9 @@ class Result:
         return _as_frame(self._sheets()[0])
 
     def _repr_html_(self) -> str:
-        shown = "".join(f"<h4>{sheet.title}</h4>{_as_frame(sheet)._repr_html_()}" for sheet in self._sheets())
+        shown = "".join(
+            f"<h4>{sheet.title}</h4>{_as_frame(sheet).to_html(index=False)}" for sheet in self._sheets()
+        )
         return f"{shown}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:

@@ -12,8 +12,10 @@ from PIL import Image, ImageFilter
 
 import editors
 import nein
+from nein.benchmarks.nein.config import CompareConfig, EvalConfig
 from nein.benchmarks.nein.runs import find
-from nein.engine.errors import UserError
+from nein.cli import main
+from nein.engine.errors import UserError, plain
 
 QUICK = {"metrics": ["l1", "removal_vqa"], "limit": 16, "device": "cpu", "batch_size": 8}
 
@@ -193,7 +195,7 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
     ],
 )
 def test_what_is_no_editor_is_refused_in_one_sentence(thing, said):
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         nein.evaluate(thing, limit=8, metrics=["l1"], device="cpu")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -247,8 +249,54 @@ def test_the_shell_takes_a_function_by_its_module_and_by_its_file(tmp_path):
 
 
 def test_importing_nein_is_immediate_and_evaluate_is_found_by_name():
-    code = "import sys, nein; assert 'evaluate' in dir(nein); print(any(m in sys.modules for m in ('torch', 'pandas', 'PIL')))"
+    heavy = "any(name in sys.modules for name in ('torch', 'pandas', 'PIL'))"
+    code = f"import sys, nein; assert 'evaluate' in dir(nein); print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     with pytest.raises(AttributeError, match="evaluat_"):
         nein.evaluat_  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("InstructPix2Pix", "ip2p"),
+        ("instruct-pix2pix", "ip2p"),
+        ("HQ-Edit", "hqedit"),
+        ("Instruct-Diffusion", "instructdiffusion"),
+        ("MagicBrush", "magicbrush"),
+        ("magicbrush_EMA", "magicbrush-ema"),
+        ("Zone=./folder", "zone=./folder"),
+        ("./folder", "./folder"),
+        ("owner/Name", "owner/Name"),
+        ("my_module:edit", "my_module:edit"),
+    ],
+)
+def test_an_editor_is_found_however_its_name_is_written(written, name):
+    assert EvalConfig.of(editor=[written]).editor == [name]
+
+
+def test_a_metric_is_found_by_the_name_that_papers_print():
+    names = EvalConfig.of(metrics=["CLIP-I", "L1", "AUC-Removal", "Removal (VQA)", "removal-vqa"]).metrics
+    assert names == ["l1", "clip_i", "removal_vqa", "auc_removal"]
+    options = CompareConfig(runs=[Path()], metrics=["LPIPS"])
+    options.check()
+    assert options.metrics == ["lpips"]
+
+
+def test_no_two_editors_and_no_two_metrics_are_told_apart_by_spelling_alone():
+    from metrics import METRICS
+
+    for names in (editors.available(), list(METRICS)):
+        assert len({plain(name) for name in names}) == len(names)
+
+
+def test_a_dry_run_refuses_an_unknown_editor_and_repairs_spelling(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "--editor", "HQ Edit", "--dry-run"])
+    assert ended.value.code == 0
+    assert "- hqedit\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "--editor", "hqedti", "--dry-run"])
+    assert ended.value.code == 2
+    assert "did you mean 'hqedit'?" in capsys.readouterr().err

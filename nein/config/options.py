@@ -21,7 +21,7 @@ import jsonargparse
 import yaml
 
 from nein.config.complaints import complaint
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError, chosen, unknown
 
 PRESETS = ("nano", "paper")
 #: How jsonargparse reads values here: as YAML, but for a `#` at the start of a word, which is no comment.
@@ -156,12 +156,12 @@ def _complaint(
 
 
 def _check_lists(given: Options) -> None:
-    """Raises UserError for a word that a list may not hold (`among`)."""
+    """Puts the words of a list as they are written in `among`. Raises UserError for one that is not there."""
     for item in fields(type(given)):
         facts = metadata(type(given), item)
-        for name in getattr(given, item.name) if "among" in facts else ():
-            if name not in facts["among"]:
-                raise unknown(facts["what"], name, facts["among"])
+        if "among" in facts:
+            words = [chosen(facts["what"], name, facts["among"]) for name in getattr(given, item.name)]
+            setattr(given, item.name, list(dict.fromkeys(words)))
 
 
 def dump(config: Options) -> str:

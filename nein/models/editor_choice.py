@@ -167,10 +167,21 @@ def _ships(reference: str) -> bool:
     return reference.removeprefix("nano:") in zoo.available()
 
 
+def spelled(name: str) -> str:
+    """The name of an editor as our tables write it: "ip2p" of "InstructPix2Pix". Raises EditorError for one
+    that is neither known nor a checkpoint."""
+    if name == "all" or references.offered(name) is not None:
+        return name
+    editor, checkpoint = _split(name)
+    if checkpoint is not None:
+        return f"{editors.spelled(editor)}={checkpoint}"
+    return editors.spelled(name)
+
+
 def _split(name: str) -> tuple[str, str | None]:
     """("magicbrush", "./folder") from "magicbrush=./folder"; (name, None) from anything else."""
     left, equals, right = name.partition("=")
-    return (left, right) if equals and right and left in editors.available() else (name, None)
+    return (left, right) if equals and right and editors.is_known(left) else (name, None)
 
 
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
