@@ -131,7 +131,7 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
 
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            exits.exit_with(lambda: launch("negbench nano", NEGBENCH_NANO, words))
+            exits.exit_with(lambda: launch("nein negbench nano", NEGBENCH_NANO, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out

@@ -37,8 +37,6 @@ from nein.nano.scenes import SPLITS, Scene, render, rng_for, sample_scene
 #: Scenes per split when none are asked for.
 SCENES = {"train": 12_000, "dev": 500, "val": 1_000}
 CAPTIONS = 2  # per scene, of the five that are drawn
-#: Captions of CC12M-NegCap per image, as published.
-NEGCAP = 3
 
 
 def scene(split: str, index: int) -> Scene:
@@ -97,7 +95,7 @@ def choice(split: str = "val", scenes: int | None = None, seed: int = 0) -> Choi
 
 def negcap(split: str = "train", scenes: int | None = None, seed: int = 0) -> tuple[RetrievalItem, ...]:
     """Training captions that negate: three per scene, the counterpart of CC12M-NegCap."""
-    items = (training_captions(image, seed, count=NEGCAP) for image in _all(split, scenes))
+    items = (training_captions(image, seed) for image in _all(split, scenes))
     return tuple(item for item in items if item is not None)
 
 
@@ -118,8 +116,8 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
         if not (folder / image.path).exists():
             write_png(folder / image.path, picture(image.path))
     if split == "train":
-        official.write_retrieval(folder / "negcap.csv", negcap(split, scenes, seed))
-        official.write_questions(folder / "negmcq.csv", negmcq(split, scenes, seed))
+        official.write_captions(folder / "negcap.csv", negcap(split, scenes, seed))
+        official.write_training_questions(folder / "negmcq.csv", negmcq(split, scenes, seed))
         return [folder / "negcap.csv", folder / "negmcq.csv"]
     task = retrieval(split, scenes, seed)
     official.write_retrieval(folder / "retrieval.csv", task.original)
