@@ -238,7 +238,7 @@ def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert "score: 2 of 2 blocks, 0 running, 0 failed\n" in done.stdout
     assert "There is no run in" in commands.outcome(capsys, "status", tmp_path / "nowhere").stderr
 
-    [run] = [folder.parent for folder in (tmp_path / "out").rglob("manifest.json")]
+    run = tmp_path / "out" / "identity" / "negative"
     whole = (run / "scores.jsonl").read_bytes()
     folder = Folder(run)
     folder.write("edit", 1, [])  # as if its worker had died of it

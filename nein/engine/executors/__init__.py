@@ -15,8 +15,8 @@ EXECUTORS = {
     "ranks": "nein.engine.executors.ranks:Ranks",
     "ray": "nein.engine.executors.ray:Ray",
 }
-#: Name -> the options that it has beside the device.
-OPTIONS = {"ray": ("address", "workers", "gpus_per_worker")}
+#: Name -> the options that it has beside the device, of those that compute in processes they start.
+ELSEWHERE = {"ray": ("address", "workers", "gpus_per_worker")}
 
 
 class Executor(Protocol):
@@ -51,7 +51,8 @@ class Executor(Protocol):
 
 
 def start(options: Any) -> Executor:
-    """The executor that a command's options ask for (`nein.config.groups.Machine`). Raises UserError."""
-    name = options.on or ("ranks" if processes.launched() else "threads")
-    more = {key: getattr(options, key) for key in OPTIONS.get(name, ())}
+    """The executor that a command's options ask for (`nein.config.groups.Machine`); threads or ranks where
+    they leave no choice. Raises UserError."""
+    name = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
+    more = {key: getattr(options, key) for key in ELSEWHERE.get(name, ())}
     return pkgutil.resolve_name(EXECUTORS[name])(options.device, **more)
