@@ -176,7 +176,7 @@ def _verifier(config: BuildConfig, device: str) -> Any:
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
-    return Verifier(detector, config.query, float(config.threshold))
+    return Verifier(detector, config.query, float(config.threshold), config.protocol, config.absent)
 
 
 def _describe_verifier(verifier: Any) -> Described:
