@@ -60,8 +60,8 @@ class Verifier:
             return float(detection.score)
         if detection.named is None:
             raise UserError(
-                "The detector does not say which label a box has, which --protocol paper goes by; take OWL-ViT "
-                "or OWLv2 as --detector, or --protocol fixed."
+                "The detector does not say which label a box has, by which --protocol paper goes; take "
+                "OWL-ViT or OWLv2 as --detector, or --protocol fixed."
             )
         return float(detection.named)
 
