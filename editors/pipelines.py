@@ -168,10 +168,10 @@ class DiffusersPipeline:
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
             if self._recipe.reads == "object":
-                found = self._edit_concept(requests[0], pictures[0])
+                edited = self._edit_concept(requests[0], pictures[0])
             else:
-                found = self._edit_instruction(requests, pictures, size)
-        return [_result(request, image) for request, image in zip(requests, found, strict=True)]
+                edited = self._edit_instruction(requests, pictures, size)
+        return [_result(request, image) for request, image in zip(requests, edited, strict=True)]
 
     def _edit_instruction(
         self, requests: list[EditRequest], pictures: list[Image.Image], size: Size

@@ -120,8 +120,8 @@ def load_judge(
         table = dict.fromkeys(JUDGES, REFERENCES.get(prefix, REFERENCES["plugin"]))
         options = {**options, "kind": kind} if prefix != "openai" else options
     elif kind in GENERAL_JUDGES:
-        own, general = GENERAL_JUDGES[kind]
-        if _type_of(path_or_id, revision) != own:
+        specific, general = GENERAL_JUDGES[kind]
+        if _type_of(path_or_id, revision) != specific:
             table = {**JUDGES, kind: general}
             options = {key: value for key, value in options.items() if key not in ("pad", "backend")}
     if table.get(kind) in (REFERENCES["openai"], GENERAL_JUDGES["vqa"][1]):

@@ -163,8 +163,8 @@ def preset_file(preset: str, start: str) -> Path:
 def fields(cls: type) -> Iterator[dataclasses.Field[Any]]:
     """The fields of a dataclass: those that it declares itself, then those of its groups."""
     every = {item.name: item for item in dataclasses.fields(cls)}
-    own = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
-    yield from (every.pop(name) for name in own)
+    declared = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
+    yield from (every.pop(name) for name in declared)
     yield from every.values()
 
 

@@ -26,8 +26,8 @@ def unknown(what: str, name: str, allowed: Iterable[str], hint: str = "") -> Use
 def near_match(name: str, allowed: Iterable[str]) -> str | None:
     """The closest allowed name, or None when nothing is close (difflib ratio below 0.6)."""
     names = list(allowed)
-    found = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-    return next((n for n in names if n.lower() == found[0]), None) if found else None
+    close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+    return next((n for n in names if n.lower() == close[0]), None) if close else None
 
 
 def shortlist(items: Iterable[str], limit: int = 10) -> str:

@@ -96,7 +96,7 @@ def resolve_editors(
     that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors.
     """
     if edited is not None:
-        found = find_published(Path(edited).expanduser())
+        external = find_published(Path(edited).expanduser())
         return [
             EditorChoice(
                 f"{p.method}/{p.track}",
@@ -106,7 +106,7 @@ def resolve_editors(
                 None,
                 published=p,
             )
-            for p in found
+            for p in external
         ]
     asked: list[str] = []
     for name in names:
@@ -165,14 +165,14 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     name, checkpoint = _split(asked)
     if not is_checkpoint(name):
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
-    own = {key: value for key, value in overrides.items() if editors.takes(name, key)}
+    taken = {key: value for key, value in overrides.items() if editors.takes(name, key)}
     if name in editors.available() and not editors.needs_checkpoint(name):
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
-        return EditorChoice(asked, name, name, None, None, own)
+        return EditorChoice(asked, name, name, None, None, taken)
     row = editors.preset_row(name, preset)
-    editors.check(row.name, **own)
-    options = {**row.options(), **own}
+    editors.check(row.name, **taken)
+    options = {**row.options(), **taken}
     if checkpoint is not None:
         return EditorChoice(asked, f"{name}-{slug(checkpoint)}", row.name, checkpoint, None, options)
     if row.checkpoint is None:

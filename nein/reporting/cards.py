@@ -48,8 +48,8 @@ def browser(cards: Sequence[Card], title: str = "Samples") -> Browser | None:
     facets: dict[str, list[str]] = {}
     for card in cards:
         for facet, entries in card.facets.items():
-            known = facets.setdefault(facet, [])
-            known.extend(entry for entry in entries if entry not in known)
+            seen = facets.setdefault(facet, [])
+            seen.extend(entry for entry in entries if entry not in seen)
     return Browser("cards", title, TEMPLATES, {"cards": cards, "facets": facets}) if cards else None
 
 
@@ -86,7 +86,7 @@ def of_scores(
             for model, row in by[identity].items()
         ]
         marks = list(dict.fromkeys(line[1].mark for line in lines))
-        own = {name: [str(first[name])] for name in facets if name in first}
+        shared = {name: [str(first[name])] for name in facets if name in first}
         cards.append(
             Card(
                 identity,
@@ -95,7 +95,7 @@ def of_scores(
                 lines,
                 "",
                 picture(identity),
-                {**own, "answer": marks},
+                {**shared, "answer": marks},
             )
         )
     return cards

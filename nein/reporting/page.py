@@ -105,7 +105,7 @@ def document(
         loader=jinja2.FileSystemLoader([place for place, _ in places]), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    css, script = ("".join(_read(place / f"{own}.{end}") for place, own in places) for end in ("css", "js"))
+    css, script = ("".join(_read(place / f"{part}.{end}") for place, part in places) for end in ("css", "js"))
     return environment.get_template(f"{name}.html.j2").render(
         policy=policy(script, css, outside), css=Markup(css), script=Markup(script), **values
     )

@@ -106,24 +106,26 @@ class Bars:
 
     def canvas(self, figures: pd.DataFrame) -> Canvas | None:
         figures = _joined(figures, _place=self.place, _panel=self.panel)
-        found = frames.select(figures, **self.where)
-        found = found[found["value"].notna()]
-        if not len(found):
+        drawn = frames.select(figures, **self.where)
+        drawn = drawn[drawn["value"].notna()]
+        if not len(drawn):
             return None
-        panels = frames.values(found, "_panel", self.order) or [""]
-        places = frames.values(found, "_place", self.order)
-        series = frames.values(found, self.series, self.order)
-        marks = frames.select(figures, **self.mark) if self.mark else found[:0]
+        panels = frames.values(drawn, "_panel", self.order) or [""]
+        places = frames.values(drawn, "_place", self.order)
+        series = frames.values(drawn, self.series, self.order)
+        marks = frames.select(figures, **self.mark) if self.mark else drawn[:0]
         height = 0.5 + max(0.2 * len(series), 0.3) * len(places)
         canvas, axes = _grid(len(panels), height)
         for axis, panel in zip(axes, panels, strict=True):
-            shown = frames.select(found, _panel=panel)
+            shown = frames.select(drawn, _panel=panel)
             for at, name in enumerate(series):
-                own = {f["_place"]: f for f in frames.records(frames.select(shown, **{self.series: name}))}
+                at_place = {
+                    f["_place"]: f for f in frames.records(frames.select(shown, **{self.series: name}))
+                }
                 lines = [
-                    (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), own[place])
+                    (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), at_place[place])
                     for y, place in enumerate(places)
-                    if place in own
+                    if place in at_place
                 ]
                 color = self.colors.get(name, PALETTE[at % len(PALETTE)])
                 self._series(axis, lines, color, 0.72 / len(series))
@@ -181,9 +183,9 @@ class Stack:
     axis: str = "per cent"
 
     def canvas(self, figures: pd.DataFrame) -> Canvas | None:
-        found = frames.select(figures, **self.where, **{self.series: tuple(self.colors)})
+        drawn = frames.select(figures, **self.where, **{self.series: tuple(self.colors)})
         bars: dict[str, list[Figure]] = {}
-        for figure in frames.records(_joined(found[found["value"].notna()], _place=self.place)):
+        for figure in frames.records(_joined(drawn[drawn["value"].notna()], _place=self.place)):
             bars.setdefault(figure["_place"], []).append(figure)
         if not bars:
             return None
@@ -236,17 +238,17 @@ class Curves:
     log: bool = False
 
     def canvas(self, figures: pd.DataFrame) -> Canvas | None:
-        found = frames.select(figures, **self.where)
-        found = found[found["value"].notna()]
-        if not len(found):
+        drawn = frames.select(figures, **self.where)
+        drawn = drawn[drawn["value"].notna()]
+        if not len(drawn):
             return None
-        panels, lines = frames.values(found, self.panel, self.order), frames.values(found, self.line)
+        panels, lines = frames.values(drawn, self.panel, self.order), frames.values(drawn, self.line)
         canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1)
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
-                own = frames.records(frames.select(found, **{self.panel: panel, self.line: name}))
+                points = frames.records(frames.select(drawn, **{self.panel: panel, self.line: name}))
                 for hollow in (False, True):
-                    part = [f for f in own if hollow == (bool(self.hollow) and _is(f, self.hollow))]
+                    part = [f for f in points if hollow == (bool(self.hollow) and _is(f, self.hollow))]
                     self._line(axis, part, at, hollow)
             self._dress(axis, panel)
         handles = {
@@ -303,13 +305,13 @@ class Scatter:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def canvas(self, figures: pd.DataFrame) -> Canvas | None:
-        found = frames.select(figures, **self.where)
-        if not len(found):
+        drawn = frames.select(figures, **self.where)
+        if not len(drawn):
             return None
-        panels, markers = found[self.panel].unique(), list(found[self.marker].unique())
+        panels, markers = drawn[self.panel].unique(), list(drawn[self.marker].unique())
         canvas, axes = _grid(len(panels), 3.3, width=3.5)
         for axis, panel in zip(axes, panels, strict=True):
-            for (color, marker), part in found[found[self.panel] == panel].groupby([self.color, self.marker]):
+            for (color, marker), part in drawn[drawn[self.panel] == panel].groupby([self.color, self.marker]):
                 axis.scatter(part["x"], part["y"], s=22, marker="o^sD"[markers.index(marker)],
                              color=self.colors[str(color)], alpha=0.75, linewidths=0)  # fmt: skip
             axis.set_title(panel, loc="left", fontsize=10)
@@ -317,7 +319,7 @@ class Scatter:
             axis.set_ylabel("component 2", fontsize=8)
             axis.set_xticks([])
             axis.set_yticks([])
-        titles = {self.names.get(c, c): self.colors[c] for c in found[self.color].unique()}
+        titles = {self.names.get(c, c): self.colors[c] for c in drawn[self.color].unique()}
         shapes = dict.fromkeys(titles, "s")
         for at, marker in enumerate(markers):
             titles[str(marker)], shapes[str(marker)] = GREY, "o^sD"[at]

@@ -65,14 +65,14 @@ def write(
     if {"html", "plots"} & {*formats}:
         drawn = {section.key: plots.drawings(section.plots, figures) for section in sections}
     if "plots" in formats:
-        for drawing in (drawing for own in drawn.values() for drawing in own):
+        for drawing in (drawing for drawings in drawn.values() for drawing in drawings):
             for kind, data in (("png", drawing.png), ("svg", drawing.svg)):
                 written[_place(out, f"{drawing.key.replace('_', '-')}.{kind}", part=True)] = data
     if "html" in formats:
         shown = [
-            page.Shown(section.key, section.title, own, drawn[section.key])
+            page.Shown(section.key, section.title, sheets_of, drawn[section.key])
             for section in sections
-            if (own := tables.sheets(section.tables, figures)) or drawn[section.key]
+            if (sheets_of := tables.sheets(section.tables, figures)) or drawn[section.key]
         ]
         written[_place(out, "report.html")] = page.render(
             title=title,

@@ -25,31 +25,31 @@ Names = Mapping[str, str] | Callable[[str], str]
 
 def estimate(interval: format.Interval = "ends", digits: int | None = None) -> Show:
     """Shows the first figure: "88.4 [87.1, 89.6]"."""
-    return lambda found: format.text(found[0], interval=interval, digits=digits)
+    return lambda figures: format.text(figures[0], interval=interval, digits=digits)
 
 
 def value(digits: int | None = None, *, sign: bool = False) -> Show:
     """Shows the first figure without its interval: "88.4"."""
-    return lambda found: format.number(found[0]["value"], found[0]["unit"], digits=digits, sign=sign)
+    return lambda figures: format.number(figures[0]["value"], figures[0]["unit"], digits=digits, sign=sign)
 
 
 def count(column: str = "n") -> Show:
     """Shows a column of counts: what the figures share, or the range."""
-    return lambda found: format.counts(found, column)
+    return lambda figures: format.counts(figures, column)
 
 
 def sum_of(column: str) -> Show:
     """Shows the counts of several figures: "1200 + 1377"."""
-    return lambda found: " + ".join(format.counts([figure], column) for figure in found)
+    return lambda figures: " + ".join(format.counts([figure], column) for figure in figures)
 
 
 def p_value(column: str = "p") -> Show:
-    return lambda found: format.p_value(found[0].get(column))
+    return lambda figures: format.p_value(figures[0].get(column))
 
 
 def entry(column: str) -> Show:
     """Shows a column of text, of the first figure."""
-    return lambda found: str(found[0].get(column, ""))
+    return lambda figures: str(figures[0].get(column, ""))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Column:
     where: Mapping[str, Any] = field(default_factory=dict)
     show: Show = field(default_factory=estimate)
 
-    def expanded(self, found: pd.DataFrame) -> list[Column]:
+    def expanded(self, figures: pd.DataFrame) -> list[Column]:
         return [self]
 
 
@@ -86,8 +86,8 @@ class Across:
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
 
-    def expanded(self, found: pd.DataFrame) -> list[Column]:
-        entries = frames.values(frames.select(found, **self.where), self.by, self.order)
+    def expanded(self, figures: pd.DataFrame) -> list[Column]:
+        entries = frames.values(frames.select(figures, **self.where), self.by, self.order)
         return [Column(_name(self.names, e), {**self.where, self.by: e}, self.show) for e in entries]
 
 
@@ -118,10 +118,10 @@ class Table:
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
         """The table of a frame, as text. Columns for which no row has a figure are left out."""
-        found = frames.select(figures, **self.where)
-        columns = [column for part in self.columns for column in part.expanded(found)]
+        figures = frames.select(figures, **self.where)
+        columns = [column for part in self.columns for column in part.expanded(figures)]
         lines: dict[tuple[str, ...], list[Figure]] = {}
-        for figure in frames.records(found):
+        for figure in frames.records(figures):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
         cells: list[list[str | None]] = [
             [

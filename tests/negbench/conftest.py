@@ -176,7 +176,7 @@ def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[st
     options = settings(tmp_path, data, pictures, *extra)
     run.NEGBENCH(options, Processes())
     found = report.read(options.out_dir)
-    return {f"{run.about['row'] or run.about['model']}/{run.about['dataset']}": run for run in found}
+    return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 
 def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:

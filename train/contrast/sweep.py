@@ -105,15 +105,15 @@ def trade_off(
 
 def write(rows: Sequence[Row], out: Path) -> str:
     """Writes tradeoff.md, .csv and .png; the table as text."""
-    found = figures(rows)
+    table = figures(rows)
     nano = all(row.dataset == "nano" for row in rows)
     sheet = replace(
-        TABLE.sheet(found), title=f"Trade-off over alpha, {NANO_LABEL if nano else 'measured here'}"
+        TABLE.sheet(table), title=f"Trade-off over alpha, {NANO_LABEL if nano else 'measured here'}"
     )
     text = f"{tables.section(sheet)}\n\n{NOTE}\n"
     atomic.write_text(out / "tradeoff.md", text)
-    frames.write(out / "tradeoff.csv", found)
-    drawing = plots.draw(PLOT, frames.select(found, series=tuple(SERIES)))
+    frames.write(out / "tradeoff.csv", table)
+    drawing = plots.draw(PLOT, frames.select(table, series=tuple(SERIES)))
     if drawing is not None:
         atomic.write_bytes(out / "tradeoff.png", drawing.png)
     return text

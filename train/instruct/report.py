@@ -105,7 +105,7 @@ def rows(
                         "before": _estimate(metric, first, clusters),
                         "after": _estimate(metric, second, clusters),
                         "difference": statistics.paired_difference(second, first, clusters),
-                        "unscored": [sum(v is None for v in found.values()) for found in (first, second)],
+                        "unscored": [sum(v is None for v in side.values()) for side in (first, second)],
                     }
                 )
     return made

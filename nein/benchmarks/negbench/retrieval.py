@@ -23,16 +23,16 @@ BUDGET = 4_000_000
 class Ranks:
     """Per query, the place of the best of its own gallery entries. Arrays of length Q.
 
-    best     Its score, float32.
-    better   Gallery entries that score strictly higher.
-    tied     Entries of others that score the same.
-    own      Own entries with that score, at least 1.
+    best      Its score, float32.
+    better    Gallery entries that score strictly higher.
+    tied      Entries of others that score the same.
+    relevant  Own entries with that score, at least 1.
     """
 
     best: np.ndarray
     better: np.ndarray
     tied: np.ndarray
-    own: np.ndarray
+    relevant: np.ndarray
 
     @property
     def rank(self) -> np.ndarray:
@@ -42,9 +42,9 @@ class Ranks:
     def recall(self, k: int) -> np.ndarray:
         """(Q,) float64: the probability that an own entry is among the first k, ties in random order.
 
-        With r places left for own + tied entries, 1 - C(tied, r) / C(own + tied, r).
+        With r places left for relevant + tied entries, 1 - C(tied, r) / C(relevant + tied, r).
         """
-        total = self.tied + self.own
+        total = self.tied + self.relevant
         places = np.clip(k - self.better, 0, total)
         missed = np.ones(len(self.best))
         for i in range(k):
@@ -54,13 +54,13 @@ class Ranks:
 
 
 def ranks(
-    queries: np.ndarray, gallery: np.ndarray, own: Sequence[Sequence[int]], *, budget: int = BUDGET
+    queries: np.ndarray, gallery: np.ndarray, relevant: Sequence[Sequence[int]], *, budget: int = BUDGET
 ) -> Ranks:
     """Ranks of every query's own entries among the whole gallery.
 
-    queries  (Q, D) and gallery (G, D), as `metrics.dual.base.prepare` makes them.
-    own      Per query, the indices of its own entries in the gallery, at least one.
-    budget   Scores computed at once, so that memory is O(budget + G) whatever Q is.
+    queries   (Q, D) and gallery (G, D), as `metrics.dual.base.prepare` makes them.
+    relevant  Per query, the indices of its own entries in the gallery, at least one.
+    budget    Scores computed at once, so that memory is O(budget + G) whatever Q is.
     """
     count = len(queries)
     best = np.empty(count, dtype=np.float32)
@@ -69,9 +69,9 @@ def ranks(
     for start in range(0, count, step):
         part = slice(start, min(start + step, count))
         scores = similarity(queries[part], gallery)
-        lengths = np.array([len(entries) for entries in own[part]])
+        lengths = np.array([len(entries) for entries in relevant[part]])
         assert lengths.all(), "every query needs an entry of its own"
-        columns = np.concatenate([np.asarray(entries, dtype=np.int64) for entries in own[part]])
+        columns = np.concatenate([np.asarray(entries, dtype=np.int64) for entries in relevant[part]])
         rows = np.repeat(np.arange(len(lengths)), lengths)
         values = scores[rows, columns]
         top = np.maximum.reduceat(values, np.concatenate([[0], np.cumsum(lengths)[:-1]]))

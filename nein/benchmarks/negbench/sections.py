@@ -48,9 +48,9 @@ def _retrieval(direction: str, title: str) -> Table:
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
-def _chosen_and_offered(found: Sequence[Figure]) -> str:
+def _chosen_and_offered(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
-    by = {figure["metric"]: figure for figure in found}
+    by = {figure["metric"]: figure for figure in figures}
     share = format.text(by.get("selected"), interval="reach")
     return f"{share} ({format.text(by['offered'])})" if "selected" in by else format.DASH
 

@@ -58,13 +58,13 @@ def write(
 
 def read(named: dict[str, Folder], manifests: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """The figures of all runs, and what the paper prints beside those of its models."""
-    found = []
+    parts = []
     for name, folder in named.items():
-        own = frames.label(frames.read(files.figures(folder)), benchmark="negvqa", model=name)
-        found.append(own)
+        figures = frames.label(frames.read(files.figures(folder)), benchmark="negvqa", model=name)
+        parts.append(figures)
         if manifests[name]["preset"] != "nano":
-            found.append(paper_numbers.beside(own, name, manifests[name]["reference"]))
-    return frames.concat(found)
+            parts.append(paper_numbers.beside(figures, name, manifests[name]["reference"]))
+    return frames.concat(parts)
 
 
 def _by_name(folders: Sequence[Folder]) -> dict[str, Folder]:
@@ -93,7 +93,7 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
                 f"{name}: asked about one option at a time in its yes/no question about a caption; "
                 "'generated' is the only option with a yes, 'logprob' the one whose yes is likelier."
             )
-        printed = paper_numbers.known(manifest["reference"])
+        printed = paper_numbers.printed_as(manifest["reference"])
         for (model, variant, category), why in paper_numbers.MISPRINTS.items():
             if printed == model:
                 notes.append(f"{name}: the printed figure for {category}, {variant}, is odd: {why}.")
@@ -121,10 +121,10 @@ def _items(
         return questions.load(origin["world"], questions=origin["questions"]).items
     if source is None:
         return None
-    found = questions.load(
+    source_items = questions.load(
         source, negated=negated, pictures=pictures, columns=origin.get("columns"),
         split=origin.get("split", "test"),
     )  # fmt: skip
-    if found.sha256 != origin["sha256"]:
+    if source_items.sha256 != origin["sha256"]:
         raise UserError(f"'{source}' does not hold the questions that '{folders[0].path}' was asked.")
-    return found.items
+    return source_items.items

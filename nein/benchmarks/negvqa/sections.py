@@ -75,9 +75,9 @@ GAP = Table(
 )
 
 
-def _count_and_share(found: Sequence[Figure]) -> str:
+def _count_and_share(figures: Sequence[Figure]) -> str:
     """ "12 (37.5)"."""
-    figure = found[0]
+    figure = figures[0]
     if figure["value"] is None:
         return "0"
     return f"{round(figure['value'] * figure['n'])} ({format.number(figure['value'], figure['unit'])})"
@@ -117,7 +117,7 @@ AGREEMENT = Table(
     rows=(_MODEL,),
     columns=(
         Column("same letter %"),
-        Column("same", show=lambda found: _count_and_share(found).partition(" ")[0]),
+        Column("same", show=lambda figures: _count_and_share(figures).partition(" ")[0]),
         Column("questions with both", show=tables.count()),
     ),
     where={"task": "agreement"},
@@ -130,15 +130,17 @@ SUBSETS = Table(
     columns=(
         *(Column(variant, {"metric": "accuracy", "variant": variant}) for variant in VARIANTS),
         Column("difference", {"metric": "difference"}),
-        Column("n", {"metric": "accuracy"}, lambda found: " / ".join(str(figure["n"]) for figure in found)),
+        Column(
+            "n", {"metric": "accuracy"}, lambda figures: " / ".join(str(figure["n"]) for figure in figures)
+        ),
     ),
     where={"task": "subsets"},
     note=f"{_CLUSTERED}.",
 )
 
 
-def _inside(found: Sequence[Figure]) -> str:
-    here, printed = found
+def _inside(figures: Sequence[Figure]) -> str:
+    here, printed = figures
     return "yes" if printed["low"] <= here["value"] <= printed["high"] else "no"
 
 
@@ -151,7 +153,9 @@ TABLE_1 = Table(
         Column("printed", {"source": "printed"}),
         Column(
             "difference",
-            show=lambda found: format.number(found[0]["value"] - found[1]["value"], "points", sign=True),
+            show=lambda figures: format.number(
+                figures[0]["value"] - figures[1]["value"], "points", sign=True
+            ),
         ),
         Column("inside", show=_inside),
     ),

@@ -28,12 +28,12 @@ def report(options: ReportConfig) -> int:
     atomic.check_writable(out.parent)
     loaded, unfinished = collect.load(options.runs)
     folders = options.calibration or [r.directory.out / "calibration" for r in loaded]
-    known = judge_tables.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
+    calibrations = judge_tables.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
     browser = sample_browser.Browser.of(loaded, options.data, options.split)
     negative = [run for run in loaded if run.track == "negative"] or loaded
     pairs = list(itertools.combinations(negative, 2))
     compared = comparisons.comparisons(pairs, comparisons.fid_draws(negative)) if pairs else []
-    rows = [*compared, *judge_tables.judged(loaded, known), *costs.costs(loaded)]
+    rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs.costs(loaded)]
     if options.labels:
         rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
     if options.judge_grade:
@@ -129,5 +129,7 @@ def _setting(run: Run) -> dict[str, Any]:
         "editor": run.directory.editor,
         "track": run.track,
         **{key: manifest.get(key, {}) for key in ("config", "data", "models", "counts")},
-        "invocations": [{k: v for k, v in own.items() if k != "command"} for own in invocations],
+        "invocations": [
+            {k: v for k, v in invocation.items() if k != "command"} for invocation in invocations
+        ],
     }

@@ -78,12 +78,12 @@ class Browser:
 
     def index(self) -> dict[str, Any]:
         """Everything but pictures and raw answers, column by column."""
-        about = {name: next(run.edits[name] for run in self.runs if name in run.edits) for name in self.ids}
+        edit_of = {name: next(run.edits[name] for run in self.runs if name in run.edits) for name in self.ids}
         told = {
-            n: next((r.edits[n] for r in self.runs if r.track == "negative" and n in r.edits), about[n])
+            n: next((r.edits[n] for r in self.runs if r.track == "negative" and n in r.edits), edit_of[n])
             for n in self.ids
         }
-        objects = sorted({edit["object"] for edit in about.values()})
+        objects = sorted({edit["object"] for edit in edit_of.values()})
         sizes = [name for _, name in SIZES if name in self.sizes.values()]
         templates = [told[name]["template"] for name in self.ids]
         used = sorted({t for t in templates if t is not None})
@@ -97,10 +97,10 @@ class Browser:
             "chunk": CHUNK,
             "page": PAGE,
             "id": self.ids,
-            "source": [about[name]["source_id"] for name in self.ids],
-            "object": [objects.index(about[name]["object"]) for name in self.ids],
+            "source": [edit_of[name]["source_id"] for name in self.ids],
+            "object": [objects.index(edit_of[name]["object"]) for name in self.ids],
             "template": [-1 if t is None else used.index(t) for t in templates],
-            "size": [_position(sizes, self.sizes.get(about[n]["source_id"])) for n in self.ids],
+            "size": [_position(sizes, self.sizes.get(edit_of[n]["source_id"])) for n in self.ids],
             "caption": [self.samples[n].caption if n in self.samples else "" for n in self.ids],
             "instruction": [told[name]["instruction"] for name in self.ids],
             "values": [
@@ -115,14 +115,17 @@ class Browser:
         there is none, `details[i]` = one record per run. `side`: longer side of a thumbnail; 0: no
         thumbnails."""
         with ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1)) as pool:
-            known: dict[Path, Any] = {}
+            thumbnails: dict[Path, Any] = {}
             for start in range(0, len(self.ids), CHUNK):
                 names = self.ids[start : start + CHUNK]
                 rows = [self._paths(name) for name in names] if side else [[] for _ in names]
                 wanted = {path for row in rows for path in row if isinstance(path, Path)}
-                known = {path: known.get(path) or pool.submit(thumbnail, path, side) for path in wanted}
+                thumbnails = {
+                    path: thumbnails.get(path) or pool.submit(thumbnail, path, side) for path in wanted
+                }
                 thumbs = [
-                    [known[p].result() if isinstance(p, Path) else {"none": p} for p in row] for row in rows
+                    [thumbnails[p].result() if isinstance(p, Path) else {"none": p} for p in row]
+                    for row in rows
                 ]
                 yield {
                     "thumbs": thumbs,
@@ -131,18 +134,18 @@ class Browser:
 
     def _paths(self, name: str) -> list[Path | str]:
         sample = self.samples.get(name)
-        found: list[Path | str] = ["not at hand", "not at hand"]
+        paths: list[Path | str] = ["not at hand", "not at hand"]
         if sample is not None:
-            found = [sample.sample_path, sample.source_path]
+            paths = [sample.sample_path, sample.source_path]
         for run in self.runs:
             edit = run.edits.get(name)
             if edit is None:
-                found.append("not in this run")
+                paths.append("not in this run")
             elif edit["image"] is None:
-                found.append(f"failed: {edit['error']}")
+                paths.append(f"failed: {edit['error']}")
             else:
-                found.append(run.directory.image_path(name))
-        return found
+                paths.append(run.directory.image_path(name))
+        return paths
 
 
 def size_class(path: Path) -> str | None:
@@ -172,17 +175,17 @@ def _details(run: Run, name: str) -> dict[str, Any] | None:
         row = scored.get(name)
         if row is None:
             continue
-        kept = {key: value for key, value in row["detail"].items() if key not in _HIDDEN}
-        rows[metric] = [row["value"], row["reason"], kept]
-    found: dict[str, Any] = {
+        evidence = {key: value for key, value in row["detail"].items() if key not in _HIDDEN}
+        rows[metric] = [row["value"], row["reason"], evidence]
+    details: dict[str, Any] = {
         "instruction": edit["instruction"],
         "seed": str(edit.get("seed", "")),
         "scores": rows,
     }
     for key in ("error", "note"):
         if edit.get(key):
-            found[key] = edit[key]
-    return found
+            details[key] = edit[key]
+    return details
 
 
 def _metric(name: str) -> dict[str, Any]:
