@@ -216,9 +216,7 @@ def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
         (root / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _instance(
-    instance_id: int, image_id: int, category_id: int, item: Item, style: str
-) -> dict[str, object]:
+def _instance(instance_id: int, image_id: int, category_id: int, item: Item, style: str) -> dict[str, object]:
     x0, y0, x1, y1 = box(item, style)
     return {
         "id": instance_id,

@@ -47,10 +47,17 @@ WORDINGS: Pairs = {
 NEGATORS: Pairs = {
     "presence": (("Which of these is in the picture?", "Which of these is missing from the picture?"),),
     "colour": (("Which colour does the {thing} have?", "Which colour does the {thing} lack?"),),
-    "count": (("What is the number of things in the image?", "What is a wrong number of things in the image?"),),
-    "position": (("Which of these is {side} the {thing}?", "Which of these is anywhere but {side} the {thing}?"),),
+    "count": (
+        ("What is the number of things in the image?", "What is a wrong number of things in the image?"),
+    ),
+    "position": (
+        ("Which of these is {side} the {thing}?", "Which of these is anywhere but {side} the {thing}?"),
+    ),
     "side": (
-        ("On which side of the picture is the {thing}?", "From which side of the picture is the {thing} absent?"),
+        (
+            "On which side of the picture is the {thing}?",
+            "From which side of the picture is the {thing} absent?",
+        ),
     ),
 }
 #: More wordings for training: held-out sentences and those of `NEGATORS` are not among them.

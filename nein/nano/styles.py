@@ -26,7 +26,9 @@ EDGE = 200
 def sketched_thing(drawing: Image.Image) -> Image.Image:
     """The sketch of a thing's layer, RGBA of the same size, standing on the same ground."""
     width, height = drawing.size
-    small = drawing.resize((max(1, round(width * WIDTH)), max(1, round(height * HEIGHT))), Image.Resampling.BOX)
+    small = drawing.resize(
+        (max(1, round(width * WIDTH)), max(1, round(height * HEIGHT))), Image.Resampling.BOX
+    )
     canvas = Image.new("RGBA", drawing.size, (0, 0, 0, 0))
     canvas.paste(small, ((width - small.width) // 2, height - small.height))
     pixels = _waved(np.asarray(canvas))
@@ -40,7 +42,9 @@ def sketched_thing(drawing: Image.Image) -> Image.Image:
 def sketched_background(picture: Image.Image) -> Image.Image:
     """The sketch of a background, RGB of the same size."""
     colours = np.asarray(picture).astype(np.float32)
-    return Image.fromarray(_rounded(0.65 * _colder(colours) + 0.35 * PAPER - 20 * _strokes(colours, falling=True)))
+    return Image.fromarray(
+        _rounded(0.65 * _colder(colours) + 0.35 * PAPER - 20 * _strokes(colours, falling=True))
+    )
 
 
 def _waved(pixels: np.ndarray) -> np.ndarray:

@@ -101,9 +101,13 @@ def _parser() -> argparse.ArgumentParser:
         description="What of the negation taught to the nano VLM holds off its training.",
     )
     parser.add_argument("--seeds", default="0,1,2", help="training seeds (default: 0,1,2)")
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the recipes' steps (default: 1)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="fraction of the recipes' steps (default: 1)"
+    )
     parser.add_argument("--questions", type=int, default=320, help="questions per world (default: 320)")
-    parser.add_argument("--out", type=Path, default=Path("runs/generalise-negvqa"), help="folder of the study")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/generalise-negvqa"), help="folder of the study"
+    )
     return parser
 
 

@@ -202,9 +202,7 @@ def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
             shutil.copyfile(Path(draft) / name, folder / name)
 
 
-def negvqa_job(
-    name: str, zoo: Path, device: torch.device, scale: float, out: Path | None = None
-) -> Job:
+def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Path | None = None) -> Job:
     """The training of a model of `RECIPES`; all but the first go on from it.
 
     out  Folder of the whole model. By default what it does not share with its base goes into the zoo.
