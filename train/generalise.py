@@ -1,7 +1,7 @@
-"""What of a mending holds off its training: the taught world beside worlds with something held out, over seeds.
+"""What of a mending holds off its training: the taught world beside those with something held out.
 
-Every study (editors, CLIP, vision-language models) gives a frame with the columns recipe, seed, world and metric;
-here it becomes the table, the file and the sentences. `nein.nano.worlds` says what each world holds out.
+Every study (editors, CLIP, vision-language models) gives a frame with the columns recipe, seed, world and
+metric; here it becomes table and file. `nein.nano.worlds` says what each world holds out.
 
     OUT/generalise.md    the table: mean over training seeds and, in brackets, the lowest and the highest seed
     OUT/generalise.csv   every figure of every seed, with its interval over pictures
@@ -47,7 +47,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over training seeds: mean, lowest and highest; `seeds` 0 for a model that was not trained here."""
+    """A figure over training seeds: mean, lowest and highest; `seeds` 0 for a model not trained here."""
 
     value: float
     low: float
@@ -110,8 +110,8 @@ def write(
         [
             f"## {title}",
             "",
-            f"Mean over training seeds {seeds} and, in brackets, the lowest and the highest; n = {n} per model and "
-            f"column; {today}; `{command}`. {note}".rstrip(),
+            f"Mean over training seeds {seeds} and, in brackets, the lowest and the highest; n = {n} per "
+            f"model and column; {today}; `{command}`. {note}".rstrip(),
             "",
             table(found, metrics),
             "",

@@ -2,8 +2,8 @@
 
 1. The text that the shipped CLIP learned from is searched for negation.
 2. The CLIP is fine-tuned on drawn NegCap and NegMCQ: every recipe, from every seed, at every value of alpha.
-3. All of them answer NegBench on scenes none has seen, in every world of `nein.nano.worlds`: in the taught wording,
-   in others, about other objects, in another drawing style.
+3. All of them answer NegBench on scenes none has seen, in every world of `nein.nano.worlds`: in the taught
+   wording, in others, about other objects, in another drawing style.
 
     OUT/study.md                          the tables and what they say
     OUT/generalise.md, .csv               recall, gap and multiple choice by world, over seeds
@@ -66,8 +66,8 @@ def study(given: StudyConfig) -> str:
         METRICS,
         command=given.command(),
         sentences=findings(frames.concat(parts)),
-        note="Four options per question: chance is 25 %. The gap is recall@1 with the original captions minus that "
-        "with the negated ones, in points: a small gap beside a small recall is no success.",
+        note="Four options per question: chance is 25 %. The gap is recall@1 with the original captions "
+        "minus that with the negated ones, in points: a small gap beside a small recall is no success.",
     )
     report = f"# NegBench in the nano world\n\n{affirmative(denials, texts)}\n\n{table}"
     atomic.write_text(given.out_dir / "study.md", report)
@@ -165,10 +165,11 @@ def findings(figures: pd.DataFrame) -> list[str]:
         }
         new, reworded, taught = told.values()
         sentences.append(
-            f"{recipe}: in wording, about objects and in a style that were not taught {new['choices right']} % of the "
-            f"choices are right and {new['of negation questions']} % of those of negation questions; the gap is "
+            f"{recipe}: in wording, about objects and in a style that were not taught {new['choices right']} "
+            f"% of the choices are right, {new['of negation questions']} % of negation questions; the gap is "
             f"{new['negation gap']} points. With another wording alone: {reworded['choices right']} %, "
-            f"{reworded['of negation questions']} %, {reworded['negation gap']} points. As taught: "
-            f"{taught['choices right']} %, {taught['of negation questions']} %, {taught['negation gap']} points."
+            f"{reworded['of negation questions']} %, {reworded['negation gap']} points. "
+            f"As taught: {taught['choices right']} %, {taught['of negation questions']} %, "
+            f"{taught['negation gap']} points."
         )
     return sentences

@@ -84,8 +84,3 @@ def similarity(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     Worked out in float64 and rounded once: equal pairs get equal scores wherever they stand in the matrix.
     """
     return (images @ texts.T).astype(np.float32)
-
-
-def own_score(model: Any, cosine: np.ndarray | float) -> Any:
-    """The model's own score for a cosine: scale * cosine + bias."""
-    return np.asarray(cosine, dtype=np.float64) * model.scale + model.bias

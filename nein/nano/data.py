@@ -33,8 +33,8 @@ from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sent
 #: Source images per split when none are asked for; "val" gives about 560 samples.
 DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
 MAX_SAMPLES = 5
-#: Templates that the fine-tuning of the nano editors leaves out: 1 "does not have any" (0 is "doesn't have any"),
-#: 5 "is without" (11 is "A scene without"), 10 "is missing from".
+#: Templates that the fine-tuning of the nano editors leaves out: 1 "does not have any" (0 is "doesn't have
+#: any"), 5 "is without" (11 is "A scene without"), 10 "is missing from".
 HELD_OUT_TEMPLATES = (1, 5, 10)
 #: Wording -> negative sentences: {S} the object, {a S} with its article, {S+} its plural.
 NEGATIVES: dict[str, tuple[str, ...]] = {

@@ -1,8 +1,8 @@
 """How pictures of the nano world are drawn: "plain", as all its models have learned it, and "sketch".
 
-A sketch is made from the plain drawing by rule, with no random number: narrower, with wavy contours and a dark
-line around what has one colour, filled with hatching, in paler and colder colours. A thing keeps the name of
-its colour, the place it stands in and the box it may fill.
+A sketch is made from the plain drawing by rule, with no random number: narrower, with wavy contours and a
+dark line around what has one colour, filled with hatching, in paler and colder colours. A thing keeps the
+name of its colour, the place it stands in and the box it may fill.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Variants of the nano world that differ in what a model may have been taught: wording, objects, drawing style.
+"""Variants of the nano world that differ in what a model may have been taught: wording, objects, style.
 
-A fine-tuning on "nano:taught" sees no sentence about the objects of `HELD_OUT`, no sentence in a held-out wording,
-and no sketch. Every other world changes one of these things, "nano:unlike" all of them at once, so that a figure
-says what of the mending holds. Scenes of "taught", "wording", "negator" and "style" are the same scenes. The
-benchmarks take the names as `--data`; "nano" alone is the world with every object and every taught wording.
+A fine-tuning on "nano:taught" sees no sentence about the objects of `HELD_OUT`, none in a held-out wording,
+and no sketch. Every other world changes one of these things, "nano:unlike" all of them at once, so that a
+figure says what of the mending holds. Scenes of "taught", "wording", "negator" and "style" are the same.
+The benchmarks take the names as `--data`; "nano" alone has every object.
 """
 
 from __future__ import annotations

@@ -57,11 +57,6 @@ class Resampler:
         np.add.at(sums, self.columns(clusters), x)
         return self.counts.astype(np.float64) @ sums
 
-    def means(self, values: Sequence[float], clusters: Sequence[Hashable]) -> np.ndarray:
-        """(draws,) means; NaN in a draw without any of the values."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return self.totals(values, clusters) / self.totals(np.ones(len(values)), clusters)
-
     def weights(self, clusters: Sequence[Hashable]) -> np.ndarray:
         """(draws, n) float32 weight of every sample in every draw."""
         return self.counts[:, self.columns(clusters)]

@@ -80,7 +80,13 @@ def load(config: ContrastConfig) -> Corpus:
         )[: config.limit]
         digests.append(_digest(captions))
     else:
-        captions = table.Captions(Path(config.captions), config.limit)
+        captions = table.Captions(
+            Path(config.captions),
+            config.limit,
+            image=config.image_column,
+            captions=config.caption_column,
+            delimiter={"comma": ",", "tab": "\t"}[config.separator],
+        )
         digests.append(captions.sha256)
     if is_nano(config.questions):
         questions = drawn.negmcq(
@@ -112,7 +118,8 @@ def load(config: ContrastConfig) -> Corpus:
     facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
-        "pictures_with_captions": len(captions),
+        "rows_of_captions": len(captions),
+        "rows_without_caption": getattr(captions, "left_out", 0),
         "number_of_questions": len(questions),
         "records_sha256": hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
     }

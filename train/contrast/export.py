@@ -65,7 +65,7 @@ def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
         "cross-entropy over multiple-choice options (Alhamoud et al., CVPR 2025).",
         "",
         f"{facts['steps']} steps of {config.batch_size} captions and {config.questions_per_step} questions, "
-        f"from {data['pictures_with_captions']} pictures with captions ({data['captions']}) and "
+        f"from {data['rows_of_captions']} rows of captions ({data['captions']}) and "
         f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
         f"{facts['processes']} process(es).",
         "",

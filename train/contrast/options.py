@@ -56,6 +56,14 @@ class ContrastConfig(Learning):
     captions: str = option(
         "nano", "nano, nano:WORLD, or a CSV file with filepath and captions (NegCap)", "Data"
     )
+    image_column: str = option("filepath", "captions file: column of the pictures", "Data")
+    caption_column: str | None = option(
+        None,
+        "captions file: column of a caption or of a list of them; default: negative_captions, captions, "
+        "caption or title",
+        "Data",
+    )
+    separator: Literal["comma", "tab"] = option("comma", "captions file: what separates the cells", "Data")
     questions: str = option(
         "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
     )

@@ -1,14 +1,14 @@
 """What of the negation taught to the nano VLM holds off its training: recipes, seeds and worlds.
 
-    python -m train.nano.generalise --seeds 0,1,2 --out runs/generalise-negvqa
+    python -m train.nano.generalise --seed 0,1,2 --out runs/generalise-negvqa
 
-Trains every recipe of `negvqa.RECIPES` that knows negation from every seed, asks all models and the one taught no
-negation the questions of every world, and writes the table (see `train.generalise`). Resumes where it stopped.
+Trains every recipe of `negvqa.RECIPES` that knows negation from every seed, asks all models, and the one
+taught no negation, the questions of every world, and writes the table (`train.generalise`). Resumes where it
+stopped.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,10 @@ import torch
 from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.run import NEGVQA, run_name
+from nein.config.commands import Command
+from nein.config.launch import launch
 from nein.datasets.negvqa.categories import AVERAGE
+from nein.engine.exits import exit_with
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.nano import zoo
@@ -29,7 +32,13 @@ from train import generalise
 from train.generalise import BEFORE, Model
 from train.nano.job import run
 from train.nano.negvqa import negvqa_job
+from train.nano.options import GeneraliseConfig
 
+COMMAND = Command(
+    "what of the negation taught to the nano VLM holds off its training",
+    "train.nano.options:GeneraliseConfig",
+    "train.nano.generalise:study",
+)
 RECIPES = ("negvqa-negated", "negvqa-varied")
 #: Row of the table -> its figures.
 METRICS = {
@@ -76,42 +85,24 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
     return parts
 
 
+def study(given: GeneraliseConfig) -> str:
+    """Runs what is left of the study and writes its table, which is returned."""
+    asked = models(given.out, [int(seed) for seed in given.seed], given.scale)
+    parts = [part for world in AXES for part in evaluate(given.out, asked, world, given.questions)]
+    return generalise.write(
+        given.out,
+        "NegVQA: a miniature VLM taught negated questions",
+        parts,
+        METRICS,
+        command=f"python -m train.nano.generalise --scale {given.scale:g}",
+        note="Questions have two options: a model that ignores the negation is right about one kind and "
+        "wrong about the other. The likeliest letter counts (`--scoring logprob`).",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    options = _parser().parse_args(given)
-    asked = models(options.out, [int(seed) for seed in options.seeds.split(",")], options.scale)
-    parts = [part for world in AXES for part in evaluate(options.out, asked, world, options.questions)]
-    print(
-        generalise.write(
-            options.out,
-            "NegVQA: a miniature VLM taught negated questions",
-            parts,
-            METRICS,
-            command=f"python -m train.nano.generalise {' '.join(given)}".rstrip(),
-            note="Questions have two options: a model that ignores the negation is right about one kind and wrong "
-            "about the other. The likeliest letter counts (`--scoring logprob`).",
-        )
-    )
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m train.nano.generalise",
-        description="What of the negation taught to the nano VLM holds off its training.",
-    )
-    parser.add_argument("--seeds", default="0,1,2", help="training seeds (default: 0,1,2)")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="fraction of the recipes' steps (default: 1)"
-    )
-    parser.add_argument("--questions", type=int, default=320, help="questions per world (default: 320)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/generalise-negvqa"), help="folder of the study"
-    )
-    return parser
+    return launch("python -m train.nano.generalise", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":
-    from nein.engine.exits import exit_with
-
     exit_with(main)

@@ -55,8 +55,8 @@ class Recipe:
     negation  Share of negated questions. They name no held-out object and are asked in no held-out wording.
     wordings  Those of negated questions, and of affirmed ones in addition to `WORDINGS`.
     words     What the tokenizer is taught as tokens of their own.
-    twins     Questions come in pairs of one wording with the same options in the same order, one of them negated: they
-              differ in the negation alone, and in the letter.
+    twins     Questions come in pairs of one wording with the same options in the same order, one of them
+              negated: they differ in the negation alone, and in the letter.
     """
 
     steps: int

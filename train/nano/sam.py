@@ -11,12 +11,13 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
+from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, mask
 from train.nano.editors import save_half
 from train.nano.job import Job, sized, step_count
 from train.nano.pool import degrade, scene_pool, to_float
-from train.nano.vision import CLIP_MEAN, CLIP_STD, TOWER, WIDTH, normalise
+from train.nano.vision import TOWER, WIDTH, normalise
 
 PATCH: int = TOWER["patch_size"]
 GRID_SIDE = SIZE // PATCH

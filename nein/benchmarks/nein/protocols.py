@@ -209,17 +209,6 @@ def _fid_shift(run: RunDir) -> list[Shift]:
     return [Shift("fid", "reference", fixed, paper, len(features.ids), len(features.ids), None, None)]
 
 
-def disagreements(run: RunDir) -> int:
-    """How many stored values differ from what the evidence gives under the run's own protocol: 0 when
-    sound."""
-    protocol = (run.manifest() or {}).get("config", {}).get("protocol", "fixed")
-    wrong = 0
-    for row in run.read_scores():
-        if row["metric"] in MOVES and row["detail"]:
-            wrong += verdict(row["metric"], row, Rules.of(protocol)) != row["value"]
-    return wrong
-
-
 def _mean(values: Iterable[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else None

@@ -3,7 +3,7 @@
 Three splits of scenes that never meet: "train" (fine-tuning), "dev" (choosing a recipe), "val" (evaluation).
 Objects come from the scenes, absent objects from the co-occurrence of the split, captions from
 `nein.nano.captions`. All of it is labelled as nano: figures on it say nothing about the published sets.
-A world (`nein.nano.worlds`) decides which objects are shown and spoken of, in which wording, and how it is drawn.
+A world (`nein.nano.worlds`) decides which objects are shown and spoken of, in which wording, in which style.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ def negmcq(
 ) -> tuple[Question, ...]:
     """Training questions, one per scene with shuffled options: the counterpart of CC12M-NegMCQ.
 
-    wordings  Of which every scene gets one at random. Where there are several, every other question has options without
-              a full stop, as in evaluation files.
-    hard      A second question per scene: its caption with four sentences before or behind, see `caption_question`.
+    wordings  Of which every scene gets one at random. Where there are several, every other question has
+              options without a full stop, as in evaluation files.
+    hard      A second question per scene, see `caption_question`.
     """
     made: list[Question | None] = []
     for image in _all(split, scenes, world):
@@ -170,8 +170,9 @@ def negmcq(
 
 
 def caption_question(image: Concepts, seed: int, wording: str) -> Question | None:
-    """Which of four captions is true? They are one caption, each with another sentence that says that an object is
-    there or that it is not: hard negatives of each other. None where two objects are not absent, or none present.
+    """Which of four captions is true? They are one caption, each with another sentence that says that an
+    object is there or that it is not: hard negatives of each other. None where no object is present or fewer
+    than two are absent.
 
     Right is, by equal chances, a true denial or a true affirmation.
     """
@@ -236,8 +237,8 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
         if not (folder / image.path).exists():
             write_png(folder / image.path, picture(image.path))
     if split == "train":
-        official.write_retrieval(folder / "negcap.csv", negcap(split, scenes, seed))
-        official.write_questions(folder / "negmcq.csv", negmcq(split, scenes, seed))
+        official.write_captions(folder / "negcap.csv", negcap(split, scenes, seed))
+        official.write_training_questions(folder / "negmcq.csv", negmcq(split, scenes, seed))
         return [folder / "negcap.csv", folder / "negmcq.csv"]
     task = retrieval(split, scenes, seed)
     official.write_retrieval(folder / "retrieval.csv", task.original)

@@ -1,7 +1,7 @@
-"""More wordings of NegBench's sentences, for the miniature world: to train on many, and to test on one not seen.
+"""More wordings of NegBench's sentences, for the miniature world: to train on many, to test on one not seen.
 
-They have the forms of `sentences.WORDINGS`, and two more for the sentence before or behind a caption: "absence", as
-in "There is no {x} in the {thing}.", and "presence", its opposite. No published set has them.
+They have the forms of `sentences.WORDINGS`, and two more for the sentence before or behind a caption:
+"absence", as in "There is no {x} in the {thing}.", and "presence", its opposite. No published set has them.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ VARIED = {
     "contains": _verb("The photo", "contains", "contain"),
     "depicts": _verb("It", "depicts", "depict", ", not"),
     "there": _forms(
-        "There is {A} and {B} here", "There is {A} here", "There is no {N} here", "There is {A} here, but no {N}",
-        "There is no {x} here", "There is {x} here",
+        "There is {A} and {B} here", "There is {A} here", "There is no {N} here",
+        "There is {A} here, but no {N}", "There is no {x} here", "There is {x} here",
     ),
     "has": _forms(
-        "The scene has {A} and {B}", "The scene has {A}", "The scene has no {N}", "The scene has {A} and no {N}",
-        "The scene has no {x}", "The scene has {x}",
+        "The scene has {A} and {B}", "The scene has {A}", "The scene has no {N}",
+        "The scene has {A} and no {N}", "The scene has no {x}", "The scene has {x}",
     ),
     "visible": _forms(
         "{A} and {B} are visible", "{A} is visible", "{N} is not visible", "{A} is visible, {N} is not",
         "{x} is not visible", "{x} is visible",
     ),
     "see": _forms(
-        "We see {A} and {B}", "We see {A}", "We see no {N}", "We see {A} and no {N}", "We see no {x}", "We see {x}"
+        "We see {A} and {B}", "We see {A}", "We see no {N}", "We see {A} and no {N}", "We see no {x}",
+        "We see {x}",
     ),
     "without": _forms(
         "A view with {A} and {B}", "A view with {A}", "A view without {N}", "A view with {A} and without {N}",

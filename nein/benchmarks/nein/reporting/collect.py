@@ -147,13 +147,5 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[
     return frames.label(frames.concat(parts), benchmark="nein")
 
 
-def affirmative(loaded: Sequence[Run], run: Run) -> Run | None:
-    """The twin of a negative run: the same editor told "Remove the X."."""
-    for other in loaded:
-        if other.name == run.name and other.track == "remove" and run.track == "negative":
-            return other
-    return None
-
-
 def _data(run: Run) -> Any:
     return run.manifest.get("data", {}).get("records_sha256")
