@@ -58,7 +58,6 @@ __all__ = [
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "identity": ("editors.basic:Identity", ()),
     "solid": ("editors.basic:Solid", ("color",)),
-    "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
     "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
     "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
     "zone": ("editors.zone.adapter:Zone", OPTIONS["zone"]),
@@ -67,7 +66,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
 # Kinds whose results carry intermediate pictures when a request asks for them.
 _KINDS_WITH_MAPS = ("zone",)
-_BASIC = ("identity", "solid", "flaky")
+_BASIC = ("identity", "solid")
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
@@ -169,9 +168,9 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", an installed package's editor (`plugins`), a place ("module:attribute" or
-                "file.py:attribute") with something that `as_editor` takes, or a checkpoint: a local folder or
-                hub id of a diffusers pipeline, or one file in the original latent-diffusion format.
+                an installed package's editor (`plugins`), a place ("module:attribute" or "file.py:attribute")
+                with something that `as_editor` takes, or a checkpoint: a local folder or hub id of a
+                diffusers pipeline, or one file in the original latent-diffusion format.
     checkpoint  Local path, installed package's model ("nano:ip2p") or hub id ("owner/name" or
                 "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.

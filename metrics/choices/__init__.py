@@ -15,8 +15,9 @@ import pkgutil
 from typing import Any
 
 from metrics.base import located
-from metrics.choices.base import ASKINGS, SCORINGS, Asked, ChoiceModel, Reply, answer_each
+from metrics.choices.base import ASKINGS, Asked, ChoiceModel, Reply, answer_each
 from metrics.choices.prompts import PROMPTS, Prompt, prompt
+from metrics.letters import SCORINGS
 
 #: Kind of reference -> what loads it.
 LOADERS = {"openai": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}

@@ -136,9 +136,7 @@ def test_a_row_of_another_preset_is_refused_with_the_choices():
 def test_available_lists_editors_rows_and_mocks():
     names = editors.available()
     assert names == sorted(names)
-    assert {"identity", "solid", "flaky", "ip2p", "magicbrush", "hqedit", "hqedit-space", "ip2p-nano"} <= set(
-        names
-    )
+    assert {"identity", "solid", "ip2p", "magicbrush", "hqedit", "hqedit-space", "ip2p-nano"} <= set(names)
     for name in names:
         editors.check(name)
 
@@ -167,7 +165,7 @@ def test_an_unknown_option_gets_a_near_match_and_the_list():
 def test_needs_checkpoint_tells_models_from_mocks():
     assert editors.needs_checkpoint("hqedit")
     assert editors.needs_checkpoint("owner/name")
-    assert not editors.needs_checkpoint("flaky")
+    assert not editors.needs_checkpoint("solid")
 
 
 def test_the_default_row_of_an_editor_is_what_its_name_builds(tiny_editor, checkpoint):
