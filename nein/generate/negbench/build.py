@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from nein.engine.stages import Model, Planned, Step
 from nein.generate.negbench import dataset, listing, sources, work
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
+from nein.generate.negbench.published import Published
 from nein.generate.negbench.work import MODELS, Job, PairTools
 from nein.models import editor_choice, references
 
+VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
 Described = dict[str, tuple[str, dict[str, Any]]]
 
 
@@ -42,11 +44,14 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     """
     folder = Folder(config.out_dir, "a build")
     _media(config)
+    prompts = _prompts(config)
     _check_models(config)
     if executor.is_main:
         listed = _listed(config, folder)
         facts = {"invocation": invocation(executor)}
-        folder.open(_identity(config, listed, executor.device), facts, overwrite=config.overwrite)
+        identity = _identity(config, listed, executor.device)
+        identity |= {"prompts": prompts.sha256} if prompts else {}
+        folder.open(identity, facts, overwrite=config.overwrite)
         _listed(config, folder)  # what --overwrite removes is the whole folder
     executor.barrier()
     job = _job(config)
@@ -80,7 +85,12 @@ def _job(config: BuildConfig) -> Job:
     folder = Folder(config.out_dir, "a build")
     listed_images = listing.read(folder)
     assert listed_images is not None, "the main process has written the list"
-    return Job(config, listed_images, _media(config), folder)
+    return Job(config, listed_images, _media(config), folder, _prompts(config))
+
+
+def _prompts(config: BuildConfig) -> Published | None:
+    """What is published to be asked word by word, if it is to be asked."""
+    return None if config.prompts is None else Published(config.prompts, config.form, config.thing)
 
 
 def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, Any]:
@@ -150,10 +160,18 @@ def _check_models(config: BuildConfig) -> None:
 
 
 def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model:
-    """What a stage needs: "llm", "detector", or "maker", which is everything that makes pairs."""
-    if kind == "llm":
+    """What a stage needs: "llm", "checker" (the same at temperature 0), "detector", or "maker", which is
+    everything that makes pairs."""
+    if kind == "checker":
+        config = replace(config, llm=replace(config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT))
+    if kind in ("llm", "checker"):
         place = "remote" if str(config.llm.model).startswith("openai:") else "device"
-        return Model(kind, lambda: _client(config, folder, device), _describe_client, place)
+        return Model(
+            kind,
+            lambda: _client(config, folder, device),
+            lambda client: _describe_client(client, kind),
+            place,
+        )
     if kind == "detector":
         return Model(kind, lambda: _verifier(config, device), _describe_verifier)
 
@@ -181,8 +199,8 @@ def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
     return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
 
 
-def _describe_client(client: Any) -> Described:
-    return {"llm": (_digest(client.describe()), client.describe())}
+def _describe_client(client: Any, name: str = "llm") -> Described:
+    return {name: (_digest(client.describe()), client.describe())}
 
 
 def _verifier(config: BuildConfig, device: str) -> Any:
@@ -190,7 +208,7 @@ def _verifier(config: BuildConfig, device: str) -> Any:
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
-    return Verifier(detector, config.query, float(config.threshold))
+    return Verifier(detector, config.query, float(config.threshold), config.protocol, config.absent)
 
 
 def _describe_verifier(verifier: Any) -> Described:
