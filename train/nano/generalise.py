@@ -24,7 +24,6 @@ from nein.config.launch import launch
 from nein.datasets.negvqa.categories import AVERAGE
 from nein.engine.exits import exit_with
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
 from nein.nano import zoo
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
