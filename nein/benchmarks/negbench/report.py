@@ -106,7 +106,9 @@ def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
 
 
 def label(runs: Sequence[Evaluated]) -> str:
-    return NANO_LABEL if {run.facts["dataset"] for run in runs} == {NANO} else "measured here"
+    return (
+        NANO_LABEL if {run.facts["dataset"].partition("-")[0] for run in runs} == {NANO} else "measured here"
+    )
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
