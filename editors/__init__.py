@@ -15,7 +15,7 @@ import pkgutil
 from importlib import metadata
 from typing import Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult
+from editors.base import Editor, EditorError, EditRequest, EditResult, located
 from editors.function import as_editor, at_place, is_place
 from editors.presets import (
     DEFAULT_ROWS,
@@ -58,7 +58,6 @@ __all__ = [
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "identity": ("editors.basic:Identity", ()),
     "solid": ("editors.basic:Solid", ("color",)),
-    "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
     "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
     "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
     "zone": ("editors.zone.adapter:Zone", OPTIONS["zone"]),
@@ -67,7 +66,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
 # Kinds whose results carry intermediate pictures when a request asks for them.
 _KINDS_WITH_MAPS = ("zone",)
-_BASIC = ("identity", "solid", "flaky")
+_BASIC = ("identity", "solid")
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
@@ -169,10 +168,11 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", an installed package's editor (`plugins`), a place ("module:attribute" or
-                "file.py:attribute") with something that `as_editor` takes, or a checkpoint: a local folder or
-                hub id of a diffusers pipeline, or one file in the original latent-diffusion format.
-    checkpoint  Local path or hub id ("owner/name" or "owner/name@revision") in place of the row's.
+                an installed package's editor (`plugins`), a place ("module:attribute" or "file.py:attribute")
+                with something that `as_editor` takes, or a checkpoint: a local folder or hub id of a
+                diffusers pipeline, or one file in the original latent-diffusion format.
+    checkpoint  Local path, installed package's model ("nano:ip2p") or hub id ("owner/name" or
+                "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.
     dtype       "float32", "bfloat16" or "float16".
@@ -201,14 +201,16 @@ def get_editor(
         if row.checkpoint is None:
             raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
         row_checkpoint, row_revision = row.checkpoint, row.revision
+    options = {**row.options(), **overrides}
+    further = {option: located(options[option]) for option in model_options(name) if option in options}
     return factory(
-        row_checkpoint,
+        located(row_checkpoint),
         name=name,
         revision=revision or row_revision,
         device=device,
         dtype=dtype,
         batch_size=batch_size,
-        **{**row.options(), **overrides},
+        **{**options, **further},
     )
 
 

@@ -55,7 +55,9 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     edited: str | None = option(
         None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
     )
-    data: str = option("nano", "nano, a folder in NeIn's layout, or hub:OWNER/NAME[@REVISION]", "Data")
+    data: str = option(
+        "nano", "nano, nano:WORLD, a folder in NeIn's layout, or hub:OWNER/NAME[@REVISION]", "Data"
+    )
     split: str = option("val", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
     source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
