@@ -72,7 +72,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
         batch_size=32,
         formats=["csv"],
     )
-    NEGVQA(config, Processes())
+    NEGVQA(config, Threads("cpu"))
     parts = []
     for model in asked:
         folder = Folder(config.out_dir / run_name(model.reference, config))
