@@ -167,25 +167,10 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-<<<<<<< HEAD
     run.NEGBENCH(settings, Threads(settings.device))
-    # All models of a sweep are folders called "model": its tables name them by alpha.
-    labels = {
-        folder.path.parent.name: names[reference]
-        for folder in files.find(out)
-        if (reference := folder.manifest()["identity"]["model"]) in names
-    }
-    report.report(out, {folder: label for folder, (label, _) in labels.items()})
-    rows = [
-        Row(*labels[folder.path.parent.name], folder.path.name, frames.read(files.figures(folder)), folder)
-        for folder in files.find(out)
-        if folder.path.parent.name in labels and files.figures(folder).is_file()
-=======
-    run.NEGBENCH(settings, processes or Processes())
     return [
         Row(name, alpha, folder.path.name, frames.read(files.figures(folder)), folder)
         for name, alpha in names.items()
         for folder in files.find(out / name)
         if files.figures(folder).is_file()
->>>>>>> main
     ]

@@ -22,6 +22,7 @@ from nein.benchmarks.negvqa.run import NEGVQA, run_name
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.datasets.negvqa.categories import AVERAGE
+from nein.engine.executors.threads import Threads
 from nein.engine.exits import exit_with
 from nein.engine.folder import Folder
 from nein.nano import zoo
