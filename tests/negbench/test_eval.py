@@ -381,14 +381,14 @@ def test_folders_tables_and_plots_call_models_as_the_user_does_in_the_order_of_t
 ) -> None:
     wanted = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
     options = settings(tmp_path, data, pictures, "--model", ",".join(wanted), "--datasets", "coco")
-    text = run.NEGBENCH(options, Processes())
+    text = run.NEGBENCH(options, Threads(options.device))
     assert text is not None
     (retrieval,) = [part for part in text.split("## ") if part.startswith("Text to image")]
     assert [line.split("|")[1].strip() for line in retrieval.splitlines()[4:7]] == ["zeta", "random", "alpha"]
     assert (tmp_path / "out" / "zeta" / "coco" / "manifest.json").is_file()
     with pytest.raises(UserError, match="have one name, 'alpha'"):
         run.NEGBENCH(
-            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Processes()
+            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Threads("cpu")
         )
 
 
