@@ -15,7 +15,7 @@ import pkgutil
 from typing import Any
 
 from metrics.choices.base import ASKINGS, SCORINGS, Asked, ChoiceModel, Reply, answer_each
-from metrics.choices.prompts import PROMPTS, Prompt, prompt
+from metrics.choices.prompts import PROMPTS, Manner, Prompt, manner, matching, prompt
 
 #: Kind of reference -> what loads it.
 LOADERS = {"openai": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}
@@ -52,10 +52,13 @@ __all__ = [
     "SCORINGS",
     "Asked",
     "ChoiceModel",
+    "Manner",
     "Prompt",
     "Reply",
     "answer_each",
     "load",
+    "manner",
+    "matching",
     "of_judge",
     "prompt",
 ]

@@ -26,12 +26,11 @@ class EndpointModel:
         self.identity = {"backend": "endpoint", "model": model}
 
     def answer(
-        self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
+        self, prompt: str, *, schema: type[BaseModel] | None, temperature: float, max_tokens: int, seed: int
     ) -> Answer:
-        shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
-        optional: list[dict[str, Any]] = [
-            {"response_format": {"type": "json_schema", "json_schema": shape}},
-            {"seed": seed % 2**31},  # servers differ in how wide a seed may be
-        ]
+        optional: list[dict[str, Any]] = [{"seed": seed % 2**31}]  # servers differ in how wide a seed may be
+        if schema is not None:
+            shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
+            optional.insert(0, {"response_format": {"type": "json_schema", "json_schema": shape}})
         said = self.endpoint.chat(prompt, optional, max_tokens=max_tokens, temperature=temperature)
         return Answer(said.text, said.finished)
