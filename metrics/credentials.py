@@ -52,7 +52,7 @@ def without(text: str) -> str:
 
 
 def put_aside(text: str) -> str:
-    """A text in which every reference to an endpoint has lost its credentials, which `of` finds from now on."""
+    """A text in which every reference to an endpoint has lost its credentials; `of` finds them then."""
     return _ADDRESS.sub(lambda found: _replaced(found, keep=True) if found["kind"] else found[0], text)
 
 
