@@ -80,10 +80,10 @@ def _moments(rows: np.ndarray, columns: np.ndarray, size: int) -> np.ndarray:
     width = rows.shape[1]
     table = np.zeros((size, 1 + width + width * width))
     for column in np.unique(columns):
-        own = rows[columns == column]
-        table[column, 0] = len(own)
-        table[column, 1 : 1 + width] = own.sum(0)
-        table[column, 1 + width :] = (own.T @ own).ravel()
+        members = rows[columns == column]
+        table[column, 0] = len(members)
+        table[column, 1 : 1 + width] = members.sum(0)
+        table[column, 1 + width :] = (members.T @ members).ravel()
     return table
 
 

@@ -26,6 +26,8 @@ LETTERS = string.ascii_uppercase
 Edition = Literal["vlmevalkit-2025-05", "vlmevalkit-2025-08", "vlmevalkit-2026-06"]
 Rule = Literal["fixed", Edition]
 EDITIONS: tuple[Edition, ...] = get_args(Edition)
+#: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
+SCORINGS = ("generated", "logprob")
 
 
 class Letter(NamedTuple):
@@ -202,7 +204,7 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
     if "<think>" in text:
         return Letter(None, "the answer was cut off while the model was thinking")
-    fields = {found["value"] or found["tagged"] or "" for found in _FIELD.finditer(text)}
+    fields = {field["value"] or field["tagged"] or "" for field in _FIELD.finditer(text)}
     if len(fields) == 1:
         text = fields.pop().strip()
     letters = LETTERS[: len(options)]
@@ -215,10 +217,10 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
         if len(exact) == 1:
             return Letter(letters[exact[0]], "")
     text, excluded = _without_excluded(_without_list(text, letters, options), letters)
-    found = _read(text, letters, options)
-    if found.letter is None and excluded and found.reason == "no option is named":
+    letter = _read(text, letters, options)
+    if letter.letter is None and excluded and letter.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
-    return found
+    return letter
 
 
 def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
@@ -309,16 +311,16 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     """What the statements of an answer agree on; None when there is none. The one letter that is called the
     answer stands above others beside it; `first`, a marked letter at the beginning, must not disagree."""
     named: list[tuple[str, str]] = []  # letter, and how it is named
-    for found in _STATED.finditer(text):
-        kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if found[k])
-        letter = found[kind]
-        if kind == "end" and not _is_named(text, found, "end"):
+    for match in _STATED.finditer(text):
+        kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if match[k])
+        letter = match[kind]
+        if kind == "end" and not _is_named(text, match, "end"):
             continue
         if letter.islower() and kind != "lead":
             continue
-        if kind == "lead" and _is_article(text, found.end("lead"), letter, found["word"]):
+        if kind == "lead" and _is_article(text, match.end("lead"), letter, match["word"]):
             continue
-        named.append((letter.upper(), "answer" if (found["word"] or "").lower() == "answer" else kind))
+        named.append((letter.upper(), "answer" if (match["word"] or "").lower() == "answer" else kind))
     inside = [(letter, kind) for letter, kind in named if letter in letters]
     if not inside:
         if not named:
@@ -334,7 +336,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
         return Letter(answers.pop(), "")
     others = {letter for letter, _ in inside} | ({first} & set(letters))
     if kind == "end":
-        others |= {found[0] for found in _UNLIKE_ARTICLE.finditer(text)} & set(letters)
+        others |= {match[0] for match in _UNLIKE_ARTICLE.finditer(text)} & set(letters)
     return several if others != {last} else Letter(last, "")
 
 
@@ -350,8 +352,9 @@ def _lists(text: str, letters: str) -> bool:
     one = rf"\(?([{letters}])\)?"
     joined = rf"{_OPEN}{one}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{one}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
-    keys = {found[2] for found in re.finditer(rf"([\"'])([{letters}])\1\s*:", text)}
-    return any(found[1] != found[2] for found in re.finditer(joined, text)) or len(alone) > 1 or len(keys) > 1
+    keys = {match[2] for match in re.finditer(rf"([\"'])([{letters}])\1\s*:", text)}
+    several = any(match[1] != match[2] for match in re.finditer(joined, text))
+    return several or len(alone) > 1 or len(keys) > 1
 
 
 def _literal(text: str) -> str:
@@ -366,7 +369,7 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
     """The one option whose text occurs as whole words; the longer of two that overlap; not where it is denied
     ("no dog", "not a dog", "does not show a dog")."""
     rest = f" {_plain(text)} "
-    found: list[int] = []
+    named: list[int] = []
     denied = False
     plain = [_plain(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):
@@ -375,7 +378,7 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
             continue
         if re.fullmatch("[a-z]", wanted):  # "N" is no "n", and "a" before a word is the article
             letter = rf"{_OPEN}{_name(options[k])}{_SHUT}(?! [a-z])"
-            found += [k] if re.search(letter, _normal(text)) else []
+            named += [k] if re.search(letter, _normal(text)) else []
             continue
         pattern = (
             rf"(?<![\w-])(?P<no>{_DENIED} (?:\w+ )??(?:(?:a|an|the|any) )?)?"
@@ -383,13 +386,13 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
         )
         hits = list(re.finditer(pattern, rest))
         if any(not hit["no"] for hit in hits):
-            found.append(k)
+            named.append(k)
         elif hits:
             denied = True
         rest = re.sub(pattern, " ", rest)
-    if len(found) == 1:
-        return Letter(LETTERS[found[0]], "")
-    if found:
+    if len(named) == 1:
+        return Letter(LETTERS[named[0]], "")
+    if named:
         return Letter(None, "several options are named")
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 

@@ -28,8 +28,8 @@ def cohen_kappa(
     x = np.array([bool(first[key]) for key in ids])
     y = np.array([bool(second[key]) for key in ids])
     table = np.stack([x & y, x & ~y, ~x & y, ~x & ~y], 1).astype(float)
-    found = bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids])
-    return None if np.isnan(found.value) else found
+    kappa = bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids])
+    return None if np.isnan(kappa.value) else kappa
 
 
 def _kappa(sums: np.ndarray) -> np.ndarray:
@@ -66,9 +66,9 @@ def krippendorff_alpha(
     counts = counts[used]
     size = counts.sum(1)
     apart = (size**2 - (counts**2).sum(1)) / (size - 1)
-    clusters = [cluster_of[key] for key, kept in zip(ids, used, strict=True) if kept]
-    found = bootstrap.statistic(_alpha, np.column_stack([apart, counts]), clusters)
-    return None if np.isnan(found.value) else found
+    clusters = [cluster_of[key] for key, enters in zip(ids, used, strict=True) if enters]
+    alpha = bootstrap.statistic(_alpha, np.column_stack([apart, counts]), clusters)
+    return None if np.isnan(alpha.value) else alpha
 
 
 def _alpha(sums: np.ndarray) -> np.ndarray:

@@ -57,11 +57,6 @@ class Resampler:
         np.add.at(sums, self.columns(clusters), x)
         return self.counts.astype(np.float64) @ sums
 
-    def means(self, values: Sequence[float], clusters: Sequence[Hashable]) -> np.ndarray:
-        """(draws,) means; NaN in a draw without any of the values."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return self.totals(values, clusters) / self.totals(np.ones(len(values)), clusters)
-
     def weights(self, clusters: Sequence[Hashable]) -> np.ndarray:
         """(draws, n) float32 weight of every sample in every draw."""
         return self.counts[:, self.columns(clusters)]
@@ -81,16 +76,16 @@ def interval(
     interval. Source: Davison & Hinkley, Bootstrap Methods and their Application (1997), sections 2.4,
     5.2-5.3.
     """
-    known = replicates[np.isfinite(replicates)]
-    if clusters < 2 or len(known) < 0.9 * len(replicates):
+    finite = replicates[np.isfinite(replicates)]
+    if clusters < 2 or len(finite) < 0.9 * len(replicates):
         return Estimate(value, None, None, None, n, clusters)
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     if method == "normal":
-        reach = t_quantile(clusters - 1) * known.std(ddof=1)
-        low, high = 2 * value - known.mean() - reach, 2 * value - known.mean() + reach
+        reach = t_quantile(clusters - 1) * finite.std(ddof=1)
+        low, high = 2 * value - finite.mean() - reach, 2 * value - finite.mean() + reach
     elif method != "percentile":
         raise AssertionError(f"no method {method!r}")
-    return Estimate(value, float(low), float(high), float(known.std(ddof=1)), n, clusters)
+    return Estimate(value, float(low), float(high), float(finite.std(ddof=1)), n, clusters)
 
 
 def ratio(

@@ -171,31 +171,31 @@ def exact_interval(ones: int, n: int, level: float = LEVEL) -> tuple[float, floa
     return low, high
 
 
-def effective_size(found: Estimate) -> float:
+def effective_size(share: Estimate) -> float:
     """How many independent trials would give a proportion the standard error it has; between 1 and n.
 
     Where all values are equal the standard error is no guide, and clusters are taken as single trials.
     """
-    spread = found.value * (1 - found.value)
-    if not found.standard_error or spread <= 0:
-        return float(max(1, found.clusters))
-    return float(min(found.n, max(1.0, spread / found.standard_error**2)))
+    spread = share.value * (1 - share.value)
+    if not share.standard_error or spread <= 0:
+        return float(max(1, share.clusters))
+    return float(min(share.n, max(1.0, spread / share.standard_error**2)))
 
 
-def bounded(found: Estimate, low: float, high: float) -> Estimate:
+def bounded(estimate: Estimate, low: float, high: float) -> Estimate:
     """The estimate of a quantity that cannot leave [low, high], with an interval that does not either.
 
     Where all values are equal the standard error is 0 and says nothing: then the interval reaches
     (high - low) z^2 / (G + z^2) to both sides, Wilson's bound for G trials with one outcome.
     """
-    if found.low is None or found.high is None:
-        return found
+    if estimate.low is None or estimate.high is None:
+        return estimate
     reach = 0.0
-    if found.standard_error == 0:
-        z = t_quantile(found.clusters - 1)
-        reach = (high - low) * z * z / (found.clusters + z * z)
-    ends = (min(high, max(low, found.low - reach)), max(low, min(high, found.high + reach)))
-    return Estimate(found.value, *ends, found.standard_error, found.n, found.clusters)
+    if estimate.standard_error == 0:
+        z = t_quantile(estimate.clusters - 1)
+        reach = (high - low) * z * z / (estimate.clusters + z * z)
+    ends = (min(high, max(low, estimate.low - reach)), max(low, min(high, estimate.high + reach)))
+    return Estimate(estimate.value, *ends, estimate.standard_error, estimate.n, estimate.clusters)
 
 
 @dataclass(frozen=True)
@@ -246,21 +246,25 @@ def paired_test(
     ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
     differences = [float(first[key]) - float(second[key]) for key in ids]  # type: ignore[arg-type]
     clusters = [cluster_of[key] for key in ids]
-    found = mean(differences, clusters)
-    if found is None:
+    difference = mean(differences, clusters)
+    if difference is None:
         return None
     sums, _ = _cluster_sums(np.asarray(differences), clusters)
     p_flip = _flip_test(sums, flips, seed)
-    error = found.standard_error
+    error = difference.standard_error
     if not error:  # one cluster, or all differences alike: only the randomisation test can speak
-        return PairedTest(found, None, p_flip, p_flip, None, None)
+        return PairedTest(difference, None, p_flip, p_flip, None, None)
     from scipy.special import ndtri, stdtr
 
-    p_t = 2 * float(stdtr(found.clusters - 1, -abs(found.value) / error))
+    p_t = 2 * float(stdtr(difference.clusters - 1, -abs(difference.value) / error))
     reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
-    needed = None if found.value == 0 else math.ceil(found.clusters * (reach * error / found.value) ** 2)
-    p = p_t if found.clusters >= MANY else max(p_t, p_flip)
-    return PairedTest(found, p_t, p_flip, p, reach * error, needed)
+    needed = (
+        None
+        if difference.value == 0
+        else math.ceil(difference.clusters * (reach * error / difference.value) ** 2)
+    )
+    p = p_t if difference.clusters >= MANY else max(p_t, p_flip)
+    return PairedTest(difference, p_t, p_flip, p, reach * error, needed)
 
 
 def _flip_test(sums: np.ndarray, flips: int, seed: int) -> float:

@@ -8,8 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from metrics.choices.base import SCORINGS
-from metrics.letters import EDITIONS, Edition
+from metrics.letters import EDITIONS, SCORINGS, Edition
 from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
@@ -31,7 +30,9 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
         "that decides Removal (repeatable, or a,b)",
         "What",
     )
-    data: str = option("nano", "nano, hub:OWNER/NAME[@REVISION], or a .jsonl file in NegVQA's layout", "Data")
+    data: str = option(
+        "nano", "nano, nano:WORLD, hub:OWNER/NAME[@REVISION], or a .jsonl file in NegVQA's layout", "Data"
+    )
     negated: str | None = option(
         None, "the second of two files with question and answer: *-negated.jsonl", "Data"
     )
@@ -91,7 +92,7 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
             )
         if self.matcher != EXACT and not self.matcher.startswith(LLM):
             raise UserError(f"--matcher is '{self.matcher}'; allowed: {EXACT}, {LLM}MODEL.")
-        if self.negated is not None and (self.data == "nano" or self.data.startswith("hub:")):
+        if self.negated is not None and self.data.partition(":")[0] in ("nano", "hub"):
             raise UserError("--negated is the second of two files; --data must be the first.")
 
 

@@ -99,11 +99,11 @@ def cell(model: str, variant: str, category: str) -> Cell | None:
     return next((c for c in cells() if (c.model, c.variant, c.category) == (model, variant, category)), None)
 
 
-def known(reference: str) -> str | None:
+def printed_as(reference: str) -> str | None:
     """Table 1's name of a model that we call `reference` (hub id, folder, openai:URL#MODEL); None for one
     that is not in the table."""
     tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
-    return next((name for name, own in HUB_IDS.items() if own == tail), None)
+    return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
 
 
 def is_negvqa(data: Mapping[str, Any]) -> bool:
@@ -119,12 +119,14 @@ def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     runs  Name -> (figures, reference) of what was asked NegVQA's own questions.
     """
     rows: list[dict[str, Any]] = []
-    own = {name: (_as_printed(figures), known(reference)) for name, (figures, reference) in runs.items()}
+    measured = {
+        name: (_as_printed(figures), printed_as(reference)) for name, (figures, reference) in runs.items()
+    }
     for printed in (*dict.fromkeys(cell.model for cell in cells()), None):
         for there in (cell for cell in cells() if cell.model == printed):
             what = {"model": there.model, "variant": there.variant, "category": there.category}
             rows.append({**_figure(there), **what, "source": "printed"})
-        for name, (figures, twin) in own.items():
+        for name, (figures, twin) in measured.items():
             if twin == printed:
                 rows += [{**row, "model": name, "source": "here"} for row in frames.records(figures)]
     return frames.label(frames.frame(rows), task="table1")
@@ -137,7 +139,7 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
 
     figures  Of one model on NegVQA's own questions, as `nein.benchmarks.negvqa.figures` makes them.
     """
-    printed, size = known(reference), family(known(reference) or reference)
+    printed, size = printed_as(reference), family(printed_as(reference) or reference)
     rows: list[dict[str, Any]] = []
     for row in frames.records(_as_printed(figures)) if printed else []:
         what = {key: row[key] for key in ("metric", "variant", "category")}
@@ -154,10 +156,10 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
 
 def _as_printed(figures: pd.DataFrame, **where: str) -> pd.DataFrame:
     """A model's accuracies as Table 1 has them, of what it wrote where it was asked to write."""
-    own = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
-    own = own[own["value"].notna()]
-    there = list(own["scoring"].unique())
-    return frames.select(own, scoring="generated" if "generated" in there else next(iter(there), ""))
+    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
+    shares = shares[shares["value"].notna()]
+    there = list(shares["scoring"].unique())
+    return frames.select(shares, scoring="generated" if "generated" in there else next(iter(there), ""))
 
 
 def by_size() -> pd.DataFrame:
@@ -181,5 +183,5 @@ def family(name: str) -> tuple[str, float] | None:
     """("Qwen2-VL", 7.0), family and billions of parameters, from a name that says so
     ("Qwen2-VL-7B-Instruct"); None for a name that does not."""
     tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
-    found = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
-    return (found[1], float(found[2])) if found else None
+    sized = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
+    return (sized[1], float(sized[2])) if sized else None

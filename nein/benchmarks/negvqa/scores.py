@@ -59,10 +59,10 @@ def read(
         rule = letters if protocol == "paper" else "fixed"
         letter, reason, _ = parse(row["text"] or "", row["options"], rule)
     else:
-        found = None if row["logprobs"] is None else tuple(row["logprobs"])
-        letter = Reply(logprobs=found).likeliest
+        logprobs = None if row["logprobs"] is None else tuple(row["logprobs"])
+        letter = Reply(logprobs=logprobs).likeliest
         reason = (
-            "" if letter else "no probabilities of letters" if found is None else "no letter is likeliest"
+            "" if letter else "no probabilities of letters" if logprobs is None else "no letter is likeliest"
         )
     if letter is not None:
         return {"letter": letter, "value": float(letter == row["answer"]), "reason": reason}

@@ -45,15 +45,15 @@ def gap_by_template(
             pair = (float(other) - float(row["value"]), row["source_id"])
             groups.setdefault(row["template"], []).append(pair)
     unit = all(-1 <= difference <= 1 for pairs in groups.values() for difference, _ in pairs)
-    found = []
+    gaps = []
     for template in sorted(groups, key=lambda index: (index is None, index or 0)):
         differences, sources = zip(*groups[template], strict=True)
         estimate = statistics.mean(differences, sources)
         assert estimate is not None
         if unit:
             estimate = statistics.bounded(estimate, -1.0, 1.0)
-        found.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
-    return found
+        gaps.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
+    return gaps
 
 
 def template_name(template: int | None) -> str:

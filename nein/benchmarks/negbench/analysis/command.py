@@ -75,19 +75,19 @@ def analyse(
     environment.keep_freed_memory()
     threads = Threads(Processes(), Processes().device(device))
     sets = [sentences(pair, article) for pair in pairs]
-    texts = [s.text for own in sets for s in own]
+    texts = [s.text for group in sets for s in group]
     clusters = ["/".join(sorted(pair)) for pair in pairs]
     rows: list[dict[str, Any]] = []
     coordinates = []
     for name, choice in chosen.items():
         encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads, batch_size)
-        features = [encoded.features[[encoded.rows[s.text] for s in own]] for own in sets]
-        values = [measure(part, own) for part, own in zip(features, sets, strict=True)]
+        features = [encoded.features[[encoded.rows[s.text] for s in group]] for group in sets]
+        values = [measure(part, group) for part, group in zip(features, sets, strict=True)]
         for metric in MEASURES:
             floor = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines, or shares
-            found = statistics.mean([value[metric] for value in values], clusters)
-            assert found is not None
-            estimate = statistics.bounded(found, floor, 1.0)
+            estimate = statistics.mean([value[metric] for value in values], clusters)
+            assert estimate is not None
+            estimate = statistics.bounded(estimate, floor, 1.0)
             rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
         coordinates += [_points(key, labels[name], features[0], sets[0], pairs[0], groups)
                         for key, _, groups in sections.PLOTS]  # fmt: skip
@@ -112,8 +112,8 @@ def analyse(
     atomic.write_text(out / "coordinates.csv", _csv(drawn.round(6)))
     written = [
         {"pair": "/".join(pair), **s._asdict(), "published": s.published}
-        for pair, own in zip(pairs, sets, strict=True)
-        for s in own
+        for pair, group in zip(pairs, sets, strict=True)
+        for s in group
     ]
     atomic.write_text(out / "sentences.csv", _csv(pd.DataFrame(written)))
     return (out / "table.md").read_text(encoding="utf-8")

@@ -23,21 +23,23 @@ def fid_draws(loaded: Sequence[Run]) -> dict[str, np.ndarray]:
     if not scored:
         return {}
     sampler = bootstrap.Resampler.of([source for run in scored for source in run.sources.values()])
-    found = {run.label: _fid_draws(run, _once(run), sampler) for run in scored}
-    return {label: draws for label, draws in found.items() if draws is not None}
+    draws_of = {run.label: _fid_draws(run, _once(run), sampler) for run in scored}
+    return {label: draws for label, draws in draws_of.items() if draws is not None}
 
 
 def _fid_draws(run: Run, once: bool, sampler: bootstrap.Resampler) -> np.ndarray | None:
     from metrics.base import MetricError
     from metrics.fid_bootstrap import fid_replicates
 
-    kept = corpus.read(run.directory)
-    if kept is None or len(kept.ids) < 2:
+    features = corpus.read(run.directory)
+    if features is None or len(features.ids) < 2:
         return None
-    chosen = kept.unique_targets() if once else list(range(len(kept.ids)))
-    columns = sampler.columns(kept.source_ids)
+    chosen = features.unique_targets() if once else list(range(len(features.ids)))
+    columns = sampler.columns(features.source_ids)
     try:
-        return fid_replicates(kept.edited, kept.target[chosen], columns, columns[chosen], sampler.counts)
+        return fid_replicates(
+            features.edited, features.target[chosen], columns, columns[chosen], sampler.counts
+        )
     except MetricError:  # too few pictures for wide features; the jackknife's interval stays
         return None
 
@@ -81,13 +83,13 @@ def compare(first: Run, second: Run, metric: str, draws: Mapping[str, np.ndarray
     if metric not in first.values or metric not in second.values:
         return None
     a, b = first.values[metric], second.values[metric]
-    found = statistics.paired_test(a, b, first.sources)
-    if found is None:
+    test = statistics.paired_test(a, b, first.sources)
+    if test is None:
         return None
     both = [i for i in a if a[i] is not None and b.get(i) is not None]
     return {
-        "difference": found.difference, "p": found.p, "p_t": found.p_t, "p_flip": found.p_flip,
-        "needed": found.needed, "detectable": found.detectable,
+        "difference": test.difference, "p": test.p, "p_t": test.p_t, "p_flip": test.p_flip,
+        "needed": test.needed, "detectable": test.detectable,
         "first": _mean([a[i] for i in both]), "second": _mean([b[i] for i in both]),
         "first_n": sum(v is not None for v in a.values()), "second_n": sum(v is not None for v in b.values()),
         "attempted": len({*first.edits, *second.edits}),
@@ -109,13 +111,13 @@ def _compare_fid(first: Run, second: Run, draws: Mapping[str, np.ndarray]) -> di
     clusters = len({*first.sources.values()} & {*second.sources.values()})
     moved = draws[first.label] - draws[second.label]
     moved = moved[np.isfinite(moved)]
-    found = bootstrap.interval(values[0] - values[1], moved, n=n, clusters=clusters, method="normal")
-    if found.low is None or not found.standard_error:
+    difference = bootstrap.interval(values[0] - values[1], moved, n=n, clusters=clusters, method="normal")
+    if difference.low is None or not difference.standard_error:
         p = 1.0
     else:
-        p = float((1 + (np.abs(moved - moved.mean()) >= abs(found.value)).sum()) / (1 + len(moved)))
+        p = float((1 + (np.abs(moved - moved.mean()) >= abs(difference.value)).sum()) / (1 + len(moved)))
     return {
-        "difference": found, "p": p, "p_t": None, "p_flip": None, "needed": None, "detectable": None,
+        "difference": difference, "p": p, "p_t": None, "p_flip": None, "needed": None, "detectable": None,
         "first": values[0], "second": values[1],
         "first_n": entries[0]["n"], "second_n": entries[1]["n"],
         "attempted": len({*first.edits, *second.edits}),
