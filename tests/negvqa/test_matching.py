@@ -28,9 +28,9 @@ class Scripted:
     def __init__(self, replies: list[str]) -> None:
         self.replies, self.asked = list(replies), list[Request]()
 
-    def say(self, requests: list[Request]) -> list[Outcome[str]]:
+    def complete(self, requests: list[Request], schema: type[matching.Said]) -> list[Outcome[matching.Said]]:
         self.asked += requests
-        return [Outcome(self.replies.pop(0)) for _ in requests]
+        return [Outcome(schema.read(self.replies.pop(0))) for _ in requests]
 
 
 def test_the_matcher_asks_and_reads_as_the_toolkit_does() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from metrics import choices
 from metrics.letters import LETTERS, parse
@@ -22,11 +22,23 @@ from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
 from nein.engine.seeds import sample_seed
 from nein.models import llm, references
+from nein.models.llm.parsing import Plain
 
 MATCHES = "matches"  # the stage and its output
 ATTEMPTS = 3
 MAX_TOKENS = 2048  # of the toolkit's client
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
+
+
+class Said(Plain):
+    """All that a language model says, whatever it is."""
+
+    END: ClassVar[str] = "\0"
+    text: str
+
+    @classmethod
+    def read(cls, text: str) -> Said:
+        return cls(text=text)
 
 
 def reference(config: NegvqaConfig) -> str | None:
@@ -44,7 +56,7 @@ def check(config: NegvqaConfig) -> None:
 
 def identity(config: NegvqaConfig) -> dict[str, Any]:
     """What decides a row of the stage, besides the answers."""
-    return {"matcher": references.without_address(str(reference(config))), "letters": config.letters}
+    return {"matcher": references.identity(str(reference(config))), "letters": config.letters}
 
 
 def stage(
@@ -86,7 +98,7 @@ def matched(client: Any, rows: Sequence[Row], asked: Mapping[str, Any], letters:
     done: dict[tuple[str, str], Row] = {}
     for attempt in range(ATTEMPTS):
         requests = [llm.Request(_prompt(row, asked), seed=attempt) for row in open_.values()]
-        for key, outcome in zip(list(open_), client.say(requests), strict=True):
+        for key, outcome in zip(list(open_), client.complete(requests, Said), strict=True):
             made = _row(key, outcome, asked[key[0]].options, letters)
             if made is not None:
                 done[key] = made
@@ -116,15 +128,17 @@ def _prompt(row: Row, asked: Mapping[str, Any]) -> str:
     return choices.matching(item.questions[row["variant"]], item.options, row["text"])
 
 
-def _row(key: tuple[str, str], outcome: llm.Outcome[str], options: Sequence[str], letters: str) -> Row | None:
+def _row(
+    key: tuple[str, str], outcome: llm.Outcome[Said], options: Sequence[str], letters: str
+) -> Row | None:
     """What the matcher's answer says; None where it has to be asked again."""
     if outcome.value is None:
         return {**_blank(key), "error": f"the matcher gave no answer: {outcome.reason}"}
-    found = parse(outcome.value, options, letters)
+    found = parse(outcome.value.text, options, letters)
     if found.letter is None and not found.declined:
         return None
     reason = "" if found.letter else "the matcher finds no option in the answer"
-    return {**_blank(key), "said": outcome.value, "letter": found.letter, "reason": reason}
+    return {**_blank(key), "said": outcome.value.text, "letter": found.letter, "reason": reason}
 
 
 def _blank(key: tuple[str, str]) -> Row:

@@ -40,14 +40,17 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
     matching.check(config)
-    models = list(dict.fromkeys(config.model))
-    for reference in models:
+    models: dict[str, str] = {}  # name of its run -> as it was asked for
+    for model in dict.fromkeys(config.model):
+        _, reference = references.named(model)
         _check_reference(reference, config)
         scorings(reference, config)
-        twin = next(other for other in models if run_name(other, config) == run_name(reference, config))
-        if twin != reference:
-            raise UserError(f"'{twin}' and '{reference}' are one model at two places; ask one of them.")
-    return [_run(reference, config, asked, device) for reference in models]
+        twin = models.setdefault(run_name(model, config), model)
+        if twin != model:
+            raise UserError(
+                f"'{twin}' and '{model}' have one name; give one of them another: NAME={reference}."
+            )
+    return [_run(name, references.named(model)[1], config, asked, device) for name, model in models.items()]
 
 
 @functools.lru_cache(maxsize=2)
@@ -71,10 +74,10 @@ def manner(reference: str, config: NegvqaConfig) -> choices.Manner:
     return choices.Manner(wording, config.max_new_tokens or toolkit.max_new_tokens)
 
 
-def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
+def _run(name: str, reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
     how = manner(reference, config)
     identity = {
-        "model": references.without_address(config.judge if reference == JUDGE else reference),
+        "model": references.identity(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": asked.sha256,
         "prompt": how.prompt,
@@ -98,7 +101,6 @@ def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) ->
         },
         "limit": config.limit,
     }
-    name = run_name(reference, config)
     stages, outputs = [_asking(reference, config, asked.items, device)], {}
     if matches(reference, config):
         by_id = {item.id: item for item in asked.items}
@@ -115,8 +117,12 @@ def matches(reference: str, config: NegvqaConfig) -> bool:
     return config.matcher != EXACT and texts and "generated" in scorings(reference, config)
 
 
-def run_name(reference: str, config: NegvqaConfig) -> str:
-    """Of a run's folder. A model behind an endpoint is known by its own name: servers move."""
+def run_name(model: str, config: NegvqaConfig) -> str:
+    """Of a run's folder: the name that the user gave. A model behind an endpoint is known by its own name:
+    servers move."""
+    given, reference = references.named(model)
+    if given is not None:
+        return given
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
     if reference.startswith("openai:"):

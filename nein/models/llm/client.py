@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 from metrics.base import RecordStore
 from metrics.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
@@ -23,8 +23,6 @@ from nein.models.llm.parsing import (
     parse,
 )
 from nein.models.questions import Questions
-
-Result = TypeVar("Result")
 
 MODEL_FAILED = "model failed"
 #: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.
@@ -51,21 +49,20 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Result]):
+class Outcome(Generic[Schema]):
     """What became of a request: `value`, or else `failure` (of FAILURES) with its `reason`.
 
     text  The answer as it came, of the last attempt; None where none came.
     """
 
-    value: Result | None
+    value: Schema | None
     failure: str = ""
     reason: str = ""
     text: str | None = None
 
 
 class Backend(Protocol):
-    """A model. `answer` raises `NoAnswer` (of a kind in FAILURES) where there is no answer; `schema` is the
-    form of the answer, or None for any text.
+    """A model. `answer` raises `NoAnswer` (of a kind in FAILURES) where there is no answer.
 
     identity    What decides an answer besides prompt, temperature and seed; part of every cache key.
     concurrent  Calls of `answer` that may run at once, in threads; 0: one, in the thread that asks.
@@ -78,7 +75,7 @@ class Backend(Protocol):
     def concurrent(self) -> int: ...
 
     def answer(
-        self, prompt: str, *, schema: type[Any] | None, temperature: float, max_tokens: int, seed: int
+        self, prompt: str, *, schema: type[Any], temperature: float, max_tokens: int, seed: int
     ) -> Answer: ...
 
 
@@ -134,19 +131,10 @@ class Client:
         the rest would not either; answers so far are kept. Threads may call it side by side: the backend sees
         `concurrent` questions at a time all the same.
         """
-        return self._all(lambda one: self._one(one, schema), requests, progress)
-
-    def say(self, requests: Sequence[Request], *, progress: str = "") -> list[Outcome[str]]:
-        """As `complete`, for answers that may be any text: each is asked for once, in the prompt's words."""
-        return self._all(self._text, requests, progress)
-
-    def _all(
-        self, ask: Callable[[Request], Outcome[Result]], requests: Sequence[Request], progress: str
-    ) -> list[Outcome[Result]]:
         unique = list(dict.fromkeys(requests))
-        outcomes: dict[Request, Outcome[Result]] = {}
+        outcomes: dict[Request, Outcome[Schema]] = {}
         with _bar(len(unique), progress) as bar:
-            for request, outcome in self._questions.each(ask, unique):
+            for request, outcome in self._questions.each(lambda one: self._one(one, schema), unique):
                 outcomes[request] = outcome
                 bar.update()
         with self._mutex:
@@ -173,7 +161,8 @@ class Client:
         for attempt in range(self.attempts):
             seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
             try:
-                answer = self._ask(f"{request.prompt}\n\n{instructions(schema)}", schema, seed)
+                parts = filter(None, (request.prompt, instructions(schema)))
+                answer = self._ask("\n\n".join(parts), schema, seed)
             except NoAnswer as error:
                 return Outcome(None, error.kind, str(error))
             try:
@@ -182,14 +171,7 @@ class Client:
                 outcome = Outcome(None, error.kind, str(error), answer.text)
         return outcome
 
-    def _text(self, request: Request) -> Outcome[str]:
-        try:
-            text = self._ask(request.prompt, None, request.seed).text
-        except NoAnswer as error:
-            return Outcome(None, error.kind, str(error))
-        return Outcome(text, text=text)
-
-    def _ask(self, prompt: str, schema: type[Any] | None, seed: int) -> Answer:
+    def _ask(self, prompt: str, schema: type[Schema], seed: int) -> Answer:
         def ask() -> dict[str, Any]:
             try:
                 answer = self.backend.answer(

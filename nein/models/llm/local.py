@@ -35,7 +35,7 @@ class LocalModel:
         }
 
     def answer(
-        self, prompt: str, *, schema: type[BaseModel] | None, temperature: float, max_tokens: int, seed: int
+        self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
     ) -> Answer:
         with self._lock, exact():
             try:
