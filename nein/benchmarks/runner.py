@@ -179,7 +179,7 @@ def invocation(executor: Executor) -> dict[str, Any]:
     """When and how the command at hand was given, and on what."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": list(sys.argv[1:]),
+        "command": environment.command_line(),
         "directory": str(Path.cwd()),
         **executor.describe(),
         "environment": environment.describe(executor.device),
