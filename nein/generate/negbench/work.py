@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from nein.datasets.negbench.records import Media, Option, Question, RetrievalIte
 from nein.datasets.negbench.sentences import (
     Negation,
     evaluation_questions,
+    medical_questions,
     retrieval_items,
     training_captions,
     training_negations,
@@ -44,6 +45,7 @@ class Tasks:
     original: RetrievalItem | None = None
     negated: RetrievalItem | None = None
     questions: tuple[Question, ...] = ()
+    medical: Mapping[str, Question] = field(default_factory=dict)  # by the name of the task
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,10 @@ class Job:
             image, config.seed, captions=config.captions_per_image, order=config.order, **rules
         )
         questions = evaluation_questions(
-            image, config.seed, count=config.asked, wording=config.wording, **rules
+            image, config.seed, count=config.asked, wording=config.wording, single=config.medical, **rules
         )
-        return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions))
+        medical = medical_questions(image, config.seed, wording=config.wording) if config.medical else {}
+        return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions), medical)
 
 
 def output(stage: str) -> str:
