@@ -97,6 +97,7 @@ def study(given: GeneraliseConfig) -> str:
         command=f"python -m train.nano.generalise --scale {given.scale:g}",
         note="Questions have two options: a model that ignores the negation is right about one kind and "
         "wrong about the other. The likeliest letter counts (`--scoring logprob`).",
+        chance=dict.fromkeys(METRICS, 50.0),
     )
 
 
