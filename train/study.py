@@ -35,6 +35,7 @@ from nein.reporting import figures as frames
 from train import generalise
 from train.contrast.options import ContrastConfig, StudyConfig, parse, spelled
 from train.generalise import BEFORE, HEADLINE, Model, spread
+from train.options import command_line
 
 _TOLD = {"task": RETRIEVAL, "direction": TEXT_TO_IMAGE}
 #: Row of the table -> its figures.
@@ -64,7 +65,7 @@ def study(given: StudyConfig) -> str:
         "NegBench: a miniature CLIP fine-tuned on negation",
         parts,
         METRICS,
-        command=given.command(),
+        command=command_line("nein negbench nano", given),
         sentences=findings(frames.concat(parts)),
         note="Four options per question: chance is 25 %. The gap is recall@1 with the original captions "
         "minus that with the negated ones, in points: a small gap beside a small recall is no success.",

@@ -33,6 +33,7 @@ from train.generalise import BEFORE, Model
 from train.nano.job import run
 from train.nano.negvqa import negvqa_job
 from train.nano.options import GeneraliseConfig
+from train.options import command_line
 
 COMMAND = Command(
     "what of the negation taught to the nano VLM holds off its training",
@@ -94,7 +95,7 @@ def study(given: GeneraliseConfig) -> str:
         "NegVQA: a miniature VLM taught negated questions",
         parts,
         METRICS,
-        command=f"python -m train.nano.generalise --scale {given.scale:g}",
+        command=command_line("python -m train.nano.generalise", given),
         note="Questions have two options: a model that ignores the negation is right about one kind and "
         "wrong about the other. The likeliest letter counts (`--scoring logprob`).",
     )
