@@ -21,6 +21,8 @@ from metrics.answers import paper_present, parse_yes_no
 from metrics.base import MetricError, choose
 
 LETTERS = string.ascii_uppercase
+#: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
+SCORINGS = ("generated", "logprob")
 
 
 class Letter(NamedTuple):

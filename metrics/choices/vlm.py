@@ -19,10 +19,10 @@ import torch
 
 from metrics import vlm
 from metrics.base import MetricError
-from metrics.choices.base import SCORINGS, Asked, Reply, check
+from metrics.choices.base import Asked, Reply, check
 from metrics.choices.prompts import Prompt
 from metrics.judges.words import first_tokens
-from metrics.letters import LETTERS
+from metrics.letters import LETTERS, SCORINGS
 from metrics.loading import Source, fingerprint
 
 #: Names under which transformers' models keep what looks at the pixels.

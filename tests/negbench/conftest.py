@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from metrics.dual.base import prepare, products
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import (
@@ -158,6 +159,11 @@ def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
             a, b = image.astype(float), text.astype(float)
             found[i, j] = a @ b / np.sqrt((a @ a) * (b @ b))
     return found
+
+
+def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """(I, T) of all pairs."""
+    return products(prepare(images)[:, None], prepare(texts)[None])
 
 
 @pytest.fixture

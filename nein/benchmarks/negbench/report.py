@@ -20,6 +20,7 @@ from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import format, page
 from nein.reporting import report as reporting
+from nein.reporting.findings import Gap, widest
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
 HOW = (
@@ -57,7 +58,7 @@ def report(out: Path, names: Mapping[str, str] | None = None) -> str:
     settings = {run.name: page.setting(run.facts) for run in runs}
     reporting.write(
         out, frame, title=f"NegBench, {label(runs)}", subtitle=HOW, sections=sections.SECTIONS,
-        findings=findings(runs), notes=notes(runs), settings=settings, formats=FORMATS,
+        findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=FORMATS,
     )  # fmt: skip
     return (out / "table.md").read_text(encoding="utf-8")
 
@@ -105,6 +106,36 @@ def label(runs: Sequence[Evaluated]) -> str:
     return (
         NANO_LABEL if {run.facts["dataset"].partition("-")[0] for run in runs} == {NANO} else "measured here"
     )
+
+
+def finding(frame: pd.DataFrame) -> list[str]:
+    """The widest negation gap of text-to-image retrieval in a sentence; without any, who chooses best."""
+    recall, gap = f"recall@{KS[0]}", f"gap@{KS[0]}"
+    retrieved = frames.select(frame, direction=TEXT_TO_IMAGE, metric=(recall, gap), source="")
+    runs: dict[str, dict[str, dict[str, Any]]] = {}
+    for figure in frames.records(retrieved):
+        runs.setdefault(_run(figure), {})[figure["kind"]] = figure
+    gaps = [Gap(name, by[ORIGINAL], by[NEGATED], by[""]) for name, by in runs.items() if len(by) == 3]
+    what = f"text-to-image {recall.replace('@', ' at ')}"
+    sentence = widest(gaps, what=what, change="a caption says what is absent", models="models and data sets")
+    return [sentence] if sentence else _best_chooser(frame)
+
+
+def _best_chooser(frame: pd.DataFrame) -> list[str]:
+    chosen = frames.select(frame, metric="accuracy", source="")
+    totals = [f for f in frames.records(frames.select(chosen, type="all")) if f["value"] is not None]
+    if not totals:
+        return []
+    best = max(totals, key=lambda figure: figure["value"])
+    same = {key: best[key] for key in ("model", "data", "variant")}
+    negation = frames.pick(chosen, type="negation", **same)
+    denied = f"; {format.text(negation)} % where a negation is right" if negation else ""
+    most = " most" if len(totals) > 1 else ""
+    return [f"{_run(best)} gets{most} choices right: {format.text(best)} %{denied}."]
+
+
+def _run(figure: Mapping[str, Any]) -> str:
+    return f"{figure['model']} ({figure['data']}, {figure['variant']})"
 
 
 def findings(runs: Sequence[Evaluated]) -> list[str]:

@@ -29,17 +29,17 @@ def retrieval_columns(k: int) -> tuple[Column, ...]:
     """Recall at k with either kind of captions, and the gap."""
     recall = f"recall@{k}"
     return (
-        Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN),
-        Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN),
-        Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN),
+        Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
+        Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
+        Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN, False),
     )
 
 
 def accuracy_columns(title: str) -> tuple[Column | Across, ...]:
     """Accuracy in total and by type of question."""
     return (
-        Column(title, {"metric": "accuracy", "type": "all"}, _SHOWN),
-        *(Column(type_, {"metric": "accuracy", "type": type_}, _SHOWN) for type_ in TEMPLATES),
+        Column(title, {"metric": "accuracy", "type": "all"}, _SHOWN, True),
+        *(Column(type_, {"metric": "accuracy", "type": type_}, _SHOWN, True) for type_ in TEMPLATES),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from metrics.choices.base import SCORINGS
+from metrics.letters import SCORINGS
 from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs
 from nein.config.options import Names, option
 from nein.engine.errors import UserError

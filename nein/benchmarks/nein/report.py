@@ -16,6 +16,7 @@ from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import report as reporting
+from nein.reporting.findings import Gap, widest
 from nein.reporting.report import Section
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
@@ -89,6 +90,26 @@ def label(manifests: Any) -> str:
     """What presets the figures are of."""
     presets = {preset(manifest) for manifest in manifests}
     return NANO_LABEL if presets == {"nano"} else ", ".join(sorted(presets))
+
+
+def finding(frame: pd.DataFrame) -> list[str]:
+    """The widest negation gap in a sentence, by the first judge that saw it; none without the control."""
+    told = frames.select(frame, task="gap")
+    for metric in frames.values(told, "metric", tuple(figures.REMOVALS)):
+        rows = [
+            {f["statistic"]: f for f in frames.records(frames.select(told, model=editor, metric=metric))}
+            for editor in frames.values(told, "model")
+        ]
+        gaps = [Gap(by["gap"]["model"], by["remove"], by["negative"], by["gap"]) for by in rows if by]
+        sentence = widest(
+            gaps,
+            what=f"Removal (judged by {figures.REMOVALS[metric]})",
+            change='"Remove the X." becomes a sentence that says X is absent',
+            models="editors",
+        )
+        if sentence:
+            return [sentence]
+    return []
 
 
 def findings(frame: pd.DataFrame) -> list[str]:

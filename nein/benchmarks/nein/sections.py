@@ -21,6 +21,10 @@ def heading(metric: str) -> str:
     return format.heading(METRICS[metric].title, METRICS[metric].higher_is_better)
 
 
+def _higher_is_better(metric: str) -> bool | None:
+    return METRICS[metric].higher_is_better
+
+
 def shown(figures: Sequence[Figure]) -> str:
     """A figure with ±, or with the ends of its interval where it is a proportion; as printed where it is the
     paper's."""
@@ -40,7 +44,7 @@ def _unscored(figures: Sequence[Figure]) -> str:
 
 
 def _metrics(where: dict[str, object] | None = None) -> Across:
-    return Across("metric", where or {}, shown, heading, tuple(METRICS))
+    return Across("metric", where or {}, shown, heading, tuple(METRICS), _higher_is_better)
 
 
 def results() -> list[Table]:
@@ -103,7 +107,7 @@ GAP = Table(
     (
         Column('"Remove the X."', {"statistic": "remove"}),
         Column("negative", {"statistic": "negative"}),
-        Column("gap (points)", {"statistic": "gap"}),
+        Column("gap (points)", {"statistic": "gap"}, higher_is_better=False),
         Column("ratio", {"statistic": "ratio"}),
         Column("p", {"statistic": "gap"}, tables.p_value()),
         Column("pairs", {"statistic": "gap"}, tables.count()),
@@ -339,6 +343,18 @@ REMOVAL = plots.Bars(
     order=tuple(REMOVALS),
     names={name: f"Removal ({judge})" for name, judge in REMOVALS.items()},
     colors=_JUDGES,
+    axis="Removal, per cent",
+)
+TOLD_AND_DENIED = plots.Bars(
+    "gap",
+    'Negation gap: Removal when told "Remove the X." and when told that X is absent, same samples and noise',
+    place=("model",),
+    series="statistic",
+    panel=("metric",),
+    where={"task": "gap", "statistic": ("remove", "negative")},
+    order=("remove", "negative", *REMOVALS),
+    names={**REMOVALS, "remove": 'told "Remove the X."', "negative": "told that X is absent"},
+    colors={"remove": plots.BLUE, "negative": plots.RED},
     axis="Removal, per cent",
 )
 GAPS = plots.Bars(

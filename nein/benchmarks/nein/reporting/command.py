@@ -47,12 +47,17 @@ def report(options: ReportConfig) -> int:
     about_judges = [sections.CALIBRATION, sections.CORRECTED, sections.AGREEMENT]
     shown = [
         Section(
+            "gap",
+            "Negation gap",
+            [sections.GAP, sections.GAP_BY_TEMPLATE],
+            [sections.TOLD_AND_DENIED, sections.GAPS],
+        ),
+        Section(
             "results",
             "Results",
             [*sections.results(), sections.families(), sections.coverage()],
             [sections.REMOVAL],
         ),
-        Section("gap", "Negation gap", [sections.GAP, sections.GAP_BY_TEMPLATE], [sections.GAPS]),
         Section("breakdowns", "Breakdowns", sections.breakdowns()),
         Section("comparisons", "Comparisons", [sections.comparisons(len(compared) // 3)]),
         Section(
@@ -63,13 +68,15 @@ def report(options: ReportConfig) -> int:
     ]
     manifests = {run.label: run.manifest for run in loaded}
     target = out if out.suffix in (".html", ".htm") else out.with_suffix(".html")
-    part, stored = None, page.Stored([])
+    shown_samples, stored = [], page.Stored([])
     if "html" in formats:
         part, stored = browser.part(target, options.thumbnails, options.budget * 2**20)
+        shown_samples = [part]
     written = reporting.write(
-        target, figures, sections=shown, browser=part, formats=formats,
+        target, figures, sections=shown, parts=shown_samples, formats=formats,
         title=options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
         subtitle=f"Preset: {run_report.label(manifests.values())}. {run_report.HOW}",
+        findings=[*run_report.finding(gaps), *run_report.findings(gaps)],
         notes=run_report.notes(results, manifests, unfinished),
         settings={run.label: page.setting(_setting(run)) for run in loaded},
     )  # fmt: skip
