@@ -67,7 +67,7 @@ def models(out: Path, seeds: Sequence[int], scale: float) -> list[Model]:
 def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> list[pd.DataFrame]:
     """The figures of all models on a world."""
     config = NegvqaConfig(
-        model=[model.reference for model in asked],
+        model=[model.named for model in asked],
         data=world,
         questions=questions,
         scoring=["logprob"],
@@ -79,7 +79,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
     NEGVQA(config, Processes())
     parts = []
     for model in asked:
-        folder = Folder(config.out_dir / run_name(model.reference, config))
+        folder = Folder(config.out_dir / run_name(model.named, config))
         wanted = frames.select(
             frames.read(files.figures(folder)), task="accuracy", protocol="fixed", interval="clustered",
             category=AVERAGE,
