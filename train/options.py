@@ -112,10 +112,9 @@ def check_seeds(words: Sequence[str]) -> None:
 
 def command_line(program: str, config: options.Options) -> str:
     """What is typed for a configuration: options that are not as by default, but not where results go."""
-    usual, words = type(config)(), [program]
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if value != getattr(usual, field.name) and field.name not in ("out", "overwrite"):
+    usual, words = vars(type(config)()), [program]
+    for name, value in vars(config).items():
+        if value != usual[name] and name not in ("out", "overwrite"):
             text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            words.append(f"--{field.name.replace('_', '-')} {text}")
+            words.append(f"--{name.replace('_', '-')} {text}")
     return " ".join(words)

@@ -105,7 +105,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
     from nein.benchmarks.negbench import run
 
     config = EvalConfig(
-        model=[model.reference for model in models],
+        model=[model.named for model in models],
         data=world,
         scenes=given.scenes,
         out=str(given.out_dir / "evaluation" / world.partition(":")[2]),
@@ -114,13 +114,11 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
         batch_size=64,
     )
     run.NEGBENCH(config, Processes())
-    by_reference = {
-        folder.manifest()["identity"]["model"]: folder for folder in files.find(Path(config.out_dir))
-    }
-    return [
-        generalise.labelled(frames.read(files.figures(by_reference[model.reference])), model, world)
-        for model in models
-    ]
+    parts = []
+    for model in models:
+        [folder] = files.find(Path(config.out_dir) / model.name)
+        parts.append(generalise.labelled(frames.read(files.figures(folder)), model, world))
+    return parts
 
 
 def training_texts() -> Iterable[str]:

@@ -25,7 +25,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
     model: Names = option(
         ["nano:clip"],
         "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "
-        "nano:clip, random; none for none",
+        "nano:clip, random, each as NAME=... under a name of yours; none for none",
         "What",
     )
     vlm: Names = option(

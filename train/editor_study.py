@@ -1,6 +1,6 @@
 """What of the negation taught to the nano editor holds off its training: recipes, seeds and worlds.
 
-    python -m train.instruct.generalise --seed 0,1,2 --out runs/generalise-editors
+    python -m train.editor_study --seed 0,1,2 --out runs/generalise-editors
 
 Fine-tunes the nano InstructPix2Pix by every recipe from every seed, gives all of them, and the editor as it
 was, the negative sentences of every world, and writes the table (`train.generalise`). Resumes where it
@@ -43,7 +43,7 @@ from train.options import command_line
 COMMAND = Command(
     "what of the negation taught to the nano editor holds off its training",
     "train.instruct.options:GeneraliseConfig",
-    "train.instruct.generalise:study",
+    "train.editor_study:study",
 )
 #: The editor that ships is the recipe "nano" from seed 0.
 SHIPPED = {("nano", 0): "nano:nein-ip2p"}
@@ -160,14 +160,14 @@ def study(given: GeneraliseConfig) -> str:
         "NeIn: a miniature editor fine-tuned on negative sentences",
         parts,
         METRICS,
-        command=command_line("python -m train.instruct.generalise", given),
+        command=command_line("python -m train.editor_study", given),
         note="The judges know plain drawings only; the rows in brackets, pictures whose truth is known, say "
         'how far they can be trusted in a column. "Nearer to the target" asks no judge.',
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m train.instruct.generalise", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m train.editor_study", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from nein.datasets.nein.samples import load_folder
 from nein.engine import images
 from nein.nano import data
 from nein.nano.worlds import WORLDS
-from train.instruct.generalise import nearer
+from train.editor_study import nearer
 
 
 def test_an_edit_counts_where_sample_and_target_differ_and_nowhere_else(tmp_path: Path) -> None:
