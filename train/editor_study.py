@@ -29,8 +29,8 @@ from nein.config.launch import launch
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import images
+from nein.engine.executors.threads import Threads
 from nein.engine.exits import exit_with
-from nein.engine.processes import Processes
 from nein.models import editor_choice
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
@@ -97,12 +97,12 @@ def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> lis
     dataset = subset(loading.load(world), given.samples)
     choices = editor_choice.resolve_editors(config.editor, "nano", {})
     out = given.out / "evaluation" / world.partition(":")[2]
-    place = Processes()
+    executor = Threads("cpu")
 
     def figures(model: Model, editor: Editor, data: Dataset, slug: str) -> pd.DataFrame:
         plan = Plan(data, tuple(range(len(data.samples))), config.batch_size)
         run = RunDir(out, slug, "negative")
-        assess(editor, run, plan, JUDGED, config, place, "cpu", workers=place.workers("cpu"))
+        assess(editor, run, plan, JUDGED, config, executor)
         return generalise.labelled(figures_of(run, dataset), model, world)
 
     loaded = [
