@@ -15,7 +15,7 @@ import pkgutil
 from importlib import metadata
 from typing import Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult
+from editors.base import Editor, EditorError, EditRequest, EditResult, located
 from editors.function import as_editor, at_place, is_place
 from editors.presets import (
     DEFAULT_ROWS,
@@ -171,7 +171,8 @@ def get_editor(
                 an installed package's editor (`plugins`), a place ("module:attribute" or "file.py:attribute")
                 with something that `as_editor` takes, or a checkpoint: a local folder or hub id of a
                 diffusers pipeline, or one file in the original latent-diffusion format.
-    checkpoint  Local path or hub id ("owner/name" or "owner/name@revision") in place of the row's.
+    checkpoint  Local path, installed package's model ("nano:ip2p") or hub id ("owner/name" or
+                "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.
     dtype       "float32", "bfloat16" or "float16".
@@ -200,14 +201,16 @@ def get_editor(
         if row.checkpoint is None:
             raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
         row_checkpoint, row_revision = row.checkpoint, row.revision
+    options = {**row.options(), **overrides}
+    further = {option: located(options[option]) for option in model_options(name) if option in options}
     return factory(
-        row_checkpoint,
+        located(row_checkpoint),
         name=name,
         revision=revision or row_revision,
         device=device,
         dtype=dtype,
         batch_size=batch_size,
-        **{**row.options(), **overrides},
+        **{**options, **further},
     )
 
 

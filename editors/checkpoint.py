@@ -160,11 +160,6 @@ def _check_folder(path: Path, checkpoint: str) -> None:
 def split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
     owner_name, _, suffix = source.partition("@")
     parts = owner_name.split("/")
-    if source.startswith("nano:"):
-        raise EditorError(
-            f"{source!r} names an embedded model, which has to be turned into its folder first; "
-            f"give checkpoint=<folder>"
-        )
     if len(parts) != 2 or not all(parts) or source.startswith((".", "~")):
         raise EditorError(
             f"{source!r} is neither an existing folder nor a hub id of the form owner/name; check the path"

@@ -176,6 +176,7 @@ def test_the_default_row_of_an_editor_is_what_its_name_builds(tiny_editor, check
     assert described["editor"] == "hqedit"
 
 
-def test_a_nano_reference_has_to_be_resolved_by_the_caller():
-    with pytest.raises(EditorError, match=r"'nano:ip2p' names an embedded model.*checkpoint="):
-        editors.get_editor("ip2p-nano")
+def test_an_embedded_model_is_found_by_its_name_and_an_unknown_one_refused():
+    assert editors.get_editor("ip2p-nano", steps=2).describe()["weights"]["format"] == "safetensors"
+    with pytest.raises(EditorError, match=r"'nano:ip2q' cannot be had: there is no nano model"):
+        editors.get_editor("ip2p-nano", checkpoint="nano:ip2q")
