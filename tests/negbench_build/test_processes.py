@@ -129,7 +129,6 @@ def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions
     # shards of three images they do so at the end of every stage.
     asked = Counter(rule.answered)
     assert len(asked) == whole[1]
-    print("EXTRA", sum(asked.values()) - len(asked), len(asked))
     assert sum(asked.values()) - len(asked) < len(asked) / 4
     for stage in ("concepts", "verify", "paraphrase"):
         assert sorted(path.name for path in (tmp_path / "work" / stage).iterdir()) == [
