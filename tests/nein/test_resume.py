@@ -1,4 +1,4 @@
-"""What the engine cannot know of a run that goes on: vanished pictures, a diffusion editor's bits and weights.
+"""What the engine cannot know of a run that goes on: vanished pictures; an editor's bits and weights.
 
 Kills, processes and parts: tests/benchmarks/test_restart.py.
 """

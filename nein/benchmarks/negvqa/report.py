@@ -132,7 +132,7 @@ def _items(
 
     origin = folders[0].manifest()["data"]
     if source is None and origin["kind"] == "nano":
-        return questions.load("nano", questions=origin["questions"]).items
+        return questions.load(origin["world"], questions=origin["questions"]).items
     if source is None:
         return None
     source_items = questions.load(

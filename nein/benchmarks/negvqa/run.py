@@ -37,14 +37,17 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     absent = questions.missing_pictures(asked.items)
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
-    models = list(dict.fromkeys(config.model))
-    for reference in models:
+    models: dict[str, str] = {}  # name of its run -> as it was asked for
+    for model in dict.fromkeys(config.model):
+        _, reference = references.named(model)
         _check_reference(reference, config)
         scorings(reference, config)
-        twin = next(other for other in models if run_name(other, config) == run_name(reference, config))
-        if twin != reference:
-            raise UserError(f"'{twin}' and '{reference}' are one model at two places; ask one of them.")
-    return [_run(reference, config, asked, device) for reference in models]
+        twin = models.setdefault(run_name(model, config), model)
+        if twin != model:
+            raise UserError(
+                f"'{twin}' and '{model}' have one name; give one of them another: NAME={reference}."
+            )
+    return [_run(name, references.named(model)[1], config, asked, device) for name, model in models.items()]
 
 
 @functools.lru_cache(maxsize=2)
@@ -61,9 +64,9 @@ def load_questions(config: NegvqaConfig) -> Questions:
     return _questions(config.data, config.negated, config.images, config.split, columns, config.questions)
 
 
-def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
+def _run(name: str, reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
     identity = {
-        "model": references.without_address(config.judge if reference == JUDGE else reference),
+        "model": references.identity(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": asked.sha256,
         "prompt": config.prompt,
@@ -80,12 +83,15 @@ def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) ->
         "data": {**asked.origin, "sha256": asked.sha256, "questions": len(asked.items)},
         "limit": config.limit,
     }
-    name = run_name(reference, config)
     return Run(name, name, identity, (_asking(reference, config, asked.items, device),), facts)
 
 
-def run_name(reference: str, config: NegvqaConfig) -> str:
-    """Of a run's folder. A model behind an endpoint is known by its own name: servers move."""
+def run_name(model: str, config: NegvqaConfig) -> str:
+    """Of a run's folder: the name that the user gave. A model behind an endpoint is known by its own name:
+    servers move."""
+    given, reference = references.named(model)
+    if given is not None:
+        return given
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
     if reference.startswith("openai:"):

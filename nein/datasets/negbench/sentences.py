@@ -37,6 +37,7 @@ from nein.datasets.negbench.records import (
     Question,
     RetrievalItem,
 )
+from nein.datasets.negbench.rewording import REWORDED
 from nein.engine.seeds import sample_seed
 
 Protocol = Literal["paper", "fixed"]
@@ -54,6 +55,7 @@ WORDINGS: dict[str, dict[str, str]] = {
         NEGATION: "This {thing} does not include {N}",
         HYBRID: "This {thing} includes {A} but not {N}",
     },
+    **REWORDED,
 }
 #: "There is no {x} in the image. {caption}" and the other way round, with equal chances.
 ABSENCE = "There is no {x} in the {thing}."

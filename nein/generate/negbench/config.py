@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
@@ -13,7 +14,7 @@ from nein.engine.errors import UserError
 from nein.models.llm.options import LlmOptions
 
 #: All stages in order. Those that a configuration does not need pass their input on.
-STAGES = ("pairs", "concepts", "verify", "paraphrase")
+STAGES = ("pairs", "concepts", "verify", "validate", "paraphrase")
 
 
 @dataclass(kw_only=True)
@@ -60,6 +61,17 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     query: str = option("{object}", "what the detector is asked for", "Concepts")
     threshold: ClosedUnitInterval = option(0.1, "an object is there at this score and above", "Concepts")
 
+    validate: bool = option(
+        False,
+        "drop images whose objects --llm.model takes for no list of objects (temperature 0)",
+        "Concepts",
+    )
+    prompts: Path | None = option(
+        None,
+        "folder of a copy of github.com/m1k2zoo/negbench: its prompts are asked in the place of ours",
+        "Concepts",
+    )
+
     wording: Literal["code", "paper"] = option(
         "code", "features (released code) or includes (paper)", "Sentences"
     )
@@ -73,7 +85,11 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     questions: PositiveInt | None = option(
         None, "evaluation: at most, per image; default 3, of a video 1", "Sentences"
     )
-    paraphrase: bool = option(False, "also have --llm.model rephrase everything", "Sentences")
+    paraphrase: bool = option(
+        False,
+        "also have --llm.model rephrase everything; training captions are written from caption and object",
+        "Sentences",
+    )
     affneg: bool = option(
         False, "paraphrases keep the order of what is affirmed and what is denied", "Sentences"
     )
@@ -107,7 +123,8 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
 
     @property
     def asks_llm(self) -> bool:
-        return self.concepts == "llm" or self.paraphrase or (self.source == "pairs" and not self.edits)
+        thinks = self.source == "pairs" and not self.edits
+        return self.concepts == "llm" or self.validate or self.paraphrase or thinks
 
     @property
     def detects(self) -> bool:
@@ -141,6 +158,8 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
             what = (
                 "--concepts llm"
                 if self.concepts == "llm"
+                else "--validate"
+                if self.validate
                 else "--paraphrase"
                 if self.paraphrase
                 else "--maker"
@@ -164,13 +183,17 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
                 "--source pairs with --captions needs --instances as well (COCO's JSON): what a picture "
                 "shows has to be known before something is added."
             )
+        if self.prompts is not None and not (self.concepts == "llm" or self.validate or self.paraphrase):
+            raise UserError(
+                "--prompts are for --concepts llm, --validate and --paraphrase; give one of them as well."
+            )
         if self.affneg and not self.paraphrase:
             raise UserError("--affneg is about paraphrases; give --paraphrase as well.")
 
 
 #: Fields that decide records; the rest may differ between commands on one folder.
 DECIDES = (
-    "source", "form", "protocol", "concepts", "absent", "verify", "detector", "query", "threshold",
-    "wording", "thing", "order", "captions_per_image", "asked", "paraphrase", "affneg", "maker", "attempts",
-    "resolution", "steps", "seed", "shard_size", "dtype",
+    "source", "form", "protocol", "concepts", "absent", "verify", "validate", "detector", "query",
+    "threshold", "wording", "thing", "order", "captions_per_image", "asked", "paraphrase", "affneg", "maker",
+    "attempts", "resolution", "steps", "seed", "shard_size", "dtype",
 )  # fmt: skip
