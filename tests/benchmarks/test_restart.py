@@ -116,7 +116,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 def blocks(out: Path) -> dict[Path, tuple[int, bytes]]:
     """Every block that is there: when it was written, and what is in it."""
-    files = (path for path in out.rglob("[0-9]*.jsonl") if path.parent.name != "list")
+    files = (path for path in out.rglob("[0-9]*.jsonl") if "list" not in path.relative_to(out).parts)
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
