@@ -52,6 +52,14 @@ COMMANDS: dict[str, Command] = {
         "validate annotations and every image of a folder in NeIn's layout",
         "nein.datasets.nein.command:CheckConfig", "nein.datasets.nein.command:check",
     ),
+    "status": Command(
+        "say of runs what is done, running and failed, at which rate, and how long it will take",
+        "nein.reporting.status:StatusConfig", "nein.reporting.status:status",
+    ),
+    "retry": Command(
+        "try again what was set aside because workers died of it",
+        "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
+    ),
     "convert": Command(
         "write a checkpoint in the original format as safetensors, without running anything in it",
         "nein.models.convert:ConvertConfig", "nein.models.convert:run",

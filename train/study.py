@@ -29,7 +29,7 @@ from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL
 from nein.engine import atomic
-from nein.engine.processes import Processes
+from nein.engine.executors.threads import Threads
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
 from train import generalise
@@ -112,7 +112,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
         device="cpu",
         batch_size=64,
     )
-    run.NEGBENCH(config, Processes())
+    run.NEGBENCH(config, Threads(config.device))
     by_reference = {
         folder.manifest()["identity"]["model"]: folder for folder in files.find(Path(config.out_dir))
     }

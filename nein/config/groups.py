@@ -109,7 +109,21 @@ class Typed(Options):
 
 @dataclass(kw_only=True)
 class Machine(Typed, OnDevice, Batches):
-    """Everything about the machine."""
+    """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
+
+    on: Literal["threads", "ranks", "ray", "debug"] | None = option(
+        None,
+        "who computes: threads of this process (default); ranks, the processes of accelerate launch or "
+        "torchrun (by itself where they started us); ray, a Ray cluster; debug, one block after the other",
+        "Machine",
+    )
+    address: str | None = option(
+        None, "ray: HOST:PORT of a running cluster (default: RAY_ADDRESS, or one started here)", "Machine"
+    )
+    workers: PositiveInt | None = option(
+        None, "ray: at most so many (default: what there is room for)", "Machine"
+    )
+    gpus_per_worker: PositiveFloat = option(1.0, "ray: 0.25 puts four workers on a GPU", "Machine")
 
 
 @dataclass(kw_only=True)

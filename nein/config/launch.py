@@ -28,14 +28,14 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
     if dry_run:
         print(options.dump(config), end="")
         return 0
-    from nein.engine import environment, processes
+    from nein.engine import environment, executors
 
     work = pkgutil.resolve_name(command.work)
     environment.keep_freed_memory()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
-        with contextlib.closing(processes.from_environment()) as here:
-            answer = work(config, here)
+        with contextlib.closing(executors.start(config)) as executor:
+            answer = work(config, executor)
     else:
         answer = work(config)
     if isinstance(answer, str):

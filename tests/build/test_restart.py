@@ -43,11 +43,11 @@ def whole(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize(
     ("moment", "threads"),
     [
-        (killing.File("*/work/clauses/[0-9]*.jsonl", 2, "torn"), 1),
+        (killing.File("*/work/clauses/*/[0-9]*.jsonl", 2, "torn"), 1),
         (killing.File("*/NeIn*.png", 5), 3),
-        (killing.File("*/work/generate/[0-9]*.jsonl", 3, "after"), 1),
-        (killing.File("*/work/match/[0-9]*.jsonl", 1), 2),
-        (killing.File("*/work/ask/[0-9]*.jsonl", 4, "torn"), 1),
+        (killing.File("*/work/generate/*/[0-9]*.jsonl", 3, "after"), 1),
+        (killing.File("*/work/match/*/[0-9]*.jsonl", 1), 2),
+        (killing.File("*/work/ask/*/[0-9]*.jsonl", 4, "torn"), 1),
         (killing.Call("nein.generate.nein.dataset:_put", 6), 3),
     ],
     ids=str,
@@ -65,7 +65,7 @@ def test_a_kill_and_a_rerun_with_other_workers_give_the_same_data_set(
     given = arguments(captioned, models, tmp_path, *MORE)
     monkeypatch.setattr(Processes, "workers", lambda self, device: 1)
     assert killing.run(cli.main, ["generate", *given], moment) == killing.KILLED
-    before = {path: path.read_bytes() for path in tmp_path.glob("work/*/[0-9]*.jsonl")}
+    before = {path: path.read_bytes() for path in tmp_path.glob("work/*/*/[0-9]*.jsonl")}
     assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "incomplete"
 
     monkeypatch.setattr(Processes, "workers", lambda self, device: threads)
@@ -88,7 +88,7 @@ def test_two_workers_at_once_share_the_shards_and_give_the_same(
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert contents(tmp_path) == contents(whole)
     for stage in ("clauses", "generate", "match", "ask"):
-        assert sorted(p.name for p in (tmp_path / "work" / stage).iterdir()) == [
+        assert sorted(p.name for p in (tmp_path / "work" / stage / "000").iterdir()) == [
             f"{number:06d}.jsonl" for number in range(4)
         ]
 

@@ -22,7 +22,7 @@ from nein.datasets.negbench.records import (
     Question,
     RetrievalItem,
 )
-from nein.engine.processes import Processes
+from nein.engine.executors.threads import Threads
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
@@ -180,7 +180,7 @@ def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.
 def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, report.Evaluated]:
     """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
-    run.NEGBENCH(options, Processes())
+    run.NEGBENCH(options, Threads(options.device))
     found = report.read(options.out_dir)
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 

@@ -26,7 +26,7 @@ from nein.benchmarks.negbench import (
 )
 from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
-from nein.engine.processes import Processes
+from nein.engine.executors.threads import Threads
 from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
@@ -205,7 +205,7 @@ def test_two_models_of_one_name_are_told_apart(
 
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
     options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
-    run.NEGBENCH(options, Processes())
+    run.NEGBENCH(options, Threads(options.device))
     names = {found.facts["model"] for found in report.read(options.out_dir)}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
@@ -381,14 +381,14 @@ def test_folders_tables_and_plots_call_models_as_the_user_does_in_the_order_of_t
 ) -> None:
     wanted = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
     options = settings(tmp_path, data, pictures, "--model", ",".join(wanted), "--datasets", "coco")
-    text = run.NEGBENCH(options, Processes())
+    text = run.NEGBENCH(options, Threads(options.device))
     assert text is not None
     (retrieval,) = [part for part in text.split("## ") if part.startswith("Text to image")]
     assert [line.split("|")[1].strip() for line in retrieval.splitlines()[4:7]] == ["zeta", "random", "alpha"]
     assert (tmp_path / "out" / "zeta" / "coco" / "manifest.json").is_file()
     with pytest.raises(UserError, match="have one name, 'alpha'"):
         run.NEGBENCH(
-            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Processes()
+            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Threads("cpu")
         )
 
 
@@ -414,7 +414,7 @@ def test_the_resolved_configuration_reads_back(tmp_path: Path, capsys: pytest.Ca
 def test_the_nano_world_is_the_default(tmp_path: Path) -> None:
     options = config.EvalConfig.parse(["--scenes", "12", "--model", "random", "--out", str(tmp_path / "out")])
     assert config.EvalConfig.parse([]).model == ["nano:clip"]
-    text = run.NEGBENCH(options, Processes())
+    text = run.NEGBENCH(options, Threads(options.device))
     assert text is not None
     assert report.NANO_LABEL in text
     manifest = json.loads((tmp_path / "out" / "random" / "nano" / "manifest.json").read_text())

@@ -109,7 +109,7 @@ def test_a_kill_anywhere_gives_the_same_bytes(whole: Whole, tmp_path: Path, part
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mark",
-    ["*/coco/manifest.json", "*/coco/pictures/000000.jsonl", "*/coco/samples/mcq*", "*/*/summary.json"],
+    ["*/coco/manifest.json", "*/coco/pictures/000/000000.jsonl", "*/coco/samples/mcq*", "*/*/summary.json"],
 )
 def test_the_command_killed_from_outside_goes_on(whole: Whole, tmp_path: Path, mark: str) -> None:
     """A process of its own, killed as soon as a file is there."""

@@ -106,7 +106,7 @@ def test_a_killed_run_goes_on_where_it_stopped_with_the_same_answers(
     monkeypatch.setattr(Folder, "write", once)
     assert ask(vlms, questions, parts) == 130
     monkeypatch.undo()
-    [block] = (folder_of(parts).path / "answers").glob("*.jsonl")
+    [block] = (folder_of(parts).path / "answers").glob("*/*.jsonl")
     assert len(lines(block)) == 8  # one block of four questions and their negations
     asked: list[int] = []
     answer = TransformersChoices.answer

@@ -88,7 +88,7 @@ def kill(arguments: list[str], pattern: str, count: int, how: Any) -> None:
 
 def blocks(out: Path) -> dict[Path, tuple[int, bytes]]:
     """Every block's file: when it was written, and what is in it."""
-    places = [*out.rglob("edit/0*.jsonl"), *out.rglob("scores/*/0*.jsonl")]
+    places = [*out.rglob("edit/*/0*.jsonl"), *out.rglob("scores/*/*/0*.jsonl")]
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in places}
 
 

@@ -22,9 +22,9 @@ from nein.benchmarks.negvqa.run import NEGVQA, run_name
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.datasets.negvqa.categories import AVERAGE
+from nein.engine.executors.threads import Threads
 from nein.engine.exits import exit_with
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
 from nein.nano import zoo
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
@@ -73,7 +73,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
         batch_size=32,
         formats=["csv"],
     )
-    NEGVQA(config, Processes())
+    NEGVQA(config, Threads("cpu"))
     parts = []
     for model in asked:
         folder = Folder(config.out_dir / run_name(model.reference, config))

@@ -23,8 +23,8 @@ from nein.datasets.negbench.registry import BINARY
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.models.remembered import Remembered
 from nein.reporting import figures as frames
 
@@ -156,7 +156,8 @@ def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
         cache = AnswerCache(config.cache_dir / "answers.sqlite")
         return Remembered(_load(config, run.choice, device), cache)
 
-    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())})
+    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())},
+                  "remote" if run.choice.reference.startswith("openai:") else "device")  # fmt: skip
     manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
     stages = []
     for task in run.tasks:

@@ -18,9 +18,9 @@ from metrics.loading import fingerprint
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
 from nein.engine.seeds import sample_seed
+from nein.engine.stages import Model, Stage
 from nein.models import llm, references
 from nein.models.llm.parsing import Plain
 
@@ -85,11 +85,16 @@ def stage(
     def describe(client: Any) -> dict[str, Any]:
         return {"matcher": (fingerprint(client.describe()), client.describe())}
 
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        open_ = (row for row in read(number) if _unread(row, asked, config.letters))
+        return {MATCHES: [{**_blank((row["id"], row["variant"])), "error": reason} for row in open_]}
+
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
-    model = Model(config.matcher, load, describe)
-    return Stage(MATCHES, (MATCHES,), blocks, read, work, model, usable, after=answers)
+    place = "remote" if str(reference(config)).startswith("openai:") else "device"
+    model = Model(config.matcher, load, describe, place)
+    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=answers, follows=True)
 
 
 def matched(client: Any, rows: Sequence[Row], asked: Mapping[str, Any], letters: str) -> list[Row]:

@@ -23,8 +23,8 @@ from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.models import references
 from nein.models.remembered import Remembered
 
@@ -192,6 +192,10 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
     def work(model: Any, block: list[tuple[Item, Any]], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {ANSWERS: _answers(model, block, wording, read_by)}
 
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        there = [items[index] for index in blocks.members(number)]
+        return {ANSWERS: [_row(item, variant, Reply(error=reason)) for item in there for variant in VARIANTS]}
+
     def usable(output: str, rows: list[Row]) -> bool:
         """A question that failed is asked again, one without a picture as soon as that is there."""
         return not any(
@@ -202,9 +206,11 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
 
     cache = config.out_dir / "cache" / "answers.sqlite"
     model = Model.one(
-        reference, lambda: Remembered(load_model(reference, config, device), AnswerCache(cache))
+        reference,
+        lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
+        "remote" if (config.judge if reference == JUDGE else reference).startswith("openai:") else "device",
     )
-    return Stage(ANSWERS, (ANSWERS,), blocks, read, work, model, usable)
+    return Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, model, usable)
 
 
 def _picture(item: Item) -> Any:
