@@ -252,4 +252,6 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     return report.report(config.out_dir, [folder.path.parent.name for folder in folders])
 
 
-NEGBENCH = Benchmark("negbench", "NegBench", "results", runs, figures_of_run, report=write_report)
+NEGBENCH = Benchmark(
+    "negbench", "NegBench", "results", runs, figures_of_run, report=write_report, retried=True
+)
