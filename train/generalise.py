@@ -11,6 +11,7 @@ metric; here it becomes table and file. `nein.nano.worlds` says what each world 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,6 +57,18 @@ class Model:
     recipe: str
     seed: int | None
     reference: str
+
+    @property
+    def name(self) -> str:
+        """Of its folder of results: "nano-alpha-0.5-seed-0"."""
+        return "-".join(
+            [*re.findall(r"[\w.]+", self.recipe), *([] if self.seed is None else [f"seed-{self.seed}"])]
+        )
+
+    @property
+    def named(self) -> str:
+        """As a benchmark's `--model` takes it: NAME=REFERENCE."""
+        return f"{self.name}={self.reference}"
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from nein.reporting import figures as frames
 from train import generalise
 from train.contrast.options import ContrastConfig, StudyConfig, parse, spelled
 from train.generalise import BEFORE, HEADLINE, Model, spread
+from train.options import command_line
 
 _TOLD = {"task": RETRIEVAL, "direction": TEXT_TO_IMAGE}
 #: Row of the table -> its figures.
@@ -64,7 +65,7 @@ def study(given: StudyConfig) -> str:
         "NegBench: a miniature CLIP fine-tuned on negation",
         parts,
         METRICS,
-        command=given.command(),
+        command=command_line("nein negbench nano", given),
         sentences=findings(frames.concat(parts)),
         note="Four options per question: chance is 25 %. The gap is recall@1 with the original captions "
         "minus that with the negated ones, in points: a small gap beside a small recall is no success.",
@@ -105,7 +106,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
     from nein.benchmarks.negbench import run
 
     config = EvalConfig(
-        model=[model.reference for model in models],
+        model=[model.named for model in models],
         data=world,
         scenes=given.scenes,
         out=str(given.out_dir / "evaluation" / world.partition(":")[2]),
@@ -114,13 +115,11 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
         batch_size=64,
     )
     run.NEGBENCH(config, Threads(config.device))
-    by_reference = {
-        folder.manifest()["identity"]["model"]: folder for folder in files.find(Path(config.out_dir))
-    }
-    return [
-        generalise.labelled(frames.read(files.figures(by_reference[model.reference])), model, world)
-        for model in models
-    ]
+    parts = []
+    for model in models:
+        [folder] = files.find(Path(config.out_dir) / model.name)
+        parts.append(generalise.labelled(frames.read(files.figures(folder)), model, world))
+    return parts
 
 
 def training_texts() -> Iterable[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -33,6 +34,12 @@ def command_line() -> list[str]:
     from metrics import credentials
 
     return [credentials.without(word) for word in sys.argv[1:]]
+
+
+def typed() -> str:
+    """This command as it was typed, without credentials; "" where it is no command of the shell."""
+    here = Path(sys.argv[0]).name in ("nein", "__main__.py")
+    return shlex.join(["nein", *command_line()]) if here else ""
 
 
 def keep_freed_memory() -> bool:
