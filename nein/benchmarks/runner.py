@@ -11,15 +11,18 @@ from __future__ import annotations
 import datetime
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nein.config.groups import Scored
 from nein.engine import atomic, environment, images, memory
 from nein.engine.executors import Executor
+from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.stages import Planned, Stage, Step
 from nein.reporting import figures as frames
@@ -65,6 +68,9 @@ class Benchmark:
               the canonical files, if there are any beside the blocks.
     sections  Tables and plots, as specifications over the figures of all runs.
     headline  The tables that a command prints when it ends.
+    unscored  (configuration, folder of a finished run) -> why, for every sample that has no score; None: the
+              reasons of the figure that lacks most.
+    retried   Whether what a model or an endpoint failed on is tried again by the same command.
     report    (configuration, folders) -> text for the terminal or None, for a benchmark whose report is more
               than these sections; None: `write_report`.
     """
@@ -77,14 +83,17 @@ class Benchmark:
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
     report: Callable[[Any, Sequence[Folder]], str | None] | None = None
+    unscored: Callable[[Any, Folder], Iterable[str]] | None = None
+    retried: bool = False
 
-    def __call__(self, config: Any, executor: Executor) -> str | None:
+    def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """What the benchmark's row in the table of commands names: see `evaluate`."""
         return evaluate(self, config, executor)
 
 
-def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | None:
-    """Computes what is missing, then figures and report; the text of the report on the main process.
+def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int | None:
+    """Computes what is missing, then figures and report; the text of the report on the main process. Samples
+    without a score are counted on standard error; with `--fail-on-unscored` their exit code is returned.
 
     Several processes, and several commands, may work on the same folders: each finds the blocks that others
     have left. Raises UserError, EditorError or MetricError.
@@ -113,15 +122,48 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | Non
                 peaks[step.stage.model.name] = peak
     for name, peak in peaks.items():
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
+    lacking = False
     for run, folder in zip(runs, folders, strict=True):
-        folder.update(status=INCOMPLETE)
+        # "incomplete" since `open`. Not again: another command that shares the work may be reading it by now.
         figures = frames.label(
             benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
         )
         atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-    if benchmark.report is not None:
-        return benchmark.report(config, folders)
+        reasons = why_unscored(benchmark, config, folder, figures)
+        lacking |= bool(reasons)
+        if reasons:
+            command = environment.typed() if benchmark.retried else ""
+            print(unscored_sentence(run.name, reasons, command), file=sys.stderr, flush=True)
+    write = benchmark.report or functools.partial(_write_report, benchmark)
+    text = write(config, folders)
+    if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):
+        return text
+    print(text or "", end="", flush=True)
+    return UNSCORED
+
+
+def why_unscored(benchmark: Benchmark, config: Any, folder: Folder, figures: pd.DataFrame) -> Counter[str]:
+    """Reason -> how many samples of a run have no score for it; empty where all have one."""
+    if benchmark.unscored is not None:
+        return Counter(benchmark.unscored(config, folder))
+    rows = [row for row in frames.records(figures) if row["unscored"]]
+    if not rows:
+        return Counter()
+    most = max(rows, key=lambda row: row["unscored"])
+    return Counter(frames.reasons(most) or {"": most["unscored"]})
+
+
+def unscored_sentence(name: str, reasons: Counter[str], command: str) -> str:
+    """How many samples have no score, the commonest reasons, and the command that tries again what failed."""
+    total = sum(reasons.values())
+    said = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
+    why = f" ({'; '.join(said)}{'; ...' if len(reasons) > 3 else ''})" if said else ""
+    again = f" What failed is asked again by the same command: {command}" if command else ""
+    return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
+
+
+def _write_report(benchmark: Benchmark, config: Any, folders: Sequence[Folder]) -> str:
     return write_report(benchmark, config.out_dir, folders)
 
 

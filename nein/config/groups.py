@@ -50,6 +50,15 @@ class Output(Options):
 
 
 @dataclass(kw_only=True)
+class Scored(Options):
+    """Samples that get a score, or none with a reason."""
+
+    fail_on_unscored: bool = option(
+        False, "end with exit code 3 where a sample has no score; how many is said in any case", "Output"
+    )
+
+
+@dataclass(kw_only=True)
 class Seed(Options):
     """Everything drawn can be drawn again."""
 

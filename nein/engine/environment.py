@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -38,6 +39,12 @@ def command_line() -> list[str]:
 
     words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
     return [credentials.without(word) for word in words]
+
+
+def typed() -> str:
+    """This command as it was typed, without credentials; "" where it is no command of the shell."""
+    here = Path(sys.argv[0]).name in ("nein", "__main__.py")
+    return shlex.join(["nein", *command_line()]) if here else ""
 
 
 def keep_freed_memory() -> bool:

@@ -305,4 +305,15 @@ def write_report(config: NegvqaConfig, folders: Sequence[Folder]) -> str:
     )  # fmt: skip
 
 
-NEGVQA = Benchmark("negvqa", "NegVQA", "answers", runs, figures, report=write_report)
+def unscored(config: NegvqaConfig, folder: Folder) -> Iterator[str]:
+    """Why, for every question and negation without a score under `--protocol`, in the scoring named first."""
+    rows = atomic.read_lines(files.scores(folder))
+    scoring = next((row["scoring"] for row in rows), "")
+    for row in rows:
+        if (row["protocol"], row["scoring"], row["value"]) == (config.protocol, scoring, None):
+            yield row["reason"]
+
+
+NEGVQA = Benchmark(
+    "negvqa", "NegVQA", "answers", runs, figures, report=write_report, unscored=unscored, retried=True
+)

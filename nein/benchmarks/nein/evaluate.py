@@ -33,7 +33,7 @@ from nein.reporting import figures as frames
 log = logging.getLogger(__name__)
 
 
-def evaluate(config: EvalConfig, executor: Executor) -> str | None:
+def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
     """Runs the stages that `config` asks for; the table as text on the main process if "report" is among
     them.
 
