@@ -1,13 +1,13 @@
-"""What the engine itself costs: per block and executor, threads against two Ray workers, and millions of records.
+"""What the engine itself costs: per block and executor, threads against Ray, and a job of millions of records.
 
-    python benchmarks/executors.py                     # the first two parts
-    python benchmarks/executors.py --sizes 10000,625000     # and a job of so many blocks, without executor
+    python benchmarks/executors.py                          # the first two parts
+    python benchmarks/executors.py --sizes 10000,625000     # and jobs of so many blocks
 
-1. Overhead. Blocks that do nothing but a row each, on every executor: what starting it takes, and a block after that
-   (a file of rows with fsync, a line of costs, and handing out). Slurm: submitit's jobs on this machine.
-2. `nein eval` over the nano world on threads and on two workers of Ray; the files have to be equal, byte by byte.
-3. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein status`,
-   each in a process of its own with its peak memory. Without fsync: it measures the engine and not the disk.
+1. Overhead. Blocks that do nothing but a row each, on every executor: what starting it takes, and a block after
+   that (a file of rows with fsync, a line of costs, handing out). Slurm: submitit's jobs on this machine.
+2. `nein eval` over the nano world on threads and on two workers of Ray; the files have to be equal.
+3. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein
+   status`, each in a process of its own with its peak memory. Without fsync: the engine, and not the disk.
 """
 
 from __future__ import annotations
@@ -112,9 +112,8 @@ def nano(limit: int) -> None:
                 [sys.executable, "-m", "nein", *words], cwd=ROOT, check=True, capture_output=True,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
             )  # fmt: skip
-            print(
-                f"nein eval --limit {limit} --on {' '.join((on, *more)):18} {time.perf_counter() - start:6.1f} s"
-            )
+            seconds = time.perf_counter() - start
+            print(f"nein eval --limit {limit} --on {' '.join((on, *more)):18} {seconds:6.1f} s", flush=True)
             results[on] = {
                 str(path.relative_to(out)): path.read_bytes()
                 for pattern in ("*/*/*.jsonl", "*/*/images/*.png", "*/*/figures.csv", "table.md")
@@ -128,15 +127,13 @@ def nano(limit: int) -> None:
 
 
 def scale(sizes: Sequence[int]) -> None:
-    print(
-        f"\n{'blocks':>8} {'plan s':>7} {'us a block':>11} {'again us':>9} {'status us':>10} {'MiB':>6} {'MiB again':>10}"
-    )
+    print("\n  blocks  plan s  us a block  again us  status us    MiB  again MiB")
     for size in sizes:
         with tempfile.TemporaryDirectory() as scratch:
             first, again = (part(scratch, size) for _ in range(2))
         print(
-            f"{size:8} {first['plan']:7.3f} {first['work']:11.0f} {again['work']:9.1f} {again['status']:10.1f}"
-            f" {first['peak']:6.0f} {again['peak']:10.0f}",
+            f"{size:8} {first['plan']:7.3f} {first['work']:11.0f} {again['work']:9.1f} "
+            f"{again['status']:10.1f} {first['peak']:6.0f} {again['peak']:10.0f}",
             flush=True,
         )
 
