@@ -1,9 +1,9 @@
-"""What the engine itself costs: per block and executor, threads against Ray, and a job of millions of records.
+"""What the engine costs: per block and executor, threads against Ray, and a job of millions of records.
 
     python benchmarks/executors.py                          # the first two parts
     python benchmarks/executors.py --sizes 10000,625000     # and jobs of so many blocks
 
-1. Overhead. Blocks that do nothing but a row each, on every executor: what starting it takes, and a block after
+1. Overhead. Blocks that do nothing but a row each, on every executor: what starting takes, and a block after
    that (a file of rows with fsync, a line of costs, handing out). Slurm: submitit's jobs on this machine.
 2. `nein eval` over the nano world on threads and on two workers of Ray; the files have to be equal.
 3. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein
@@ -147,7 +147,7 @@ def part(path: str, size: int) -> dict[str, float]:
 
 def measured(path: str, size: int) -> dict[str, float]:
     """In a process of its own: what is open is done, by one worker."""
-    os.fsync = lambda handle: None
+    os.fsync = lambda fd: None
     folder = Folder(Path(path) / "run")
     folder.open({"blocks": size}, {}, overwrite=False)
     start = time.perf_counter()
