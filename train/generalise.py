@@ -5,6 +5,7 @@ metric; here it becomes table and file. `nein.nano.worlds` says what each world 
 
     OUT/generalise.md    the table: mean over training seeds and, in brackets, the lowest and the highest seed
     OUT/generalise.csv   every figure of every seed, with its interval over pictures
+    OUT/generalise.png   the table as bars
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.engine import atomic
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
-from nein.reporting import format
+from nein.reporting import format, plots
 from nein.reporting.tables import pipes
 
 BEFORE = "before"
@@ -34,6 +36,17 @@ TITLES = {
     "nano:style": "other style",
     "nano:unlike": "wording, objects and style",
 }
+PLOT = plots.Bars(
+    "generalise",
+    "What was taught beside what was held out: mean over training seeds, whiskers from the lowest to the "
+    "highest; dashed: chance",
+    place=("title",),
+    series="recipe",
+    panel=("figure",),
+    order=(*TITLES.values(), BEFORE),
+    axis="per cent, or points of a gap",
+    limits=None,
+)
 HEADLINE = "nano:unlike"  #: nothing in it was taught: the figure that a headline may give
 
 
@@ -101,6 +114,20 @@ def table(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> st
     return pipes(lines, ["trained", "figure", *(TITLES[world] for world in worlds)])
 
 
+def bars(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """The cells of the table as the figures of `PLOT`."""
+    rows = []
+    for recipe in frames.values(figures, "recipe", (BEFORE,)):
+        for title, where in metrics.items():
+            for world in AXES:
+                cell = spread(figures, recipe=recipe, world=world, **where)
+                if cell is not None:
+                    ends = {"low": cell.low, "high": cell.high} if cell.seeds > 1 else {}
+                    what = {"recipe": recipe, "figure": title, "title": TITLES[world]}
+                    rows.append({**what, "value": cell.value, "unit": cell.unit, **ends})
+    return frames.frame(rows)
+
+
 def write(
     out: Path,
     title: str,
@@ -110,10 +137,12 @@ def write(
     command: str,
     sentences: Sequence[str] = (),
     note: str = "",
+    chance: Mapping[str, float] | None = None,
 ) -> str:
-    """Writes table and file below `out`; the table with its heading as text.
+    """Writes table, file and picture below `out`; the table with its heading as text.
 
     command  The command line that makes it. `note`: what one must know to read the figures.
+    chance   Title of a row -> what guessing gets, in per cent.
     """
     figures = frames.concat(parts)
     seeds = ", ".join(frames.values(figures, "seed")) or "none"
@@ -134,4 +163,7 @@ def write(
     )
     atomic.write_text(out / "generalise.md", text)
     frames.write(out / "generalise.csv", figures)
+    drawing = plots.draw(replace(PLOT, rule=chance), bars(figures, metrics), NANO_LABEL)
+    if drawing is not None:
+        atomic.write_bytes(out / "generalise.png", drawing.png)
     return text
