@@ -5,22 +5,25 @@ metric; here it becomes table and file. `nein.nano.worlds` says what each world 
 
     OUT/generalise.md    the table: mean over training seeds and, in brackets, the lowest and the highest seed
     OUT/generalise.csv   every figure of every seed, with its interval over pictures
+    OUT/generalise.png   the table as bars
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.engine import atomic
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
-from nein.reporting import format
+from nein.reporting import format, plots
 from nein.reporting.tables import pipes
 
 BEFORE = "before"
@@ -33,6 +36,17 @@ TITLES = {
     "nano:style": "other style",
     "nano:unlike": "wording, objects and style",
 }
+PLOT = plots.Bars(
+    "generalise",
+    "What was taught beside what was held out: mean over training seeds, whiskers from the lowest to the "
+    "highest; dashed: chance",
+    place=("title",),
+    series="recipe",
+    panel=("figure",),
+    order=(*TITLES.values(), BEFORE),
+    axis="per cent, or points of a gap",
+    limits=None,
+)
 HEADLINE = "nano:unlike"  #: nothing in it was taught: the figure that a headline may give
 
 
@@ -43,6 +57,18 @@ class Model:
     recipe: str
     seed: int | None
     reference: str
+
+    @property
+    def name(self) -> str:
+        """Of its folder of results: "nano-alpha-0.5-seed-0"."""
+        return "-".join(
+            [*re.findall(r"[\w.]+", self.recipe), *([] if self.seed is None else [f"seed-{self.seed}"])]
+        )
+
+    @property
+    def named(self) -> str:
+        """As a benchmark's `--model` takes it: NAME=REFERENCE."""
+        return f"{self.name}={self.reference}"
 
 
 @dataclass(frozen=True)
@@ -88,6 +114,20 @@ def table(found: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> str:
     return pipes(lines, ["trained", "figure", *(TITLES[world] for world in worlds)])
 
 
+def bars(found: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """The cells of the table as the figures of `PLOT`."""
+    rows = []
+    for recipe in frames.values(found, "recipe", (BEFORE,)):
+        for title, where in metrics.items():
+            for world in AXES:
+                cell = spread(found, recipe=recipe, world=world, **where)
+                if cell is not None:
+                    ends = {"low": cell.low, "high": cell.high} if cell.seeds > 1 else {}
+                    what = {"recipe": recipe, "figure": title, "title": TITLES[world]}
+                    rows.append({**what, "value": cell.value, "unit": cell.unit, **ends})
+    return frames.frame(rows)
+
+
 def write(
     out: Path,
     title: str,
@@ -97,10 +137,12 @@ def write(
     command: str,
     sentences: Sequence[str] = (),
     note: str = "",
+    chance: Mapping[str, float] | None = None,
 ) -> str:
-    """Writes table and file below `out`; the table with its heading as text.
+    """Writes table, file and picture below `out`; the table with its heading as text.
 
     command  The command line that makes it. `note`: what one must know to read the figures.
+    chance   Title of a row -> what guessing gets, in per cent.
     """
     found = frames.concat(parts)
     seeds = ", ".join(frames.values(found, "seed")) or "none"
@@ -121,4 +163,7 @@ def write(
     )
     atomic.write_text(out / "generalise.md", text)
     frames.write(out / "generalise.csv", found)
+    drawing = plots.draw(replace(PLOT, rule=chance), bars(found, metrics), NANO_LABEL)
+    if drawing is not None:
+        atomic.write_bytes(out / "generalise.png", drawing.png)
     return text

@@ -125,7 +125,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
     lacking = False
     for run, folder in zip(runs, folders, strict=True):
-        folder.update(status=INCOMPLETE)
+        # "incomplete" since `open`. Not again: another command that shares the work may be reading it by now.
         figures = frames.label(
             benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
         )

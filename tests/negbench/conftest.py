@@ -85,14 +85,17 @@ def write_data(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_pictures(root: Path) -> Path:
     """A folder with 000.png to 007.png in a subfolder."""
-    root = tmp_path_factory.mktemp("pictures")
-    (root / "deep").mkdir()
+    (root / "deep").mkdir(parents=True)
     for i in range(8):
         Image.fromarray(tiny.picture(i)).save(root / "deep" / f"{i:03d}.png")
     return root
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(scope="session")

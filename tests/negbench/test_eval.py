@@ -17,7 +17,6 @@ import metrics.encoders.clip
 from nein import cli
 from nein.benchmarks.negbench import (
     config,
-    encode,
     models,
     paper_numbers,
     report,
@@ -106,29 +105,6 @@ def test_a_picture_is_encoded_once_for_all_tasks_and_never_again(
     evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
     assert sum(seen) == 8
     assert rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco") == first
-
-
-def test_a_killed_run_goes_on_and_ends_the_same(
-    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    evaluate(whole, data, pictures, "--model", str(clip_folder))
-    calls = []
-    plain = encode.Encoding._work
-
-    def killed(self: Any, *args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return plain(self, *args)
-
-    monkeypatch.setattr(encode.Encoding, "_work", killed)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(cut, data, pictures, "--model", str(clip_folder))
-    evaluate(cut, data, pictures, "--model", str(clip_folder))
-    name = next(p.name for p in (whole / "out").glob("clip*"))
-    for dataset in ("coco", "chexpert"):
-        assert rows_of(cut, name, dataset) == rows_of(whole, name, dataset)
 
 
 def test_a_selection_changes_no_row(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:

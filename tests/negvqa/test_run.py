@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.choices.vlm import TransformersChoices
 from metrics.judges.base import Answer
 from nein.benchmarks.negvqa import folder as files
 from nein.datasets.negvqa import questions as data
@@ -111,38 +110,6 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
     assert run("report", out, *where) == 0
     assert (tmp_path / "again.csv").read_text() == (out / "report.csv").read_text()
-
-
-def test_a_killed_run_goes_on_where_it_stopped_with_the_same_answers(
-    vlms: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert ask(vlms, questions, whole) == 0
-    write, count = Folder.write, []
-
-    def once(self: Folder, *block: Any) -> None:
-        if count:
-            raise KeyboardInterrupt
-        count.append(1)
-        write(self, *block)
-
-    monkeypatch.setattr(Folder, "write", once)
-    assert ask(vlms, questions, parts) == 130
-    monkeypatch.undo()
-    [block] = (folder_of(parts).path / "answers").glob("*/*.jsonl")
-    assert len(lines(block)) == 8  # one block of four questions and their negations
-    asked: list[int] = []
-    answer = TransformersChoices.answer
-
-    def counting(self: Any, images: Any, rows: Any, scorings: Any) -> Any:
-        asked.append(len(images))
-        return answer(self, images, rows, scorings)
-
-    monkeypatch.setattr(TransformersChoices, "answer", counting)
-    assert ask(vlms, questions, parts) == 0
-    assert sum(asked) == 8  # of twelve
-    for name in ("answers.jsonl", "scores.jsonl", "figures.csv"):
-        assert (folder_of(parts).path / name).read_bytes() == (folder_of(whole).path / name).read_bytes()
 
 
 def test_another_configuration_is_refused_by_name_until_overwritten(

@@ -181,7 +181,7 @@ def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
 
 
 def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """The figures of a run; writes samples/<task>.jsonl and summary.json."""
+    """The figures of a run; writes samples/<task>.jsonl, and what tables say of it."""
     assert isinstance(run, ModelRun)
     figures_of_tasks = []
     scored = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
@@ -189,7 +189,7 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
         name = files.task_name(task)
         atomic.write_lines(files.samples(folder, name), rows)
         figures_of_tasks += _figures(task, rows)
-    atomic.write_json(files.summary(folder), _summary(config, run, folder))
+    folder.update(summary=_summary(config, run, folder))
     return frames.frame(figures_of_tasks)
 
 

@@ -39,10 +39,8 @@ class Scorer:
 
     def score(self, items: Sequence[metrics.Item], names: Iterable[str]) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names`, whose models must be loaded."""
-        features, answers = FeatureCache(self._features), BlockAnswers(self._answers)
         scope = scope_of(item.id for item in items)
-        features.open(scope)
-        answers.open(scope)
+        features, answers = FeatureCache(self._features, scope), BlockAnswers(self._answers, scope)
         batch = metrics.Batch(items, self.loaded, self._settings, features=features, records=answers)
         scores = metrics.score([metrics.METRICS[name] for name in names], batch)
         features.flush()

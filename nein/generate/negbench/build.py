@@ -20,6 +20,7 @@ import metrics
 from nein.benchmarks.runner import invocation
 from nein.datasets.negbench.media import Drawn, Files
 from nein.datasets.negbench.records import Media
+from nein.datasets.negbench.sentences import Protocol
 from nein.engine import images
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
@@ -173,7 +174,7 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
             place,
         )
     if kind == "detector":
-        return Model(kind, lambda: _verifier(config, device), _describe_verifier)
+        return Model(kind, lambda: _verifier(config, device, config.protocol), _describe_verifier)
 
     def load() -> PairTools:
         from nein.generate.nein.objects import COCO
@@ -183,7 +184,8 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
         else:
             vocabulary = COCO
         client = None if config.edits else _client(config, folder, device)
-        return PairTools(_maker(config, device), _verifier(config, device), vocabulary, client)
+        # How the authors verified pairs is not released.
+        return PairTools(_maker(config, device), _verifier(config, device, "fixed"), vocabulary, client)
 
     def describe(tools: PairTools) -> Described:
         client = {} if tools.client is None else _describe_client(tools.client)
@@ -203,12 +205,12 @@ def _describe_client(client: Any, name: str = "llm") -> Described:
     return {name: (_digest(client.describe()), client.describe())}
 
 
-def _verifier(config: BuildConfig, device: str) -> Any:
+def _verifier(config: BuildConfig, device: str, protocol: Protocol) -> Any:
     from nein.generate.negbench.verify import Verifier
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
-    return Verifier(detector, config.query, float(config.threshold), config.protocol, config.absent)
+    return Verifier(detector, config.query, float(config.threshold), protocol, config.absent)
 
 
 def _describe_verifier(verifier: Any) -> Described:
