@@ -27,6 +27,7 @@ from nein.models.llm.parsing import Plain
 MATCHES = "matches"  # the stage and its output
 ATTEMPTS = 3
 MAX_TOKENS = 2048  # of the toolkit's client
+READ = "no letter by the rule; the matcher reads one"
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
 
 
@@ -142,7 +143,7 @@ def _row(
     letter = parse(outcome.value.text, options, letters)
     if letter.letter is None and not letter.declined:
         return None
-    reason = "" if letter.letter else "the matcher finds no option in the answer"
+    reason = READ if letter.letter else "the matcher finds no option in the answer"
     return {**_blank(key), "said": outcome.value.text, "letter": letter.letter, "reason": reason}
 
 

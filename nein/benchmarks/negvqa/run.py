@@ -314,6 +314,12 @@ def unscored(config: NegvqaConfig, folder: Folder) -> Iterator[str]:
             yield row["reason"]
 
 
+def failed(run: Run, folder: Folder) -> int:
+    """How many questions and negations lack an answer, or one of the matcher's."""
+    rows = (folder.rows(stage.name, stage.blocks.numbers) for stage in run.stages)
+    return sum(bool(row["error"]) for each in rows for row in each)
+
+
 NEGVQA = Benchmark(
-    "negvqa", "NegVQA", "answers", runs, figures, report=write_report, unscored=unscored, retried=True
+    "negvqa", "NegVQA", "answers", runs, figures, report=write_report, unscored=unscored, failed=failed
 )
