@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +22,14 @@ import pytest
 from nein import cli
 from nein.engine.processes import Processes
 from tests.build.conftest import OBJECTS, write_set
+from tests.engine.test_slurm import cluster
 from tests.helpers import commands, killing
 from tests.negbench.conftest import write_data as write_negbench
 from tests.negbench.conftest import write_pictures
 from tests.negvqa.tiny import write_questions
 from tests.nein.conftest import write_data as write_nein
 
+__all__ = ["cluster"]  # a fixture
 HOW: tuple[Literal["before", "torn", "after"], ...] = ("before", "torn", "after")
 
 
@@ -102,7 +109,7 @@ def line(case: Case, out: Path, *more: str) -> list[str]:
 def contents(out: Path) -> dict[str, bytes]:
     """Every file that must not depend on how the work was done: all but what says when and where, caches, and
     pages, which show that."""
-    apart = {"notes", "costs", "cache"}
+    apart = {"notes", "costs", "cache", "workers", "slurm"}
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in sorted(out.rglob("*"))
@@ -197,6 +204,46 @@ def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole: W
         done = commands.in_a_process(*words, script=commands.on_two_processes(port), cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         assert contents(tmp_path / name) == whole.files
+
+
+def test_one_block_after_the_other_gives_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
+    assert commands.exit_code(*line(whole.case, tmp_path, "--on", "debug")) == 0
+    assert contents(tmp_path) == whole.files
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(
+    whole: Whole, tmp_path: Path
+) -> None:
+    for name, rest in (("driver", ("--on", "ray", "--workers", "2")), ("all", ())):
+        out = tmp_path / name
+        words = [sys.executable, "-m", "nein", *line(whole.case, out), "--on", "ray", "--workers", "2"]
+        driver = subprocess.Popen(words, cwd=tmp_path, env=commands.environment(), start_new_session=True)
+        while not blocks(out) and driver.poll() is None:
+            time.sleep(0.02)
+        if name == "driver":
+            driver.kill()
+        else:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        done = commands.in_a_process(*line(whole.case, out), *rest, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert contents(out) == whole.files
+
+
+@pytest.mark.slow
+def test_jobs_of_slurm_give_the_same_bytes(whole: Whole, tmp_path: Path, cluster: None) -> None:
+    words = line(whole.case, tmp_path / "out", "--on", "slurm", "--slurm.array", "2")
+    done = commands.in_a_process(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Submitted 2 jobs" in done.stderr
+    assert contents(tmp_path / "out") == whole.files
+
+
+def test_ranks_without_a_launcher_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = commands.outcome(capsys, "eval", "--on", "ranks")
+    assert refused.code == 2
+    assert "--on ranks is for commands that accelerate launch or torchrun starts." in refused.stderr
 
 
 def test_parts_may_grow_into_the_whole(whole: Whole, tmp_path: Path) -> None:
