@@ -20,6 +20,8 @@ from typing import Literal
 import pytest
 
 from nein import cli
+from nein.engine import attendance, progress, walk
+from nein.engine.folder import Folder, runs_below
 from nein.engine.processes import Processes
 from tests.build.conftest import OBJECTS, write_set
 from tests.engine.test_slurm import cluster
@@ -238,6 +240,29 @@ def test_jobs_of_slurm_give_the_same_bytes(whole: Whole, tmp_path: Path, cluster
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Submitted 2 jobs" in done.stderr
     assert contents(tmp_path / "out") == whole.files
+
+
+def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_on_request(
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [Folder(tmp_path / path.relative_to(whole.out)) for path in runs_below(whole.out)]
+    for folder in folders:
+        made = Folder(whole.out / folder.path.relative_to(tmp_path))
+        for note in made.notes(progress.STEPS).values():
+            for death in range(attendance.DEATHS):  # of workers that were at the first block and nothing else
+                place = folder.path / "workers" / f"{note['place']}-{death}.json"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                blocks = [[note["stage"], note["blocks"][0][0]]]
+                entry = {"host": "far", "machine": "far", "pid": 1, "blocks": blocks}
+                place.write_text(json.dumps(entry) + "\n")
+                os.utime(place, (0, 0))
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert statuses(tmp_path) == {"complete"}
+    assert contents(tmp_path) != whole.files
+    assert " 1 failed" in commands.outcome(capsys, "status", tmp_path).stdout
+    assert all(walk.try_again(folder) for folder in folders)
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert contents(tmp_path) == whole.files
 
 
 def test_ranks_without_a_launcher_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
