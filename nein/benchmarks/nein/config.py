@@ -51,8 +51,8 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
 
     editor: Names = option(
         ["magicbrush"],
-        "editor names, hub ids, folders, files, EDITOR=CHECKPOINT, each as NAME=... under a name of yours: a,b "
-        "or all",
+        "editor names, hub ids, folders, files, EDITOR=CHECKPOINT, each as NAME=... under a name of yours: "
+        "a,b or all",
         "What",
     )
     edited: str | None = option(
