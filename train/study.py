@@ -69,6 +69,7 @@ def study(given: StudyConfig) -> str:
         sentences=findings(frames.concat(parts)),
         note="Four options per question: chance is 25 %. The gap is recall@1 with the original captions "
         "minus that with the negated ones, in points: a small gap beside a small recall is no success.",
+        chance={"choices right": 25.0, "of negation questions": 25.0},
     )
     report = f"# NegBench in the nano world\n\n{affirmative(denials, texts)}\n\n{table}"
     atomic.write_text(given.out_dir / "study.md", report)
@@ -84,7 +85,7 @@ def fine_tuned(given: StudyConfig) -> list[Model]:
     for recipe in given.recipe:
         for seed in given.seed:
             config = recipe_of(given, recipe, seed)
-            for alpha in config.alphas:
+            for alpha in sorted(config.alphas):
                 place = config.out_dir / f"alpha-{spelled(alpha)}"
                 [folder] = finetune_clip.run(config.at(alpha, place))
                 models.append(Model(f"{recipe}, alpha {spelled(alpha)}", int(seed), str(folder)))

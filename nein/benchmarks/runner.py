@@ -70,7 +70,8 @@ class Benchmark:
     headline  The tables that a command prints when it ends.
     unscored  (configuration, folder of a finished run) -> why, for every sample that has no score; None: the
               reasons of the figure that lacks most.
-    retried   Whether what a model or an endpoint failed on is tried again by the same command.
+    failed    (run, its folder) -> how many samples a model or an endpoint failed on, which the same command
+              tries again; None: it tries nothing again.
     report    (configuration, folders) -> text for the terminal or None, for a benchmark whose report is more
               than these sections; None: `write_report`.
     """
@@ -84,7 +85,7 @@ class Benchmark:
     headline: Sequence[Table] = ()
     report: Callable[[Any, Sequence[Folder]], str | None] | None = None
     unscored: Callable[[Any, Folder], Iterable[str]] | None = None
-    retried: bool = False
+    failed: Callable[[Run, Folder], int] | None = None
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """What the benchmark's row in the table of commands names: see `evaluate`."""
@@ -133,8 +134,8 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         reasons = why_unscored(benchmark, config, folder, figures)
         lacking |= bool(reasons)
         if reasons:
-            command = environment.typed() if benchmark.retried else ""
-            print(unscored_sentence(run.name, reasons, command), file=sys.stderr, flush=True)
+            failed = benchmark.failed(run, folder) if benchmark.failed is not None else 0
+            print(unscored_sentence(run.name, reasons, failed), file=sys.stderr, flush=True)
     write = benchmark.report or functools.partial(_write_report, benchmark)
     text = write(config, folders)
     if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):
@@ -154,12 +155,12 @@ def why_unscored(benchmark: Benchmark, config: Any, folder: Folder, figures: pd.
     return Counter(frames.reasons(most) or {"": most["unscored"]})
 
 
-def unscored_sentence(name: str, reasons: Counter[str], command: str) -> str:
+def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
     """How many samples have no score, the commonest reasons, and the command that tries again what failed."""
     total = sum(reasons.values())
     said = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
     why = f" ({'; '.join(said)}{'; ...' if len(reasons) > 3 else ''})" if said else ""
-    again = f" What failed is asked again by the same command: {command}" if command else ""
+    again = f" {failed} failed; to ask again: {environment.typed()}" if failed else ""
     return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
 
 

@@ -37,9 +37,10 @@ def command_line() -> list[str]:
 
 
 def typed() -> str:
-    """This command as it was typed, without credentials; "" where it is no command of the shell."""
-    here = Path(sys.argv[0]).name in ("nein", "__main__.py")
-    return shlex.join(["nein", *command_line()]) if here else ""
+    """This command as it was typed, without credentials; in words where it is no command of the shell."""
+    place = Path(sys.argv[0])
+    here = place.name == "nein" or place.parts[-2:] == ("nein", "__main__.py")
+    return shlex.join(["nein", *command_line()]) if here else "the same command"
 
 
 def keep_freed_memory() -> bool:

@@ -100,6 +100,7 @@ def study(given: GeneraliseConfig) -> str:
         command=command_line("python -m train.nano.generalise", given),
         note="Questions have two options: a model that ignores the negation is right about one kind and "
         "wrong about the other. The likeliest letter counts (`--scoring logprob`).",
+        chance=dict.fromkeys(METRICS, 50.0),
     )
 
 

@@ -252,6 +252,12 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     return report.report(config.out_dir, [folder.path.parent.name for folder in folders])
 
 
+def failed(run: Run, folder: Folder) -> int:
+    """How many pictures, sentences and questions a model, or the reading of a picture, failed on."""
+    rows = (folder.rows(stage.name, stage.blocks.numbers) for stage in run.stages)
+    return sum(bool(row.get("failed") or row.get("key") == "") for each in rows for row in each)
+
+
 NEGBENCH = Benchmark(
-    "negbench", "NegBench", "results", runs, figures_of_run, report=write_report, retried=True
+    "negbench", "NegBench", "results", runs, figures_of_run, report=write_report, failed=failed
 )
