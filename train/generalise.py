@@ -86,15 +86,15 @@ class Spread:
         return f"{value} ({low} to {high})" if self.seeds > 1 else value
 
 
-def labelled(found: pd.DataFrame, model: Model, world: str) -> pd.DataFrame:
+def labelled(figures: pd.DataFrame, model: Model, world: str) -> pd.DataFrame:
     """The figures of a model on a world, with the columns that `report` reads."""
     seed = "" if model.seed is None else str(model.seed)
-    return frames.label(found, recipe=model.recipe, seed=seed, world=world)
+    return frames.label(figures, recipe=model.recipe, seed=seed, world=world)
 
 
-def spread(found: pd.DataFrame, **where: Any) -> Spread | None:
+def spread(figures: pd.DataFrame, **where: Any) -> Spread | None:
     """The figures with the entries `where`, one per seed, as one."""
-    rows = [row for row in frames.records(frames.select(found, **where)) if row["value"] is not None]
+    rows = [row for row in frames.records(frames.select(figures, **where)) if row["value"] is not None]
     if not rows:
         return None
     values = [row["value"] for row in rows]
@@ -102,25 +102,25 @@ def spread(found: pd.DataFrame, **where: Any) -> Spread | None:
     return Spread(sum(values) / len(values), min(values), max(values), trained, rows[0]["unit"])
 
 
-def table(found: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> str:
+def table(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> str:
     """Recipes and metrics against worlds. `metrics`: title of a row -> the entries of its figures."""
-    worlds = [world for world in AXES if len(frames.select(found, world=world))]
+    worlds = [world for world in AXES if len(frames.select(figures, world=world))]
     lines = []
-    for recipe in frames.values(found, "recipe", (BEFORE,)):
+    for recipe in frames.values(figures, "recipe", (BEFORE,)):
         for title, where in metrics.items():
-            cells = [spread(found, recipe=recipe, world=world, **where) for world in worlds]
+            cells = [spread(figures, recipe=recipe, world=world, **where) for world in worlds]
             if any(cells):
                 lines.append([recipe, title, *(cell.text() if cell else format.DASH for cell in cells)])
     return pipes(lines, ["trained", "figure", *(TITLES[world] for world in worlds)])
 
 
-def bars(found: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+def bars(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """The cells of the table as the figures of `PLOT`."""
     rows = []
-    for recipe in frames.values(found, "recipe", (BEFORE,)):
+    for recipe in frames.values(figures, "recipe", (BEFORE,)):
         for title, where in metrics.items():
             for world in AXES:
-                cell = spread(found, recipe=recipe, world=world, **where)
+                cell = spread(figures, recipe=recipe, world=world, **where)
                 if cell is not None:
                     ends = {"low": cell.low, "high": cell.high} if cell.seeds > 1 else {}
                     what = {"recipe": recipe, "figure": title, "title": TITLES[world]}
@@ -144,10 +144,10 @@ def write(
     command  The command line that makes it. `note`: what one must know to read the figures.
     chance   Title of a row -> what guessing gets, in per cent.
     """
-    found = frames.concat(parts)
-    seeds = ", ".join(frames.values(found, "seed")) or "none"
+    figures = frames.concat(parts)
+    seeds = ", ".join(frames.values(figures, "seed")) or "none"
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    n = format.counts(frames.records(frames.select(found, **next(iter(metrics.values())))), "n")
+    n = format.counts(frames.records(frames.select(figures, **next(iter(metrics.values())))), "n")
     text = "\n".join(
         [
             f"## {title}",
@@ -155,15 +155,15 @@ def write(
             f"Mean over training seeds {seeds} and, in brackets, the lowest and the highest; n = {n} per "
             f"model and column; {today}; `{command}`. {note}".rstrip(),
             "",
-            table(found, metrics),
+            table(figures, metrics),
             "",
             *(f"- {sentence}" for sentence in sentences),
             "",
         ]
     )
     atomic.write_text(out / "generalise.md", text)
-    frames.write(out / "generalise.csv", found)
-    drawing = plots.draw(replace(PLOT, rule=chance), bars(found, metrics), NANO_LABEL)
+    frames.write(out / "generalise.csv", figures)
+    drawing = plots.draw(replace(PLOT, rule=chance), bars(figures, metrics), NANO_LABEL)
     if drawing is not None:
         atomic.write_bytes(out / "generalise.png", drawing.png)
     return text

@@ -84,15 +84,15 @@ def states(folder: Folder, now: float | None = None) -> list[State]:
     aside = set_aside(folder)
     at_work = {place for worker in workers(folder.path) if worker.alive for place in worker.blocks}
     anybody = any(worker.alive for worker in workers(folder.path))
-    found = []
+    listed = []
     for stage, note in _in_order(folder):
         spans = [range(first, last + 1) for first, last in note["blocks"]]
         there = sum(_count(folder, note["outputs"], span) for span in spans)
         apart = sum(name == stage and any(number in span for span in spans) for name, number in aside)
         running = sum(name == stage for name, _ in at_work)
         rate = _rate(folder, stage, now) if anybody else None
-        found.append(State(stage, sum(map(len, spans)), there - apart, running, apart, rate))
-    return found
+        listed.append(State(stage, sum(map(len, spans)), there - apart, running, apart, rate))
+    return listed
 
 
 def _in_order(folder: Folder) -> list[tuple[str, dict[str, Any]]]:

@@ -124,7 +124,7 @@ def _question(
 ) -> Question:
     """A question of a kind; where the scene allows none, of the kind `instead`, and else of their number."""
     kinds = (kind, instead, "count")
-    return next(found for k in kinds if (found := ask(rng, scene, k, world, wordings)) is not None)
+    return next(question for k in kinds if (question := ask(rng, scene, k, world, wordings)) is not None)
 
 
 def _form(rng: random.Random) -> str:

@@ -125,8 +125,8 @@ def draw(key: tuple[str, str], options: int) -> str | None:
 def _unread(row: Row, asked: Mapping[str, Any], letters: str) -> bool:
     if row["error"] or row["text"] is None or row.get("each") is not None:
         return False
-    found = parse(row["text"], asked[row["id"]].options, letters)
-    return found.letter is None and not found.declined
+    letter = parse(row["text"], asked[row["id"]].options, letters)
+    return letter.letter is None and not letter.declined
 
 
 def _prompt(row: Row, asked: Mapping[str, Any]) -> str:
@@ -140,11 +140,11 @@ def _row(
     """What the matcher's answer says; None where it has to be asked again."""
     if outcome.value is None:
         return {**_blank(key), "error": f"the matcher gave no answer: {outcome.reason}"}
-    found = parse(outcome.value.text, options, letters)
-    if found.letter is None and not found.declined:
+    letter = parse(outcome.value.text, options, letters)
+    if letter.letter is None and not letter.declined:
         return None
-    reason = READ if found.letter else "the matcher finds no option in the answer"
-    return {**_blank(key), "said": outcome.value.text, "letter": found.letter, "reason": reason}
+    reason = READ if letter.letter else "the matcher finds no option in the answer"
+    return {**_blank(key), "said": outcome.value.text, "letter": letter.letter, "reason": reason}
 
 
 def _blank(key: tuple[str, str]) -> Row:

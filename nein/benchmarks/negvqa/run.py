@@ -271,8 +271,8 @@ def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
     answers = list(_answer_lines(items, selected[ANSWERS]))
     atomic.write_lines(files.answers(folder), answers)
     read_by = [name for name in config.scoring if name in run.identity["scoring"]]
-    found = {(row["id"], row["variant"]): row for row in selected.get(matching.MATCHES, ())}
-    scored = scores.score(answers, read_by, config.letters, found)
+    matches = {(row["id"], row["variant"]): row for row in selected.get(matching.MATCHES, ())}
+    scored = scores.score(answers, read_by, config.letters, matches)
     atomic.write_lines(files.scores(folder), scored)
     return figures.figures(scored, run.identity.get("asking"))
 

@@ -252,5 +252,5 @@ def _all(split: str, scenes: int | None, world: World = NANO) -> tuple[Concepts,
 
 
 def _origin(split: str, scenes: int, seed: int, world: World) -> dict[str, object]:
-    about = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed}
-    return {**about, "world": world_version()}
+    facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed}
+    return {**facts, "world": world_version()}
