@@ -19,6 +19,11 @@ from nein.datasets.negbench.records import Task
 from nein.engine.folder import Folder, runs_below
 
 PICTURES = "pictures"  # outputs
+#: What summary.json holds, as far as it is read back.
+SUMMARY = {
+    "model": str, "dataset": str, "title": str, "preset": str, "protocol": str, "kind": str,
+    "features": (str, None), "limit": (int, None), "row": (str, None),
+}  # fmt: skip
 SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
 
 

@@ -71,7 +71,7 @@ def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
         raise UserError(f"Nothing to report in '{out}': no run there is finished.")
     place = {name: number for number, name in enumerate(first)}
     runs.sort(key=lambda run: place.get(run.path.parent.name, len(place)))
-    all_facts = [atomic.read_json(files.summary(run)) for run in runs]
+    all_facts = [atomic.read_json(files.summary(run), files.SUMMARY) for run in runs]
     # Models of one name, from two folders say, are told apart by the names of their run directories.
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
