@@ -51,6 +51,8 @@ LINES: dict[str, str] = {
     "check": "identity --number 1 --device cpu",
     "data nano": "--split val --sources 1 --out {w}/out/nano",
     "data check": "{w}/data --split val --full",
+    "status": "{w}/runs",
+    "retry": "{w}/done",
     "convert": "{w}/weights.safetensors {w}/out/pipeline",
     "generate": "--source {w}/captions.jsonl --images {w}/pictures --limit 1 --out {w}/out/generate "
     "--device cpu",
@@ -138,6 +140,7 @@ def world(folder: Path) -> Path:
         ended = run([*name.split(), *LINES[name].format(w=folder).split()], folder)
         assert ended.code == 0, (name, ended)
     shutil.copytree(folder / "out" / "negvqa", folder / "negvqa")
+    shutil.copytree(folder / "out" / "eval", folder / "done")
     return folder
 
 

@@ -3,7 +3,6 @@
 OUT/<model>/<data set>/
   manifest.json, pictures/, sentences/<task>/, answers/<task>/*.jsonl   see `nein.engine.folder`
   samples/<task>.jsonl       canonical: one line per caption, picture or question
-  summary.json               what a table says of the run: model, data, settings
   figures.csv                every figure, with interval, n and unscored
 OUT/cache/                   features of pictures and sentences, and answers of endpoints, shared by all runs
 OUT/table.md, figures.csv, report.html, *.png
@@ -19,12 +18,18 @@ from nein.datasets.negbench.records import Task
 from nein.engine.folder import Folder, runs_below
 
 PICTURES = "pictures"  # outputs
-#: What summary.json holds, as far as it is read back.
-SUMMARY = {
+#: What a manifest's summary holds, as far as it is read back.
+_SUMMARY = {
     "model": str, "dataset": str, "title": str, "preset": str, "protocol": str, "kind": str,
     "features": (str, None), "limit": (int, None), "row": (str, None),
 }  # fmt: skip
 SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
+
+
+class ResultsDir(Folder):
+    """The folder OUT/<model>/<data set>."""
+
+    facts = {"summary?": _SUMMARY}
 
 
 def task_name(task: Task) -> str:
@@ -35,14 +40,10 @@ def samples(folder: Folder, task: str) -> Path:
     return folder.path / "samples" / f"{task}.jsonl"
 
 
-def summary(folder: Folder) -> Path:
-    return folder.path / "summary.json"
-
-
 def figures(folder: Folder) -> Path:
     return folder.path / "figures.csv"
 
 
-def find(out: Path) -> list[Folder]:
+def find(out: Path) -> list[ResultsDir]:
     """Every run below `out`, ordered by model, then data set."""
-    return [Folder(path) for path in runs_below(out)]
+    return [ResultsDir(path) for path in runs_below(out)]

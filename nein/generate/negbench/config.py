@@ -13,6 +13,7 @@ from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.models.llm.options import LlmOptions
 
+MEDICAL_SOURCES = ("chexpert", "ham10000")
 #: All stages in order. Those that a configuration does not need pass their input on.
 STAGES = ("pairs", "concepts", "verify", "validate", "paraphrase")
 
@@ -25,10 +26,10 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     default_out = "runs/negbench-generate-PRESET"
     counted = "images"
 
-    source: Literal["nano", "coco", "voc", "captions", "pairs"] = option(
+    source: Literal["nano", "coco", "voc", "captions", "pairs", "chexpert", "ham10000"] = option(
         "nano",
         "nano; coco: instances (and captions); voc: a VOC2007 folder; captions: captioned images; pairs: "
-        "pictures made with and without an object (HardNeg-Syn)",
+        "pictures made with and without an object (HardNeg-Syn); chexpert, ham10000: their tables",
         "What",
     )
     form: Literal["evaluation", "training"] = option(
@@ -37,13 +38,17 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "rules of drawing and of verification: as released, or ours (docs/negbench-data.md)", "What"
     )
-    instances: str | None = option(None, "coco: instances JSON; voc: folder with Annotations/", "Source")
+    instances: str | None = option(
+        None,
+        "coco: instances JSON; voc: folder with Annotations/; chexpert, ham10000: their CSV, or nano",
+        "Source",
+    )
     captions: str | None = option(
         None, "captions JSON, JSONL, or a folder with a .txt beside each image", "Source"
     )
     images: str | None = option(None, "folder of the images, if not beside the list", "Source")
     image_set: str | None = option(None, "voc: only the images that ImageSets/Main/NAME.txt lists", "Source")
-    scenes: PositiveInt = option(60, "scenes or pairs drawn for nano", "Source")
+    scenes: PositiveInt = option(60, "scenes, pairs or medical pictures drawn for nano", "Source")
     split: Literal["train", "dev", "val"] = option("val", "which scenes of the nano world", "Source")
 
     concepts: Literal["annotations", "llm"] = option(
@@ -122,6 +127,10 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         return self.questions or (3 if self.thing == "image" else 1)
 
     @property
+    def medical(self) -> bool:
+        return self.source in MEDICAL_SOURCES
+
+    @property
     def asks_llm(self) -> bool:
         thinks = self.source == "pairs" and not self.edits
         return self.concepts == "llm" or self.validate or self.paraphrase or thinks
@@ -140,6 +149,7 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
             "coco": ("instances",) if self.concepts == "annotations" else ("captions",),
             "voc": ("instances",),
             "captions": ("captions",),
+            **dict.fromkeys(MEDICAL_SOURCES, ("instances",)),
         }.get(self.source, ())
         for name in needs:
             if getattr(self, name) is None:
@@ -149,8 +159,12 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
                 "--source captions has no annotated objects; say --concepts llm with an --llm.model, or take "
                 "--source coco."
             )
-        if self.source == "voc" and self.concepts == "llm":
-            raise UserError("--source voc has no captions to read objects from; say --concepts annotations.")
+        if self.source in ("voc", *MEDICAL_SOURCES) and self.concepts == "llm":
+            raise UserError(
+                f"--source {self.source} has no captions to read objects from; say --concepts annotations."
+            )
+        if self.medical and self.form == "training":
+            raise UserError(f"--source {self.source} is for evaluation; say --form evaluation.")
         kind, colon, name = self.maker.partition(":")
         if self.source == "pairs" and (kind not in ("editor", "text") or not colon or not name):
             raise UserError(f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from nein.datasets.negbench.records import Media, Option, Question, RetrievalIte
 from nein.datasets.negbench.sentences import (
     Negation,
     evaluation_questions,
+    medical_questions,
     retrieval_items,
     training_captions,
     training_negations,
@@ -22,8 +23,8 @@ from nein.datasets.negbench.sentences import (
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.generate.negbench import language, listing, pairs
 from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.listing import Listing
@@ -44,6 +45,7 @@ class Tasks:
     original: RetrievalItem | None = None
     negated: RetrievalItem | None = None
     questions: tuple[Question, ...] = ()
+    medical: Mapping[str, Question] = field(default_factory=dict)  # by the name of the task
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,10 @@ class Job:
             image, config.seed, captions=config.captions_per_image, order=config.order, **rules
         )
         questions = evaluation_questions(
-            image, config.seed, count=config.asked, wording=config.wording, **rules
+            image, config.seed, count=config.asked, wording=config.wording, single=config.medical, **rules
         )
-        return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions))
+        medical = medical_questions(image, config.seed, wording=config.wording) if config.medical else {}
+        return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions), medical)
 
 
 def output(stage: str) -> str:
@@ -152,6 +155,13 @@ def stage(job: Job, name: str, model: Model) -> Stage:
     def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {output(name): _FUNCTIONS[name](job, shard, loaded)}
 
+    def lost(shard: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        if name == "paraphrase":
+            rows: list[Row] = [{"id": c.id, "texts": {}, "refused": [reason]} for c in job.concepts(shard)]
+        else:
+            rows = [replace(image, problem=reason).row() for image in job.concepts(shard, name)]
+        return {output(name): rows}
+
     def usable(_: str, rows: list[Row]) -> bool:
         made = [row["path"] for row in rows if name == "pairs" and row.get("path")]
         return not unanswered(rows) and all((job.dataset / path).exists() for path in made)
@@ -162,9 +172,11 @@ def stage(job: Job, name: str, model: Model) -> Stage:
         job.blocks,
         read=lambda shard: shard,
         work=work,
+        lost=lost,
         model=model,
         usable=usable if MODELS[name] != "detector" else None,
-        after=output(before[-1]) if before else "",
+        needs=output(before[-1]) if before else "",
+        follows=bool(before),
     )
 
 
