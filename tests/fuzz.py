@@ -319,7 +319,7 @@ def run(words: Sequence[str], folder: Path) -> Ended:
         for path, number in ((printed, 1), (said, 2)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
-        code = 99
+        code, sys.argv = 99, ["nein", *words]
         faulthandler.dump_traceback_later(SECONDS - 2, file=2)
         try:
             cli.main(list(words))

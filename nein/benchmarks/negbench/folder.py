@@ -12,10 +12,13 @@ OUT/table.md, figures.csv, report.html, *.png
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from nein.datasets.negbench.records import Task
 from nein.engine.folder import Folder, runs_below
+from nein.engine.shapes import Shape
 
 PICTURES = "pictures"  # outputs
 #: What a manifest's summary holds, as far as it is read back.
@@ -29,7 +32,7 @@ SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
 class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
-    facts = {"summary?": _SUMMARY}
+    facts: ClassVar[Mapping[str, Shape]] = {"summary?": _SUMMARY}
 
 
 def task_name(task: Task) -> str:
