@@ -49,7 +49,7 @@ class FunctionEditor:
             "editor": self.name,
             "class": type(self).__name__,
             "function": f"{getattr(self.function, '__module__', '')}.{name_of(self.function)}",
-            "source_sha256": _source_hash(self.function),
+            "source_sha256": source_hash(self.function),
             "seeded": self._seeded,
         }
 
@@ -251,7 +251,7 @@ def _takes_seed(function: Callable[..., Any], name: str) -> bool:
     return seeded
 
 
-def _source_hash(function: Callable[..., Any]) -> str:
+def source_hash(function: Callable[..., Any]) -> str:
     """SHA-256 of what a function says and of the plain values that it was made with."""
     inner = inspect.unwrap(function)
     try:
