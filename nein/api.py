@@ -68,7 +68,10 @@ def evaluate(
     """
     given = _named(editor)
     objects = {name: thing for name, thing in given.items() if not _is_text(thing)}
-    asked = [name if name in objects else str(thing) for name, thing in given.items()]
+    asked = [
+        name if name in objects else str(thing) if name == str(thing) else f"{name}={thing}"
+        for name, thing in given.items()
+    ]
     with references.offering(objects):
         config = EvalConfig.of(
             preset=preset,
