@@ -47,6 +47,10 @@ class ClipDual(ClipEncoder):
     def scale(self) -> float:
         return float(self.model.logit_scale.exp())
 
+    @property
+    def quick_gelu(self) -> bool:
+        return _quick_gelu(self.model)
+
     bias = 0.0
 
 
@@ -71,6 +75,7 @@ class HubDual:
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
+        self.quick_gelu = _quick_gelu(model)
         self.width = self.encode_text(["."]).shape[1]
         self.fingerprint = fingerprint(self.describe())
 
@@ -130,6 +135,11 @@ class HubDual:
             for key, value in inputs.items()
             if isinstance(value, torch.Tensor)
         }
+
+
+def _quick_gelu(model: Any) -> bool:
+    towers = (getattr(model.config, name, None) for name in ("vision_config", "text_config"))
+    return any(getattr(tower, "hidden_act", None) == "quick_gelu" for tower in towers)
 
 
 def _lower_case(tokenizer: Any) -> Any:

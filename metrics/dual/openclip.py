@@ -67,6 +67,7 @@ class OpenClipDual:
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
+        self.quick_gelu = _quick_gelu(model)
         self.width = self.encode_text(["."]).shape[1]
         self.fingerprint = fingerprint(self.describe())
 
@@ -79,7 +80,7 @@ class OpenClipDual:
             "kind": "dual",
             "class": type(self.model).__name__,
             **source_fields(self.source),
-            "quick_gelu": _quick_gelu(self.model),
+            "quick_gelu": self.quick_gelu,
             "preprocess": {key: _plain(value) for key, value in sorted(preprocess.items())},
             "library": f"open_clip {version('open_clip_torch')}",
             "dtype": str(self.dtype).removeprefix("torch."),

@@ -137,10 +137,22 @@ class Owlv2Detector:
         corners = boxes[best.indices].cpu().tolist()
         above = (scores > threshold).sum(0).tolist()
         values = best.values.cpu().tolist()
+        named = named_scores(logits[0]).cpu().tolist()
         return {
-            name: Detection(float(values[k]), int(above[k]), tuple(corners[k]))
+            name: Detection(float(values[k]), int(above[k]), tuple(corners[k]), float(named[k]))
             for k, name in enumerate(names)
         }
+
+
+def named_scores(logits: torch.Tensor) -> torch.Tensor:
+    """(L,) float32, 0 to 1: each label's highest score over the boxes whose best label it is, 0 without one.
+
+    logits  (P, L) of P boxes and L labels. Of equal labels the first has the box, as in the library's
+            `post_process` (its `torch.max` over labels).
+    """
+    best = logits.max(-1)  # P
+    scores = torch.zeros(logits.shape[1], device=logits.device)
+    return scores.scatter_reduce(0, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 
 def _gray(image_processor: Any) -> Any:

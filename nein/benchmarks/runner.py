@@ -165,7 +165,7 @@ def invocation(device: str, processes: Processes) -> dict[str, Any]:
     """When and how the command at hand was given, and on what."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": list(sys.argv[1:]),
+        "command": environment.command_line(),
         "processes": processes.size,
         "environment": environment.describe(device),
     }

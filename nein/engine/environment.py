@@ -28,6 +28,13 @@ def describe(device: str | None) -> dict[str, Any]:
     }
 
 
+def command_line() -> list[str]:
+    """The words behind the name of this command, without the credentials of endpoints."""
+    from metrics import credentials
+
+    return [credentials.without(word) for word in sys.argv[1:]]
+
+
 def keep_freed_memory() -> bool:
     """Ask glibc to keep freed blocks instead of returning them to the system; True where that worked.
 

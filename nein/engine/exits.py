@@ -62,6 +62,10 @@ def _sentence(error: BaseException) -> str | None:
 def _say(sentence: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")
     place = "" if rank == "0" else f"process {rank}: "
+    if "://" in sentence:
+        from metrics import credentials
+
+        sentence = credentials.without(sentence)
     print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
     return code
 

@@ -31,6 +31,7 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
         ("image_metrics --limit 2 --tiny", "values equal to 1e-4: yes"),
         ("judges --limit 2 --tiny", "every decision equal: yes"),
         ("negbench --scenes 8 --width 64 --layers 1", "6 figures equal"),
+        ("retrieval --width 64 --sizes 300x40 --memory 400", "every value equal"),
     ],
 )
 def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str) -> None:

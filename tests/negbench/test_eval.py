@@ -281,10 +281,10 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
     )
     assert frames.pick(found, metric="gap@5")["value"] == pytest.approx(0.068)  # type: ignore[index]
     for model, dataset, type_, features, expected in (
-        ("clip", "coco", "all", "normalised", 39.30),
-        ("clip", "coco", "negation", "normalised", 6.84),
+        ("clip", "coco", "all", "normalised", 39.2966),
+        ("clip", "coco", "negation", "normalised", 6.8449),
         ("clip", "coco", "all", "unnormalised", 16.3),
-        ("negclip-negfull", "voc2007", "all", "normalised", 59.65),
+        ("negclip-negfull", "voc2007", "all", "normalised", 59.6502),
     ):
         row = frames.pick(printed(model, dataset, "mcq", "rephrased", features), type=type_)
         assert row is not None
@@ -292,7 +292,7 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
     assert not len(printed("clip", "coco", "mcq", "templated"))
     assert not len(printed("siglip", "coco", "mcq", "rephrased"))
     about = {"model": "clip", "row": "clip", "dataset": "coco", "title": "COCO", "features": "normalised",
-             "protocol": "fixed", "limit": None, "kind": "dual"}  # fmt: skip
+             "protocol": "fixed", "limit": None, "kind": "dual", "quick_gelu": True}  # fmt: skip
     what = {"model": "clip", "dataset": "coco", "data": "COCO", "task": "mcq", "variant": "rephrased"}
     own = frames.frame([{**frames.number(0.4, unit="%", metric="accuracy", type="all"), **what}])
     for preset, names in {"paper": ["clip", "clip, as printed (repository)"], "nano": ["clip"]}.items():
@@ -300,6 +300,96 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
         rows = sections.MULTIPLE_CHOICE.sheet(frame).rows
         assert [row[0] for row in rows] == names
         assert [row[3] for row in rows] == ["40.0", "39.3"][: len(names)]
+
+
+def test_a_model_without_quick_gelu_is_not_silently_compared_with_figures_made_with_it() -> None:
+    what = {"model": "m", "dataset": "coco", "data": "COCO", "task": "mcq", "variant": "rephrased"}
+    own = frames.frame([{**frames.number(0.4, unit="%", metric="accuracy", type="all"), **what}])
+    about = {"model": "m", "dataset": "coco", "title": "COCO", "features": "normalised", "limit": None,
+             "protocol": "fixed", "kind": "dual", "preset": "paper"}  # fmt: skip
+    for row, quick_gelu, names in (
+        ("clip", True, ["m", "m, as printed (repository)"]),
+        ("clip", False, ["m", "m, as printed (repository, with QuickGELU)"]),
+        (
+            "clip-laion400m",
+            True,
+            ["m", "m, as printed (repository, without QuickGELU)",
+             "m, as printed (repository, scaling, without QuickGELU)"],
+        ),
+        ("clip-h", False, ["m", "m, as printed (repository, scaling)"]),
+    ):  # fmt: skip
+        run_ = report.Evaluated({**about, "row": row, "quick_gelu": quick_gelu}, own)
+        rows = sections.MULTIPLE_CHOICE.sheet(report.together([run_])).rows
+        assert [cells[0] for cells in rows] == names
+        assert any("not comparable" in note for note in report.notes([run_])) == ("QuickGELU" in names[1])
+
+
+def test_all_that_the_authors_print_is_there() -> None:
+    rows = paper_numbers.rows()
+    for source, count in (("repo_baseline", 5), ("repo_scaling", 3)):
+        mine = [row for row in rows if row["source"] == source]
+        assert len({row["model"] for row in mine}) == count
+        assert len(mine) == count * 2 * 4  # two data sets; the total and three types
+    values = {(row["source"], row["model"], row["dataset"], row["metric"]): row["value"] for row in rows}
+    assert values["repo_scaling", "CLIP-Laion2B-Huge", "VOC2007", "MCQ-hybrid"] == "47.7110"
+    named = {(source, *pair) for model in models.MODELS.values() for source, pair in model.published.items()}
+    there = {(row["source"], row["model"], row["finetune_data"]) for row in rows}
+    assert named <= there
+
+
+@pytest.mark.parametrize(
+    ("asked", "row"),
+    [
+        ("open_clip:ViT-B-32/openai", "clip"),
+        ("open_clip:ViT-B-32-quickgelu/openai", "clip"),
+        ("open_clip:ViT-B-32/openai#gelu", "clip"),
+        ("openai/clip-vit-base-patch32", "clip"),
+        ("mine=openai/clip-vit-base-patch32", "clip"),
+        ("open_clip:ViT-B-32/laion400m_e31", "clip-laion400m"),
+        ("laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K", "clip-datacomp"),
+        ("open_clip:hf-hub:laion/CLIP-ViT-L-14-laion2B-s32B-b82K", "clip-l"),
+        ("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", "clip-h"),
+        ("open_clip:ViT-B-16/openai", None),
+        ("openai/clip-vit-large-patch14", None),
+        ("openai/clip-vit-base-patch32@v1", None),  # another revision may have other weights
+    ],
+)
+def test_printed_figures_are_found_however_the_weights_are_named(asked: str, row: str | None) -> None:
+    choice = models.choose(asked)
+    assert (choice.row.name if choice.row else None) == row
+
+
+def test_a_model_of_the_users_has_the_users_name(tmp_path: Path, clip_folder: Path) -> None:
+    choice = models.choose(f"mine={clip_folder}")
+    assert (choice.name, choice.slug, choice.reference, choice.row) == (
+        "mine",
+        "mine",
+        str(clip_folder),
+        None,
+    )
+    assert choice.identity == str(clip_folder)  # another name would give the same rows
+    row = models.choose(f"negclip={clip_folder}")
+    assert (row.name, row.row) == ("negclip", models.MODELS["negclip"])
+    assert row.slug.startswith("negclip-")
+    both = models.choose(f"mine=negclip={clip_folder}")
+    assert (both.slug, both.row) == ("mine", models.MODELS["negclip"])
+    assert models.choose("eye=openai:http://a/v1#m", "vlm").identity == "openai:#m"
+
+
+def test_folders_tables_and_plots_call_models_as_the_user_does_in_the_order_of_the_command(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
+) -> None:
+    wanted = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
+    options = settings(tmp_path, data, pictures, "--model", ",".join(wanted), "--datasets", "coco")
+    text = run.NEGBENCH(options, Processes())
+    assert text is not None
+    (retrieval,) = [part for part in text.split("## ") if part.startswith("Text to image")]
+    assert [line.split("|")[1].strip() for line in retrieval.splitlines()[4:7]] == ["zeta", "random", "alpha"]
+    assert (tmp_path / "out" / "zeta" / "coco" / "manifest.json").is_file()
+    with pytest.raises(UserError, match="have one name, 'alpha'"):
+        run.NEGBENCH(
+            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Processes()
+        )
 
 
 def test_the_command_lists_its_subcommands_and_loads_nothing_heavy() -> None:

@@ -136,7 +136,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--device", "gpu"], "--device is 'gpu'"),
         (["--split", "dev", "--data", "."], "--data nano"),
         (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
-        (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "one model at two places"),
+        (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "have one name, 'openai-m'"),
         (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
     ],
 )

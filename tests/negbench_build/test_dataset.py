@@ -113,6 +113,8 @@ def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path: Path) -
 class Counting:
     """A verifier that sees nothing and remembers how many pictures it was shown at a time."""
 
+    protocol = "fixed"
+
     def __init__(self) -> None:
         self.shown: list[int] = []
 

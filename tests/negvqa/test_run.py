@@ -173,7 +173,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["--modle", "x"], "--model"),
         (["--model", "tests.rehearsal:yes"], "can only be a judge"),
         (["--device", "gpu"], "--device is 'gpu'"),
-        (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "are one model at two places"),
+        (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "have one name"),
         (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
         (["report", "nowhere"], "holds no run"),
     ],
@@ -306,6 +306,15 @@ def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_pa
                "--formats", "csv") == 0  # fmt: skip
     assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html") == 0
     assert (tmp_path / "page.html").read_text().count("data:image/webp") == 4
+
+
+def test_a_model_of_the_users_has_the_users_name(questions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
+               "--formats", "csv") == 0  # fmt: skip
+    assert json.loads((out / "mine" / "manifest.json").read_text())["identity"]["role"] == "judge"
+    with (out / "report.csv").open(newline="") as file:
+        assert {row["model"] for row in csv.DictReader(file)} == {"mine"}
 
 
 def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from nein.datasets.negbench.records import Media, Question, RetrievalItem
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.engine.seeds import sample_seed
+from nein.nano.worlds import is_nano, world
 from train.contrast.options import ContrastConfig
 from train.order import Passes, generator, share
 
@@ -63,13 +64,20 @@ def load(config: ContrastConfig) -> Corpus:
     root = Path(config.image_root) if config.image_root else None
 
     def media(source: str) -> Media:
-        return Drawn(drawn.picture) if source == "nano" else Files(root, Path(source).parent)
+        return Drawn(drawn.picture) if is_nano(source) else Files(root, Path(source).parent)
 
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     digests: list[str] = []
-    if config.captions == "nano":
-        captions = drawn.negcap("train", config.nano_scenes, config.seed)[: config.limit]
+    if is_nano(config.captions):
+        captions = drawn.negcap(
+            "train",
+            config.nano_scenes,
+            config.seed,
+            world(config.captions),
+            config.wordings,
+            config.original_captions,
+        )[: config.limit]
         digests.append(_digest(captions))
     else:
         captions = table.Captions(
@@ -80,8 +88,15 @@ def load(config: ContrastConfig) -> Corpus:
             delimiter={"comma": ",", "tab": "\t"}[config.separator],
         )
         digests.append(captions.sha256)
-    if config.questions == "nano":
-        questions = drawn.negmcq("train", config.nano_scenes, config.seed)[: config.limit]
+    if is_nano(config.questions):
+        questions = drawn.negmcq(
+            "train",
+            config.nano_scenes,
+            config.seed,
+            world(config.questions),
+            config.wordings,
+            config.caption_questions,
+        )[: config.limit]
         digests.append(_digest(questions))
     else:
         questions = table.Questions(Path(config.questions), config.limit)
@@ -109,8 +124,9 @@ def load(config: ContrastConfig) -> Corpus:
         "records_sha256": hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
     }
     shown = media(config.captions)
-    shared = config.captions == config.questions == "nano" or (
-        "nano" not in (config.captions, config.questions)
+    drawn_too = is_nano(config.captions), is_nano(config.questions)
+    shared = all(drawn_too) or (
+        not any(drawn_too)
         and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
     )
     return Corpus(captions, questions, shown, shown if shared else media(config.questions), facts)
@@ -127,7 +143,7 @@ class Shuffled(Generic[Record]):
     """Which row stands at a position: all of them in a new order, before any comes again.
 
     part   0 for captions, 1 for questions: its place in `Corpus.parts`.
-    share  Part of a pass after which the next begins (the released loop ends at 0.35).
+    share  Part of a pass after which the next begins.
     """
 
     def __init__(self, records: Sequence[Record], part: int, seed: int, share: float = 1.0) -> None:
@@ -173,21 +189,11 @@ class Reader:
 
     def __init__(self, config: ContrastConfig, corpus: Corpus, stored: Stored | None = None) -> None:
         self._config, self._corpus, self._stored = config, corpus, stored
-        alpha, seed, of_pass = config.alphas[0], config.seed, float(config.epoch_share)
+        alpha, seed = config.alphas[0], config.seed
+        of_pass = float(config.epoch_share) if config.protocol == "fixed" else 1.0  # there loaders go on
         self.captions = Shuffled(corpus.captions, 0, seed, of_pass) if alpha > 0 else None
         self.questions = Shuffled(corpus.questions, 1, seed, of_pass) if alpha < 1 else None
         self.skipped: set[str] = set()
-
-    def steps(self) -> int:
-        """Steps of the run: as asked for, or so many that the shorter file is passed `epochs` times."""
-        if self._config.steps is not None:
-            return int(self._config.steps)
-        share = float(self._config.epoch_share)
-        per_pass = min(
-            int(len(self._corpus.captions) * share) // self._config.batch_size,
-            int(len(self._corpus.questions) * share) // self._config.questions_per_step,
-        )
-        return max(1, round(float(self._config.epochs or 1) * per_pass))
 
     def read(self, step: int, rank: int, size: int) -> Members:
         """The members of process `rank` of `size`: its contiguous part of both batches of the step."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nein.nano.worlds import is_nano
 from train.contrast.options import ContrastConfig
 from train.contrast.towers import Tower
 from train.export import MODEL, base_model, finished_model, option_rows, portable
@@ -68,7 +69,7 @@ def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
         f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
         f"{facts['processes']} process(es).",
         "",
-        *([NANO, ""] if "nano" in (data["captions"], data["questions"]) else []),
+        *([NANO, ""] if any(is_nano(data[key]) for key in ("captions", "questions")) else []),
         "Evaluate: `nein negbench eval --model FOLDER`.",
         "",
         *option_rows(facts["options"], ContrastConfig().identity(), ALWAYS),

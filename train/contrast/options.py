@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.groups import Output, Seed
+from nein.config.groups import Output
 from nein.config.options import Names
-from nein.engine.errors import UserError
+from nein.datasets.negbench.rewording import VARIED
+from nein.engine.errors import UserError, unknown
 from train.options import Learning, option
 
 COMMAND = "train/finetune_clip.py"
+PRESETS = ("nano", "varied", "paper")
+#: Wordings that a training may use.
+TAUGHT = ("code", *VARIED)
 
 
 @dataclass(kw_only=True)
@@ -28,8 +32,9 @@ class ContrastConfig(Learning):
     """Everything that decides a run. Field names are the keys of a configuration file."""
 
     presets = "train/clip-"
+    preset_names = PRESETS
 
-    preset: Literal["nano", "paper"] = option(
+    preset: Literal["nano", "varied", "paper"] = option(
         "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "What", decides=False
     )
     base: str = option(
@@ -44,7 +49,13 @@ class ContrastConfig(Learning):
         "all", "which weights learn; text: the vision tower is frozen and its features are kept", "What"
     )
 
-    captions: str = option("nano", "nano, or a CSV file with filepath and captions (NegCap)", "Data")
+    words: Names = option(
+        [], "words that become tokens of their own, in a CLIP of transformers: --words no,not,without", "What"
+    )
+
+    captions: str = option(
+        "nano", "nano, nano:WORLD, or a CSV file with filepath and captions (NegCap)", "Data"
+    )
     image_column: str = option("filepath", "captions file: column of the pictures", "Data")
     caption_column: str | None = option(
         None,
@@ -53,11 +64,22 @@ class ContrastConfig(Learning):
         "Data",
     )
     separator: Literal["comma", "tab"] = option("comma", "captions file: what separates the cells", "Data")
-    questions: str = option("nano", "nano, or a CSV file of multiple-choice questions (NegMCQ)", "Data")
+    questions: str = option(
+        "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
+    )
     image_root: str | None = option(
         None, "folder of the pictures, if not beside the CSV files", "Data", decides=False
     )
     nano_scenes: PositiveInt = option(8000, "scenes drawn for nano data", "Data")
+    wordings: Names = option(
+        ["code"], f"nano data: wordings of the sentences, of {', '.join(TAUGHT)}", "Data"
+    )
+    original_captions: NonNegativeInt = option(
+        0, "nano data: captions per scene as they are, beside the negated ones", "Data"
+    )
+    caption_questions: bool = option(
+        False, "nano data: a second question per scene, its caption with four claims", "Data", negatable=True
+    )
     limit: PositiveInt | None = option(None, "only the first N pictures of either file", "Data")
     augment: Literal["none", "crop"] = option(
         "none", "crop: a random crop of 90 to 100 %% of the area, as open_clip trains", "Data"
@@ -66,8 +88,13 @@ class ContrastConfig(Learning):
         "stop", "a picture that cannot be decoded: stop, or take the next one in its place", "Data"
     )
 
+    protocol: Literal["paper", "fixed"] = option(
+        "fixed",
+        "paper: as released, the rate falls over the whole file that --epoch-share cuts",
+        "Optimisation",
+    )
     epoch_share: PositiveFloat = option(
-        1.0, "share of a pass after which the next begins; 0.35 is hard-coded in the release", "Optimisation"
+        1.0, "share of the shorter file that is a pass; 0.35 is hard-coded in the release", "Optimisation"
     )
     batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
     questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimisation")
@@ -101,15 +128,34 @@ class ContrastConfig(Learning):
 
 
 @dataclass(kw_only=True)
-class StudyConfig(Seed, Output):
+class StudyConfig(Output):
     """What `nein negbench nano` varies, and on how many scenes."""
 
     default_out = "runs/negbench-study"
 
-    alpha: Names = option(["0", "0.5", "0.9", "0.99", "1"], "weights of the contrastive loss", "What")
-    scenes: PositiveInt = option(600, "held-out scenes", "What")
-    steps: PositiveInt | None = option(None, "steps per alpha (default: the recipe's)", "What")
+    recipe: Names = option(
+        ["nano", "varied"], "how CLIP is fine-tuned, configs/train/clip-RECIPE.yaml", "What",
+        among=("nano", "varied"), what="recipe",
+    )  # fmt: skip
+    seed: Names = option(["0", "1", "2"], "training seeds", "What")
+    alpha: Names = option(["0.5"], "weights of the contrastive loss", "What")
+    scenes: PositiveInt = option(300, "held-out scenes of every world", "What")
+    steps: PositiveInt | None = option(None, "steps per model (default: the recipe's)", "What")
     base: str = option("nano:clip", "model to start from", "What")
+
+    def check(self) -> None:
+        for seed in self.seed:
+            if not seed.isdecimal():
+                raise UserError(f"--seed has '{seed}'; seeds are whole numbers from 0 on: --seed 0,1,2.")
+
+    def command(self) -> str:
+        """The command line that makes the study, without what is a default."""
+        words = ["nein negbench nano"]
+        for name in ("recipe", "seed", "alpha", "scenes", "steps", "base"):
+            value, usual = getattr(self, name), getattr(StudyConfig(), name)
+            if value != usual:
+                words.append(f"--{name} {','.join(value) if isinstance(value, list) else value}")
+        return " ".join(words)
 
 
 def spelled(alpha: float) -> str:
@@ -137,6 +183,8 @@ def check(config: ContrastConfig) -> None:
     """Everything that can be wrong with the options themselves. Raises UserError."""
     if (config.epochs is None) == (config.steps is None):
         raise UserError("Say either --epochs or --steps, and not both (a --preset brings one of them).")
+    if config.protocol == "paper" and config.schedule == "linear":
+        raise UserError("--protocol paper knows the schedules constant and cosine; take one of them.")
     if not config.alpha:
         raise UserError("--alpha needs at least one value between 0 and 1.")
     for word in config.alpha:
@@ -155,6 +203,9 @@ def check(config: ContrastConfig) -> None:
         raise UserError("--trainable text keeps the features of the pictures; it needs --augment none.")
     if not config.epoch_share <= 1:
         raise UserError(f"--epoch-share is {config.epoch_share}; it must be at most 1.")
+    for wording in config.wordings:
+        if wording not in TAUGHT:
+            raise unknown("wording", wording, TAUGHT)
     if config.preset == "paper" and "nano" in (config.captions, config.questions):
         raise UserError(
             "The preset 'paper' needs its data: --captions and --questions name the CSV files that "

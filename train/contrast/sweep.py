@@ -16,22 +16,19 @@ from typing import Any
 
 import pandas as pd
 
-from nein import statistics
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench import report, run
+from nein.benchmarks.negbench import run
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_columns
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
-from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
+from nein.datasets.negbench.registry import MCQ, NANO, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
-from nein.statistics.estimates import Estimate
 from train.contrast.options import ContrastConfig, spelled
 
 BASE = "base"
@@ -58,9 +55,11 @@ NOTE = (
 )
 PLOT = plots.Bars(
     "tradeoff",
-    "Recall and multiple-choice accuracy over alpha, the weight of the contrastive loss",
+    "Recall and multiple-choice accuracy over alpha, the weight of the contrastive loss; dotted: chance",
     place=("model", "dataset"),
     series="series",
+    where={"series": SERIES},
+    mark={"metric": "chance"},
     order=tuple(SERIES),
     colors=dict(zip(SERIES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True)),
 )
@@ -106,14 +105,12 @@ def trade_off(
 def write(rows: Sequence[Row], out: Path) -> str:
     """Writes tradeoff.md, .csv and .png; the table as text."""
     table = figures(rows)
-    nano = all(row.dataset == "nano" for row in rows)
-    sheet = replace(
-        TABLE.sheet(table), title=f"Trade-off over alpha, {NANO_LABEL if nano else 'measured here'}"
-    )
+    stamp = NANO_LABEL if all(row.dataset.partition("-")[0] == NANO for row in rows) else ""
+    sheet = replace(TABLE.sheet(table), title=f"Trade-off over alpha, {stamp or 'measured here'}")
     text = f"{tables.section(sheet)}\n\n{NOTE}\n"
     atomic.write_text(out / "tradeoff.md", text)
     frames.write(out / "tradeoff.csv", table)
-    drawing = plots.draw(PLOT, frames.select(table, series=tuple(SERIES)))
+    drawing = plots.draw(PLOT, table, stamp)
     if drawing is not None:
         atomic.write_bytes(out / "tradeoff.png", drawing.png)
     return text
@@ -126,7 +123,7 @@ def figures(rows: Sequence[Row]) -> pd.DataFrame:
     for row in rows:
         templated = frames.select(row.figures, variant=TEMPLATED)
         recalls = frames.select(templated, direction=TEXT_TO_IMAGE)
-        both = frames.concat([recalls, frames.select(templated, task=MCQ, metric="accuracy")])
+        both = frames.concat([recalls, frames.select(templated, task=MCQ, metric=("accuracy", "chance"))])
         series = {
             _key(figure): name for name, figure in zip(
                 SERIES, (row.recall(ORIGINAL, 1), row.recall(NEGATED, 1), row.accuracy()), strict=True
@@ -157,14 +154,13 @@ def evaluate(
     scenes: int | None = None,
     processes: Processes | None = None,
 ) -> list[Row]:
-    """Runs nein negbench eval on the base and every model, on `--evaluate`."""
-    names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
-    for alpha, folder in zip(config.alphas, folders, strict=True):
-        names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)
+    """Runs nein negbench eval on the base and every model, on `--evaluate`; the base, then by alpha."""
+    models = dict(sorted(zip(config.alphas, folders, strict=True)))
+    names: dict[str, float | None] = {BASE: None, **{f"alpha-{spelled(alpha)}": alpha for alpha in models}}
     out = config.out_dir / "evaluation"
     settings = EvalConfig(
-        preset=config.preset,
-        model=list(names),
+        preset="paper" if config.preset == "paper" else "nano",
+        model=[f"{name}={where}" for name, where in zip(names, (config.base, *models.values()), strict=True)],
         data=config.evaluate or "nano",
         image_root=[config.image_root] if config.image_root else [],
         scenes=scenes,
@@ -174,49 +170,9 @@ def evaluate(
         batch_size=64,
     )
     run.NEGBENCH(settings, processes or Processes())
-    # All models of a sweep are folders called "model": its tables name them by alpha.
-    labels = {
-        folder.path.parent.name: names[reference]
-        for folder in files.find(out)
-        if (reference := folder.manifest()["identity"]["model"]) in names
-    }
-    report.report(out, {folder: label for folder, (label, _) in labels.items()})
-    rows = [
-        Row(*labels[folder.path.parent.name], folder.path.name, frames.read(files.figures(folder)), folder)
-        for folder in files.find(out)
-        if folder.path.parent.name in labels and files.figures(folder).is_file()
+    return [
+        Row(name, alpha, folder.path.name, frames.read(files.figures(folder)), folder)
+        for name, alpha in names.items()
+        for folder in files.find(out / name)
+        if files.figures(folder).is_file()
     ]
-    order = list(names.values())
-    return sorted(rows, key=lambda row: order.index((row.label, row.alpha)))
-
-
-def credits_of(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """(credit by question, picture by question) of a model's multiple choice."""
-    lines = atomic.read_lines(files.samples(row.folder, f"{MCQ}.{TEMPLATED}"))
-    return {line["id"]: line["credit"] for line in lines}, {line["id"]: line["source"] for line in lines}
-
-
-def caption_gaps(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """(recall@1 with the original minus with the negated caption, picture) by caption, text to image."""
-    lines = atomic.read_lines(files.samples(row.folder, f"{RETRIEVAL}.{TEMPLATED}"))
-    from_text = [line for line in lines if line["direction"] == TEXT_TO_IMAGE]
-    recalls = {
-        kind: {x["id"]: x["recall@1"] for x in from_text if x["kind"] == kind} for kind in (ORIGINAL, NEGATED)
-    }
-    gaps: dict[str, float | None] = {}
-    for key, value in recalls[ORIGINAL].items():
-        other = recalls[NEGATED].get(key)
-        gaps[key] = None if value is None or other is None else float(value) - float(other)
-    return gaps, {line["id"]: line["source"] for line in from_text}
-
-
-def change(before: Row, after: Row, what: str) -> Estimate:
-    """What fine-tuning changed, paired: "accuracy" (after minus before) or "gap" (before minus after)."""
-    read = credits_of if what == "accuracy" else caption_gaps
-    first, clusters = read(before)
-    second, _ = read(after)
-    pair = (second, first) if what == "accuracy" else (first, second)
-    difference = statistics.paired_difference(*pair, clusters)
-    if difference is None:
-        raise UserError("The two models share no scored sample; evaluate them on the same data.")
-    return difference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jsonargparse.typing import NonNegativeInt, PositiveFloat
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.groups import OnDevice, Seed
 from nein.config.options import Names, Options, argument, option
@@ -34,3 +34,13 @@ class ShipConfig(Options):
     run: Path = argument("RUN", "finished folder of train/finetune_ip2p.py")
     name: str = argument("NAME", f"one of {', '.join(NAMES)}")
     report: Path | None = option(None, "figures.csv of train.instruct.report, for the card")
+
+
+@dataclass(kw_only=True)
+class GeneraliseConfig(Options):
+    """What the study of the VLM varies."""
+
+    seed: Names = option(["0", "1", "2"], "training seeds", "What")
+    scale: PositiveFloat = option(1.0, "share of the recipes' steps", "How")
+    questions: PositiveInt = option(320, "questions of every world", "How")
+    out: Path = option(Path("runs/generalise-negvqa"), "folder of the study", "Output")

@@ -8,6 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
+from metrics.letters import Rule
 from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Seed
 from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
@@ -25,7 +26,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
     model: Names = option(
         ["nano:clip"],
         "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "
-        "nano:clip, random; none for none",
+        "nano:clip, random, each as NAME=... under a name of yours; none for none",
         "What",
     )
     vlm: Names = option(
@@ -34,7 +35,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
         "What",
     )
     data: str = option(
-        NANO, "nano, a folder with NegBench's CSV files anywhere in it, or one such file", "Data"
+        NANO, "nano, nano:WORLD, a folder with NegBench's CSV files anywhere in it, or one such file", "Data"
     )
     datasets: Names = option(
         ["all"],
@@ -73,7 +74,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
     scoring: Literal["generated", "logprob"] = option(
         "generated", "--vlm: the letter it writes, or the likeliest letter as its first token", "How"
     )
-    letters: Literal["fixed", "vlmevalkit"] = option("fixed", "how the letter of an answer is read", "How")
+    letters: Rule = option("fixed", "how the letter of an answer is read", "How")
     cache: str | None = option(None, "folder of features, can be shared; default OUT/cache", "Output")
 
     @property
@@ -91,7 +92,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
                 "The paper preset needs NegBench's data: --data FOLDER (with the released CSV files) and "
                 "--image-root NAME=FOLDER for the pictures."
             )
-        if self.data != NANO and (self.scenes is not None or self.split != "val"):
+        if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):
             raise UserError("--scenes and --split are about --data nano; leave them out.")
 
 

@@ -52,7 +52,10 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     for choice in choices:
         twin = next(other for other in choices if other.slug == choice.slug)
         if twin.asked != choice.asked:
-            raise UserError(f"'{twin.asked}' and '{choice.asked}' are one model at two places; take one.")
+            raise UserError(
+                f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
+                "another: NAME=REFERENCE."
+            )
     selected = _selected(config)
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
@@ -122,7 +125,8 @@ def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task
 
 def _encoding(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
     def describe(loaded: Any) -> dict[str, Any]:
-        description = {**loaded.describe(), "scale": loaded.scale, "bias": loaded.bias}
+        facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
+        description = {**loaded.describe(), **facts}
         return {"model": (loaded.fingerprint, description)}
 
     model = Model(run.choice.slug, lambda: _load(config, run.choice, device), describe)
@@ -184,7 +188,7 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
         name = files.task_name(task)
         atomic.write_lines(files.samples(folder, name), rows)
         figures_of_tasks += _figures(task, rows)
-    atomic.write_json(files.summary(folder), _summary(config, run))
+    atomic.write_json(files.summary(folder), _summary(config, run, folder))
     return frames.frame(figures_of_tasks)
 
 
@@ -223,7 +227,7 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return [{**label, **figure} for figure in measured]
 
 
-def _summary(config: EvalConfig, run: ModelRun) -> dict[str, Any]:
+def _summary(config: EvalConfig, run: ModelRun, folder: Folder) -> dict[str, Any]:
     """What a table says about a run."""
     choice = run.choice
     return {
@@ -236,6 +240,7 @@ def _summary(config: EvalConfig, run: ModelRun) -> dict[str, Any]:
         "limit": config.limit,
         "kind": choice.kind,
         "row": choice.row.name if choice.row else None,
+        "quick_gelu": folder.notes("models")["model"].get("quick_gelu"),
     }
 
 
@@ -243,7 +248,7 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir)
+    return report.report(config.out_dir, [folder.path.parent.name for folder in folders])
 
 
 NEGBENCH = Benchmark("negbench", "NegBench", "results", runs, figures_of_run, report=write_report)

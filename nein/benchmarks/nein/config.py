@@ -55,7 +55,9 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     edited: str | None = option(
         None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
     )
-    data: str = option("nano", "nano, a folder in NeIn's layout, or hub:OWNER/NAME[@REVISION]", "Data")
+    data: str = option(
+        "nano", "nano, nano:WORLD, a folder in NeIn's layout, or hub:OWNER/NAME[@REVISION]", "Data"
+    )
     split: str = option("val", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
     source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
@@ -151,11 +153,28 @@ class GridConfig(Runs, Elsewhere, Seed):
         [], "only these instruction tracks", "What", among=("negative", "remove", "add"), what="track"
     )
     size: PositiveInt = option(192, "long side of a picture in pixels", "Output")
-    out: Path | None = option(None, "PNG to write (default: grid.png in the first RUN)", "Output")
+    columns: Names = option(
+        [], "only these, in this order: sample, target, EDITOR or EDITOR/TRACK, each with =CAPTION", "Output"
+    )
+    captions: Literal["all", "instruction", "none"] = option("all", "what stands above a row", "Output")
+    verdicts: bool = option(True, "the judges' verdicts below every edit", "Output", negatable=True)
+    highlight: Names = option([], "columns, by their names, and samples, by their ids, to mark", "Output")
+    out: Path | None = option(
+        None, ".png, .pdf or .svg to write, the latter two with letters (default: grid.png in the first RUN)",
+        "Output",
+    )  # fmt: skip
 
     def check(self) -> None:
         import metrics
 
+        if self.out is not None and self.out.is_dir():
+            raise UserError(
+                f"'{self.out}' is a folder; --out takes a file, for example {self.out / 'grid.png'}."
+            )
+        if self.out is not None and self.out.suffix not in (".png", ".pdf", ".svg"):
+            raise UserError(
+                f"'{self.out}' is no picture that can be written; --out takes .png, .pdf or .svg."
+            )
         if self.size < 16:
             raise UserError(f"--size is {self.size}; at least 16 pixels are needed.")
         if self.metric is not None:

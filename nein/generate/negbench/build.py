@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from nein.engine.processes import Processes
 from nein.generate.negbench import dataset, listing, sources, work
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
+from nein.generate.negbench.published import Published
 from nein.generate.negbench.work import MODELS, Job, PairTools
 from nein.models import editor_choice, references
 
+VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
 Described = dict[str, tuple[str, dict[str, Any]]]
 
 
@@ -42,17 +44,19 @@ def build(config: BuildConfig, processes: Processes) -> str | None:
     """
     folder = Folder(config.out_dir, "a build")
     media = _media(config)
+    prompts = None if config.prompts is None else Published(config.prompts, config.form, config.thing)
     _check_models(config)
     device = processes.device(config.device)
     if processes.is_main:
         listed = _listed(config, folder)
         facts = {"invocation": invocation(device, processes)}
-        folder.open(_identity(config, listed, device), facts, overwrite=config.overwrite)
+        identity = _identity(config, listed, device) | ({"prompts": prompts.sha256} if prompts else {})
+        folder.open(identity, facts, overwrite=config.overwrite)
         _listed(config, folder)  # what --overwrite removes is the whole folder
     processes.barrier()
     listed_images = listing.read(folder)
     assert listed_images is not None, "the main process has written the list"
-    job = Job(config, listed_images, media, folder)
+    job = Job(config, listed_images, media, folder, prompts)
     executor = Threads(processes, device)
     for place, stage in enumerate(job.stages):
         if stage in config.stages:
@@ -137,9 +141,14 @@ def _check_models(config: BuildConfig) -> None:
 
 
 def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model:
-    """What a stage needs: "llm", "detector", or "maker", which is everything that makes pairs."""
-    if kind == "llm":
-        return Model(kind, lambda: _client(config, folder, device), _describe_client)
+    """What a stage needs: "llm", "checker" (the same at temperature 0), "detector", or "maker", which is
+    everything that makes pairs."""
+    if kind == "checker":
+        config = replace(config, llm=replace(config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT))
+    if kind in ("llm", "checker"):
+        return Model(
+            kind, lambda: _client(config, folder, device), lambda client: _describe_client(client, kind)
+        )
     if kind == "detector":
         return Model(kind, lambda: _verifier(config, device), _describe_verifier)
 
@@ -167,8 +176,8 @@ def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
     return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
 
 
-def _describe_client(client: Any) -> Described:
-    return {"llm": (_digest(client.describe()), client.describe())}
+def _describe_client(client: Any, name: str = "llm") -> Described:
+    return {name: (_digest(client.describe()), client.describe())}
 
 
 def _verifier(config: BuildConfig, device: str) -> Any:
@@ -176,7 +185,7 @@ def _verifier(config: BuildConfig, device: str) -> Any:
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
-    return Verifier(detector, config.query, float(config.threshold))
+    return Verifier(detector, config.query, float(config.threshold), config.protocol, config.absent)
 
 
 def _describe_verifier(verifier: Any) -> Described:

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import convert, negators, sheet
@@ -50,7 +49,7 @@ def build(config: ConversionConfig) -> str:
     negator = _identity(config)
     invocation = {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": list(sys.argv[1:]),
+        "command": environment.command_line(),
     }
     folder.open(
         {"source": choices.sha256, "letters": config.letters, "seed": config.seed, **negator},
