@@ -15,6 +15,8 @@ _WANTED = (
     "an object with encode_image(pictures) and encode_text(sentences), (model, processor) of transformers, "
     "or (model, transform, tokenizer) of open_clip"
 )
+#: What a `DualEncoder` has.
+_PARTS = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "quick_gelu", "describe")
 
 
 class ObjectDual:
@@ -26,7 +28,7 @@ class ObjectDual:
     batch_size   Pictures or sentences per call.
     """
 
-    scale, bias = 1.0, 0.0
+    scale, bias, quick_gelu = 1.0, 0.0, False
 
     def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
         self.model = model
@@ -91,7 +93,7 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Dual
 
     Raises MetricError for anything else.
     """
-    if all(hasattr(thing, part) for part in ("encode", "encode_text", "fingerprint", "width", "describe")):
+    if all(hasattr(thing, part) for part in _PARTS):
         return thing
     parts = thing if isinstance(thing, tuple) else ()
     if len(parts) == 2 and hasattr(parts[0], "get_image_features") and hasattr(parts[1], "tokenizer"):
