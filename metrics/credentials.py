@@ -48,29 +48,29 @@ def split(url: str) -> tuple[str, Credentials]:
 
 def without(text: str) -> str:
     """A text in which every address has lost its credentials."""
-    return _ADDRESS.sub(lambda found: _replaced(found, keep=False), text)
+    return _ADDRESS.sub(lambda match: _replaced(match, keep=False), text)
 
 
 def put_aside(text: str) -> str:
     """A text in which every reference to an endpoint has lost its credentials; `of` finds them then."""
-    return _ADDRESS.sub(lambda found: _replaced(found, keep=True) if found["kind"] else found[0], text)
+    return _ADDRESS.sub(lambda match: _replaced(match, keep=True) if match["kind"] else match[0], text)
 
 
 def of(url: str, model: str) -> Credentials:
     """What was put aside for a model at an address."""
-    known = json.loads(os.environ.get(VARIABLE, "{}"))
-    return Credentials(*known.get(_key(url, model), ("", "")))
+    stored = json.loads(os.environ.get(VARIABLE, "{}"))
+    return Credentials(*stored.get(_key(url, model), ("", "")))
 
 
-def _replaced(found: re.Match[str], *, keep: bool) -> str:
-    url, mark, model = f"{found['scheme']}://{found['rest']}".rpartition("#")
+def _replaced(match: re.Match[str], *, keep: bool) -> str:
+    url, mark, model = f"{match['scheme']}://{match['rest']}".rpartition("#")
     if not mark or (model.count("@") and not _HOST.fullmatch(_host(url))):  # a password with "#" in it
         url, mark, model = f"{url}{mark}{model}", "", ""
     address, credentials = split(url)
     if keep and any(credentials):
-        known = json.loads(os.environ.get(VARIABLE, "{}"))
-        os.environ[VARIABLE] = json.dumps({**known, _key(address, model): credentials})
-    return f"{found['kind'] or ''}{address}{mark}{model}"
+        stored = json.loads(os.environ.get(VARIABLE, "{}"))
+        os.environ[VARIABLE] = json.dumps({**stored, _key(address, model): credentials})
+    return f"{match['kind'] or ''}{address}{mark}{model}"
 
 
 def _host(url: str) -> str:
@@ -83,5 +83,5 @@ def _key(url: str, model: str) -> str:
 
 def _partition(text: str, mark: str) -> tuple[str, str]:
     """The text before the mark, and the rest with it."""
-    head, found, tail = text.partition(mark)
-    return head, found + tail
+    head, there, tail = text.partition(mark)
+    return head, there + tail

@@ -98,8 +98,8 @@ def vlmevalkit(answer: str, options: Sequence[str], *, at_the_end: bool, stated:
     The rule changed twice: `RULES` names its three states by month. Source:
     https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
     """
-    found = None if _FAILED in answer else _option(answer, LETTERS[: len(options)], at_the_end, stated)
-    return found or _text(answer, options, at_the_end)
+    letter = None if _FAILED in answer else _option(answer, LETTERS[: len(options)], at_the_end, stated)
+    return letter or _text(answer, options, at_the_end)
 
 
 #: What the toolkit writes in place of an answer that its server failed to give.

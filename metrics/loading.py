@@ -221,6 +221,16 @@ def source_fields(source: Source) -> dict[str, Any]:
     return {"reference": source.reference, "revision": source.revision, "weights": source.digest}
 
 
+def model_fields(model: Any, source: Source) -> dict[str, Any]:
+    """The part of `describe()` that all models of transformers share: class, weights, number type, device."""
+    return {
+        "class": type(model).__name__,
+        **source_fields(source),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+    }
+
+
 def library() -> str:
     """Version of transformers, for models whose own image processor is used: it has changed what they see."""
     from importlib.metadata import version

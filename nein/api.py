@@ -7,6 +7,7 @@ when it is made again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import re
@@ -21,8 +22,8 @@ from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.report import findings
 from nein.benchmarks.nein.runs import find
+from nein.engine import executors
 from nein.engine.errors import UserError
-from nein.engine.processes import from_environment
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -83,9 +84,13 @@ def evaluate(
             out=out,
             **options,
         )
-    processes = from_environment()
+    if objects and config.on in executors.ELSEWHERE:
+        raise UserError(
+            f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
+        )
+    executor = executors.start(config)
     machine = {
-        "device": processes.device(config.device),
+        "device": executor.device,
         "dtype": config.dtype,
         "batch_size": config.batch_size,
         "preset": preset,
@@ -100,8 +105,8 @@ def evaluate(
     from nein.benchmarks.nein import evaluate as benchmark
     from nein.models.editor_choice import resolve_editors
 
-    with references.offering(made):
-        benchmark.evaluate(config, processes)
+    with contextlib.closing(executor), references.offering(made):
+        benchmark.evaluate(config, executor)
         choices = resolve_editors(config.editor, config.preset, config.editor_overrides(), config.edited)
     return EditingResult(config.out_dir, tuple(choice.slug for choice in choices))
 

@@ -107,7 +107,7 @@ def manner(reference: str) -> Manner:
     """How VLMEvalKit asks the model behind a hub id, a folder or openai:URL#MODEL, by its name alone."""
     name = reference.rpartition("#")[2].rstrip("/").rpartition("/")[2].partition("@")[0]
     plain = name.lower().replace("_", "-")
-    return next((known for pattern, known in MANNERS if re.search(pattern, plain)), USUAL)
+    return next((style for pattern, style in MANNERS if re.search(pattern, plain)), USUAL)
 
 
 def matching(question: str, options: Sequence[str], answer: str) -> str:

@@ -24,7 +24,7 @@ from metrics.loading import (
     from_pretrained,
     library,
     load_model,
-    source_fields,
+    model_fields,
     split_reference,
     type_of,
 )
@@ -83,13 +83,10 @@ class HubDual:
         """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "dual",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "preprocess": f"{type(self.processor).__name__}, {library()}",
             "text": f"padding {self._padding}, at most {self._limit} tokens"
             + (", lower case" if self.model.config.model_type in FULL_LENGTH else ""),
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     @property

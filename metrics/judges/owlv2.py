@@ -22,7 +22,7 @@ from metrics.loading import (
     from_pretrained,
     library,
     load_model,
-    source_fields,
+    model_fields,
 )
 
 PADS = ("library", "gray")
@@ -64,14 +64,11 @@ class Owlv2Detector:
         size = self.image_processor.size
         return {
             "kind": "ovd",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "library": library(),
             "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
             "pad": self.pad,
             "backend": self.backend,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def detect(

@@ -16,7 +16,7 @@ import torch
 from metrics.base import MetricError
 from metrics.judges.base import Detection, check_batch
 from metrics.judges.owlv2 import named_scores
-from metrics.loading import Source, exact, fingerprint, from_pretrained, library, load_model, source_fields
+from metrics.loading import Source, exact, fingerprint, from_pretrained, library, load_model, model_fields
 
 #: Classes whose text is a phrase ending in a full stop, and whose logits are per text token.
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
@@ -41,13 +41,10 @@ class ZeroShotDetector:
         """Everything that decides a score, JSON-serialisable."""
         return {
             "kind": "ovd",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "library": library(),
             "preprocess": type(self.processor).__name__,
             "query": "lower case with a full stop" if self.grounded else "bare name",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def detect(

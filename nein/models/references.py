@@ -50,9 +50,9 @@ def named(asked: str) -> tuple[str | None, str]:
     return None, asked
 
 
-def check_name(name: str, known: Iterable[str]) -> None:
+def check_name(name: str, names: Iterable[str]) -> None:
     """Warns of a name of the user's that is nearly one of the known models', whose row it does not get."""
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.8)
+    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.8)
     if near:
         log.warning(
             "'%s' is taken for a name of yours; if '%s' is meant, write %s=...", name, near[0], near[0]

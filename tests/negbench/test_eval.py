@@ -17,7 +17,6 @@ import metrics.encoders.clip
 from nein import cli
 from nein.benchmarks.negbench import (
     config,
-    encode,
     models,
     paper_numbers,
     report,
@@ -26,7 +25,7 @@ from nein.benchmarks.negbench import (
 )
 from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
-from nein.engine.processes import Processes
+from nein.engine.executors.threads import Threads
 from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
@@ -108,29 +107,6 @@ def test_a_picture_is_encoded_once_for_all_tasks_and_never_again(
     assert rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco") == first
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(
-    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    evaluate(whole, data, pictures, "--model", str(clip_folder))
-    calls = []
-    plain = encode.Encoding._work
-
-    def killed(self: Any, *args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return plain(self, *args)
-
-    monkeypatch.setattr(encode.Encoding, "_work", killed)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(cut, data, pictures, "--model", str(clip_folder))
-    evaluate(cut, data, pictures, "--model", str(clip_folder))
-    name = next(p.name for p in (whole / "out").glob("clip*"))
-    for dataset in ("coco", "chexpert"):
-        assert rows_of(cut, name, dataset) == rows_of(whole, name, dataset)
-
-
 def test_a_selection_changes_no_row(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
     evaluate(whole, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
@@ -205,7 +181,7 @@ def test_two_models_of_one_name_are_told_apart(
 
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
     options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
-    run.NEGBENCH(options, Processes())
+    run.NEGBENCH(options, Threads(options.device))
     names = {found.facts["model"] for found in report.read(options.out_dir)}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
@@ -381,14 +357,14 @@ def test_folders_tables_and_plots_call_models_as_the_user_does_in_the_order_of_t
 ) -> None:
     wanted = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
     options = settings(tmp_path, data, pictures, "--model", ",".join(wanted), "--datasets", "coco")
-    text = run.NEGBENCH(options, Processes())
+    text = run.NEGBENCH(options, Threads(options.device))
     assert text is not None
     (retrieval,) = [part for part in text.split("## ") if part.startswith("Text to image")]
     assert [line.split("|")[1].strip() for line in retrieval.splitlines()[4:7]] == ["zeta", "random", "alpha"]
     assert (tmp_path / "out" / "zeta" / "coco" / "manifest.json").is_file()
     with pytest.raises(UserError, match="have one name, 'alpha'"):
         run.NEGBENCH(
-            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Processes()
+            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Threads("cpu")
         )
 
 
@@ -414,7 +390,7 @@ def test_the_resolved_configuration_reads_back(tmp_path: Path, capsys: pytest.Ca
 def test_the_nano_world_is_the_default(tmp_path: Path) -> None:
     options = config.EvalConfig.parse(["--scenes", "12", "--model", "random", "--out", str(tmp_path / "out")])
     assert config.EvalConfig.parse([]).model == ["nano:clip"]
-    text = run.NEGBENCH(options, Processes())
+    text = run.NEGBENCH(options, Threads(options.device))
     assert text is not None
     assert report.NANO_LABEL in text
     manifest = json.loads((tmp_path / "out" / "random" / "nano" / "manifest.json").read_text())

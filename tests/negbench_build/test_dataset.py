@@ -15,8 +15,8 @@ from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
-from nein.engine.executors import Model
 from nein.engine.folder import Folder
+from nein.engine.stages import Model
 from nein.generate.negbench import dataset, files, listing, work
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nein.datasets.negbench import sentences
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.polarity import changed
 from nein.datasets.negbench.sentences import Negation
@@ -257,6 +258,28 @@ def test_by_fixed_the_same_answers_are_checked(server: Server, copy: Path) -> No
         for protocol in ("paper", "fixed")
     }
     assert said == {"paper": ("A dog sits.", ""), "fixed": (None, "an object is lost")}
+
+
+def test_by_paper_a_caption_without_an_object_is_asked_about_as_none(server: Server, copy: Path) -> None:
+    server.rule = lambda body, _: (
+        200,
+        say('"' if body["messages"][0]["content"].startswith("Things in") else "cat, car"),
+        {},
+    )
+    image, prompts = Concepts("a", "a.png", ("What a day",)), Published(copy, "training", "image")
+    seen = {
+        protocol: language.extract(client(server), [image], 0, 5, prompts=prompts, protocol=protocol)[0]  # type: ignore[arg-type]
+        for protocol in ("paper", "fixed")
+    }
+    assert (seen["paper"].positives, seen["paper"].negatives, seen["paper"].problem) == (
+        (),
+        ("cat", "car"),
+        "",
+    )
+    assert "unusable (nonsense)" in seen["fixed"].problem
+    question = sentences.training_question(seen["paper"], 0, protocol="paper")
+    assert question is not None
+    assert any("None" in option.text for option in question.options)
 
 
 def test_two_concepts_and_an_absent_one_are_a_videos(server: Server, copy: Path) -> None:

@@ -109,7 +109,9 @@ def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_faile
     assert len(server.requests) == 1
     assert figure(folder, protocol="paper", **what)["value"] == pytest.approx(0.5)
     row = next(row for row in lines(folder / "scores.jsonl") if row["protocol"] == "paper")
-    assert row["letter"] == "B"
+    assert (row["letter"], row["reason"]) == ("B", matching.READ)
+    counted = figure(folder, task="unread", protocol="paper", variant="negated", reason=matching.READ)
+    assert counted["value"] == 12
 
 
 def test_another_edition_of_the_rule_is_read_from_the_same_answers(server: Server, tmp_path: Path) -> None:

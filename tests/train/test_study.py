@@ -134,6 +134,14 @@ def test_a_cell_is_the_mean_over_seeds_with_the_lowest_and_the_highest(tmp_path:
     assert "- One." in text
     assert (tmp_path / "generalise.md").read_text() == text
     assert len(frames.read(tmp_path / "generalise.csv")) == 5
+    assert (tmp_path / "generalise.png").read_bytes().startswith(b"\x89PNG")
+    bars = generalise.bars(frames.concat(parts), study.METRICS)
+    shown = [(r["recipe"], r["title"], r["value"], r["low"], r["high"]) for r in frames.records(bars)]
+    assert shown == [
+        ("before", "as taught", 0.4, None, None),
+        ("nano", "as taught", pytest.approx(0.75), 0.6, 0.9),
+        ("nano", "wording, objects and style", pytest.approx(0.15), 0.1, 0.2),
+    ]
 
 
 def test_a_sentence_begins_with_what_was_not_taught() -> None:

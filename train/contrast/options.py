@@ -19,7 +19,7 @@ from nein.config.groups import Output
 from nein.config.options import Names
 from nein.datasets.negbench.rewording import VARIED
 from nein.engine.errors import UserError, unknown
-from train.options import Learning, option
+from train.options import Learning, check_seeds, option
 
 COMMAND = "train/finetune_clip.py"
 PRESETS = ("nano", "varied", "paper")
@@ -144,18 +144,7 @@ class StudyConfig(Output):
     base: str = option("nano:clip", "model to start from", "What")
 
     def check(self) -> None:
-        for seed in self.seed:
-            if not seed.isdecimal():
-                raise UserError(f"--seed has '{seed}'; seeds are whole numbers from 0 on: --seed 0,1,2.")
-
-    def command(self) -> str:
-        """The command line that makes the study, without what is a default."""
-        words = ["nein negbench nano"]
-        for name in ("recipe", "seed", "alpha", "scenes", "steps", "base"):
-            value, usual = getattr(self, name), getattr(StudyConfig(), name)
-            if value != usual:
-                words.append(f"--{name} {','.join(value) if isinstance(value, list) else value}")
-        return " ".join(words)
+        check_seeds(self.seed)
 
 
 def spelled(alpha: float) -> str:

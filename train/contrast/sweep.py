@@ -25,8 +25,8 @@ from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_column
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, NANO, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from train.contrast.options import ContrastConfig, spelled
@@ -93,13 +93,12 @@ def trade_off(
     folders: Sequence[Path],
     *,
     scenes: int | None = None,
-    processes: Processes | None = None,
 ) -> str:
     """Evaluates the base and the models of a sweep, and writes table and plot; the table as text.
 
     folders  Of the models, in the order of `config.alphas`.
     """
-    return write(evaluate(config, folders, scenes=scenes, processes=processes), config.out_dir)
+    return write(evaluate(config, folders, scenes=scenes), config.out_dir)
 
 
 def write(rows: Sequence[Row], out: Path) -> str:
@@ -152,7 +151,6 @@ def evaluate(
     folders: Sequence[Path],
     *,
     scenes: int | None = None,
-    processes: Processes | None = None,
 ) -> list[Row]:
     """Runs nein negbench eval on the base and every model, on `--evaluate`; the base, then by alpha."""
     models = dict(sorted(zip(config.alphas, folders, strict=True)))
@@ -169,7 +167,7 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-    run.NEGBENCH(settings, processes or Processes())
+    run.NEGBENCH(settings, Threads(settings.device))
     return [
         Row(name, alpha, folder.path.name, frames.read(files.figures(folder)), folder)
         for name, alpha in names.items()

@@ -9,14 +9,14 @@ from typing import Literal
 from jsonargparse.typing import PositiveInt
 
 from metrics.letters import Rule
-from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Seed
+from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Scored, Seed
 from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Machine, Output):
+class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored):
     """Field names are the keys of a configuration file."""
 
     presets = "negbench/eval-"

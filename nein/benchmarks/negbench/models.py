@@ -168,9 +168,11 @@ def _of_reference(asked: str, kind: str) -> Choice:
     if kind == "vlm" and asked.startswith("openai:"):  # known by its own name: servers move
         label = references.slug(f"openai-{asked.partition('#')[2]}")
         return Choice(asked, label, label, where, revision, kind)
-    known = None if kind == "vlm" else next((m for m in MODELS.values() if _weights(asked) in m.same), None)
+    published = (
+        None if kind == "vlm" else next((m for m in MODELS.values() if _weights(asked) in m.same), None)
+    )
     shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
-    return Choice(asked, shown, references.slug(asked), where, revision, kind, known)
+    return Choice(asked, shown, references.slug(asked), where, revision, kind, published)
 
 
 def _resolve(reference: str, kind: str) -> tuple[str, str | None]:

@@ -52,10 +52,10 @@ def differs(row: str | None, quick_gelu: bool | None) -> str:
 
     quick_gelu  Whether the model computes with QuickGELU; None where that means nothing.
     """
-    known = MODELS.get(row or "")
-    if known is None or not known.published or quick_gelu in (None, known.quick_gelu):
+    listed = MODELS.get(row or "")
+    if listed is None or not listed.published or quick_gelu in (None, listed.quick_gelu):
         return ""
-    return f"{'with' if known.quick_gelu else 'without'} QuickGELU"
+    return f"{'with' if listed.quick_gelu else 'without'} QuickGELU"
 
 
 def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | None = None) -> pd.DataFrame:

@@ -15,8 +15,8 @@ from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, NANO
-from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
 from nein.reporting import format, page
 from nein.reporting import report as reporting
@@ -32,7 +32,7 @@ FORMATS = ("md", "csv", "plots", "html")
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One finished run: what it says of itself (summary.json), and its figures."""
+    """One finished run: what it says of itself (`summary` of its manifest), and its figures."""
 
     facts: Mapping[str, Any]
     figures: pd.DataFrame
@@ -66,12 +66,12 @@ def report(out: Path, first: Sequence[str] = ()) -> str:
 
 def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
     """The finished runs below `out`, in order of model (`first`, then by name) and data set."""
-    runs = [run for run in files.find(out) if files.summary(run).is_file()]
+    runs = [run for run in files.find(out) if run.manifest().get("status") == COMPLETE]
     if not runs:
         raise UserError(f"Nothing to report in '{out}': no run there is finished.")
     place = {name: number for number, name in enumerate(first)}
     runs.sort(key=lambda run: place.get(run.path.parent.name, len(place)))
-    all_facts = [atomic.read_json(files.summary(run)) for run in runs]
+    all_facts = [run.manifest()["summary"] for run in runs]
     # Models of one name, from two folders say, are told apart by the names of their run directories.
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):

@@ -23,8 +23,8 @@ from nein.datasets.negbench.registry import BINARY
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.models.remembered import Remembered
 from nein.reporting import figures as frames
 
@@ -156,7 +156,8 @@ def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
         cache = AnswerCache(config.cache_dir / "answers.sqlite")
         return Remembered(_load(config, run.choice, device), cache)
 
-    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())})
+    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())},
+                  "remote" if run.choice.reference.startswith("openai:") else "device")  # fmt: skip
     manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
     stages = []
     for task in run.tasks:
@@ -180,7 +181,7 @@ def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
 
 
 def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """The figures of a run; writes samples/<task>.jsonl and summary.json."""
+    """The figures of a run; writes samples/<task>.jsonl, and what tables say of it."""
     assert isinstance(run, ModelRun)
     figures_of_tasks = []
     scored = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
@@ -188,7 +189,7 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
         name = files.task_name(task)
         atomic.write_lines(files.samples(folder, name), rows)
         figures_of_tasks += _figures(task, rows)
-    atomic.write_json(files.summary(folder), _summary(config, run, folder))
+    folder.update(summary=_summary(config, run, folder))
     return frames.frame(figures_of_tasks)
 
 
@@ -251,4 +252,12 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     return report.report(config.out_dir, [folder.path.parent.name for folder in folders])
 
 
-NEGBENCH = Benchmark("negbench", "NegBench", "results", runs, figures_of_run, report=write_report)
+def failed(run: Run, folder: Folder) -> int:
+    """How many pictures, sentences and questions a model, or the reading of a picture, failed on."""
+    rows = (folder.rows(stage.name, stage.blocks.numbers) for stage in run.stages)
+    return sum(bool(row.get("failed") or row.get("key") == "") for each in rows for row in each)
+
+
+NEGBENCH = Benchmark(
+    "negbench", "NegBench", "results", runs, figures_of_run, report=write_report, failed=failed
+)

@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from metrics.letters import EDITIONS, SCORINGS, Edition
-from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs
+from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 
@@ -17,7 +17,7 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
+class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"

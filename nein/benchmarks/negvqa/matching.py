@@ -18,15 +18,16 @@ from metrics.loading import fingerprint
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
 from nein.engine.seeds import sample_seed
+from nein.engine.stages import Model, Stage
 from nein.models import llm, references
 from nein.models.llm.parsing import Plain
 
 MATCHES = "matches"  # the stage and its output
 ATTEMPTS = 3
 MAX_TOKENS = 2048  # of the toolkit's client
+READ = "no letter by the rule; the matcher reads one"
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
 
 
@@ -85,11 +86,16 @@ def stage(
     def describe(client: Any) -> dict[str, Any]:
         return {"matcher": (fingerprint(client.describe()), client.describe())}
 
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        open_ = (row for row in read(number) if _unread(row, asked, config.letters))
+        return {MATCHES: [{**_blank((row["id"], row["variant"])), "error": reason} for row in open_]}
+
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
-    model = Model(config.matcher, load, describe)
-    return Stage(MATCHES, (MATCHES,), blocks, read, work, model, usable, after=answers)
+    place = "remote" if str(reference(config)).startswith("openai:") else "device"
+    model = Model(config.matcher, load, describe, place)
+    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=answers, follows=True)
 
 
 def matched(client: Any, rows: Sequence[Row], asked: Mapping[str, Any], letters: str) -> list[Row]:
@@ -119,8 +125,8 @@ def draw(key: tuple[str, str], options: int) -> str | None:
 def _unread(row: Row, asked: Mapping[str, Any], letters: str) -> bool:
     if row["error"] or row["text"] is None or row.get("each") is not None:
         return False
-    found = parse(row["text"], asked[row["id"]].options, letters)
-    return found.letter is None and not found.declined
+    letter = parse(row["text"], asked[row["id"]].options, letters)
+    return letter.letter is None and not letter.declined
 
 
 def _prompt(row: Row, asked: Mapping[str, Any]) -> str:
@@ -134,11 +140,11 @@ def _row(
     """What the matcher's answer says; None where it has to be asked again."""
     if outcome.value is None:
         return {**_blank(key), "error": f"the matcher gave no answer: {outcome.reason}"}
-    found = parse(outcome.value.text, options, letters)
-    if found.letter is None and not found.declined:
+    letter = parse(outcome.value.text, options, letters)
+    if letter.letter is None and not letter.declined:
         return None
-    reason = "" if found.letter else "the matcher finds no option in the answer"
-    return {**_blank(key), "said": outcome.value.text, "letter": found.letter, "reason": reason}
+    reason = READ if letter.letter else "the matcher finds no option in the answer"
+    return {**_blank(key), "said": outcome.value.text, "letter": letter.letter, "reason": reason}
 
 
 def _blank(key: tuple[str, str]) -> Row:

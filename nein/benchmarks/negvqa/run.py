@@ -23,8 +23,8 @@ from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.models import references
 from nein.models.remembered import Remembered
 
@@ -200,6 +200,10 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
     def work(model: Any, block: list[tuple[Item, Any]], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {ANSWERS: _answers(model, block, wording, read_by)}
 
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        there = [items[index] for index in blocks.members(number)]
+        return {ANSWERS: [_row(item, variant, Reply(error=reason)) for item in there for variant in VARIANTS]}
+
     def usable(output: str, rows: list[Row]) -> bool:
         """A question that failed is asked again, one without a picture as soon as that is there."""
         return not any(
@@ -210,9 +214,11 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
 
     cache = config.out_dir / "cache" / "answers.sqlite"
     model = Model.one(
-        reference, lambda: Remembered(load_model(reference, config, device), AnswerCache(cache))
+        reference,
+        lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
+        "remote" if (config.judge if reference == JUDGE else reference).startswith("openai:") else "device",
     )
-    return Stage(ANSWERS, (ANSWERS,), blocks, read, work, model, usable)
+    return Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, model, usable)
 
 
 def _picture(item: Item) -> Any:
@@ -273,8 +279,8 @@ def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
     answers = list(_answer_lines(items, selected[ANSWERS]))
     atomic.write_lines(files.answers(folder), answers)
     read_by = [name for name in config.scoring if name in run.identity["scoring"]]
-    found = {(row["id"], row["variant"]): row for row in selected.get(matching.MATCHES, ())}
-    scored = scores.score(answers, read_by, config.letters, found)
+    matches = {(row["id"], row["variant"]): row for row in selected.get(matching.MATCHES, ())}
+    scored = scores.score(answers, read_by, config.letters, matches)
     atomic.write_lines(files.scores(folder), scored)
     return figures.figures(scored, run.identity.get("asking"))
 
@@ -307,4 +313,21 @@ def write_report(config: NegvqaConfig, folders: Sequence[Folder]) -> str:
     )  # fmt: skip
 
 
-NEGVQA = Benchmark("negvqa", "NegVQA", "answers", runs, figures, report=write_report)
+def unscored(config: NegvqaConfig, folder: Folder) -> Iterator[str]:
+    """Why, for every question and negation without a score under `--protocol`, in the scoring named first."""
+    rows = atomic.read_lines(files.scores(folder))
+    scoring = next((row["scoring"] for row in rows), "")
+    for row in rows:
+        if (row["protocol"], row["scoring"], row["value"]) == (config.protocol, scoring, None):
+            yield row["reason"]
+
+
+def failed(run: Run, folder: Folder) -> int:
+    """How many questions and negations lack an answer, or one of the matcher's."""
+    rows = (folder.rows(stage.name, stage.blocks.numbers) for stage in run.stages)
+    return sum(bool(row["error"]) for each in rows for row in each)
+
+
+NEGVQA = Benchmark(
+    "negvqa", "NegVQA", "answers", runs, figures, report=write_report, unscored=unscored, failed=failed
+)

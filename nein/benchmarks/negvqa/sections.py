@@ -179,11 +179,12 @@ BESIDE = Table(
 )
 UNREAD = Table(
     "unscored",
-    "Answers without a letter",
+    "Answers in which the rule finds no letter",
     rows=(_MODEL, _SCORING, Row("protocol"), _QUESTIONS, Row("reason")),
     columns=(Column("answers"),),
     where={"task": "unread"},
-    note="Answers without a letter: unscored under 'fixed', wrong under 'paper' when they were generated.",
+    note="Unscored under 'fixed'. Under 'paper' what was generated is wrong where no matcher reads it, and "
+    "unscored where nothing was answered.",
 )
 
 _HEADLINE = {"headline": "yes", "protocol": "fixed"}

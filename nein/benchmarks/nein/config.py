@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from nein.config.groups import Dtype, Formats, Limit, Machine, Output, Preset, Runs, Sampler, Seed
+from nein.config.groups import Dtype, Formats, Limit, Machine, Output, Preset, Runs, Sampler, Scored, Seed
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 
@@ -43,7 +43,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
+class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"

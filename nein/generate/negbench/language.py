@@ -114,7 +114,7 @@ def extract(
     elif thing == "video":
         answers = _ask_concepts(client, usable, seed, prompts)
     else:
-        answers = _ask_twice(client, usable, seed, prompts)
+        answers = _ask_twice(client, usable, seed, prompts, protocol)
     extracted = {}
     for image, answer in zip(usable, answers, strict=True):
         if isinstance(answer, str):
@@ -150,24 +150,32 @@ def _ask_objects(
 
 
 def _ask_twice(
-    client: Client, images: Sequence[Concepts], seed: int, prompts: Published
+    client: Client, images: Sequence[Concepts], seed: int, prompts: Published, protocol: Protocol
 ) -> list[Objects | str]:
+    """By protocol "paper" an answer that names nothing is a list of nothing, as in the released code."""
+
+    def names(outcome: Outcome[ObjectList]) -> list[str] | None:
+        if outcome.value is not None:
+            return outcome.value.names
+        return [] if protocol == "paper" and outcome.failure not in SILENT else None
+
     captions = [" ".join(image.captions) for image in images]
     seeds = [sample_seed(seed, f"objects/{image.id}") for image in images]
     first = [Request(prompts.present(text), number) for text, number in zip(captions, seeds, strict=True)]
     present = client.complete(first, ObjectList)
-    named = [one.value.names if one.value else [] for one in present]
     second = [
-        Request(prompts.absent(text, names), number)
-        for text, names, number in zip(captions, named, seeds, strict=True)
+        Request(prompts.absent(text, names(one) or []), number)
+        for text, one, number in zip(captions, present, seeds, strict=True)
     ]
     absent = client.complete(second, ObjectList)
-    return [
-        Objects(present=a.value.names, absent=b.value.names)
-        if a.value and b.value
-        else _failure(a.failure or b.failure)
-        for a, b in zip(present, absent, strict=True)
-    ]
+    answers: list[Objects | str] = []
+    for one, other in zip(present, absent, strict=True):
+        shown, lacking = names(one), names(other)
+        if shown is None or lacking is None:
+            answers.append(_failure(one.failure or other.failure))
+        else:
+            answers.append(Objects(present=shown, absent=lacking))
+    return answers
 
 
 def _ask_concepts(

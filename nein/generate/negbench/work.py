@@ -23,8 +23,8 @@ from nein.datasets.negbench.sentences import (
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.generate.negbench import language, listing, pairs
 from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.listing import Listing
@@ -155,6 +155,13 @@ def stage(job: Job, name: str, model: Model) -> Stage:
     def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {output(name): _FUNCTIONS[name](job, shard, loaded)}
 
+    def lost(shard: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        if name == "paraphrase":
+            rows: list[Row] = [{"id": c.id, "texts": {}, "refused": [reason]} for c in job.concepts(shard)]
+        else:
+            rows = [replace(image, problem=reason).row() for image in job.concepts(shard, name)]
+        return {output(name): rows}
+
     def usable(_: str, rows: list[Row]) -> bool:
         made = [row["path"] for row in rows if name == "pairs" and row.get("path")]
         return not unanswered(rows) and all((job.dataset / path).exists() for path in made)
@@ -165,9 +172,11 @@ def stage(job: Job, name: str, model: Model) -> Stage:
         job.blocks,
         read=lambda shard: shard,
         work=work,
+        lost=lost,
         model=model,
         usable=usable if MODELS[name] != "detector" else None,
-        after=output(before[-1]) if before else "",
+        needs=output(before[-1]) if before else "",
+        follows=bool(before),
     )
 
 

@@ -87,7 +87,7 @@ def _negate(
         from nein.models import llm
 
         remote = str(config.llm.model).startswith("openai:")
-        device = "cpu" if remote else processes.from_environment().device(config.device)
+        device = "cpu" if remote else processes.Processes().device(config.device)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             made = negators.by_model(usable, [wrong[item.id] for item in usable], client)
