@@ -258,7 +258,7 @@ def source_hash(function: Callable[..., Any]) -> str:
         text = inspect.getsource(inner if not callable(getattr(inner, "func", None)) else inner.func)
     except (TypeError, OSError):  # no function of Python, or typed into an interpreter
         code = getattr(inner, "__code__", None)
-        text = repr((code.co_code, code.co_names)) if code is not None else type(inner).__qualname__
+        text = repr((code.co_code, code.co_names)) if inspect.iscode(code) else type(inner).__qualname__
     values: list[Any] = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "args", None) or ())]
     values += list((getattr(inner, "keywords", None) or {}).items())
     values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]

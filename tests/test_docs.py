@@ -87,7 +87,7 @@ def test_the_benchmark_of_the_page_is_the_one_that_is_tested() -> None:
 def test_the_page_about_python_is_a_program_that_runs(tmp_path: Path) -> None:
     page = (commands.ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
