@@ -259,9 +259,11 @@ def source_hash(function: Callable[..., Any]) -> str:
     except (TypeError, OSError):  # no function of Python, or typed into an interpreter
         code = getattr(inner, "__code__", None)
         text = repr((code.co_code, code.co_names)) if inspect.iscode(code) else type(inner).__qualname__
-    values: list[Any] = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "args", None) or ())]
-    values += list((getattr(inner, "keywords", None) or {}).items())
-    values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
+    values: list[Any] = []
+    if inspect.isroutine(inner) or callable(getattr(inner, "func", None)):  # a function, or a partial one
+        values += [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "args", None) or ())]
+        values += list((getattr(inner, "keywords", None) or {}).items())
+        values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
     shown = [repr(value) if isinstance(value, _PLAIN) else type(value).__qualname__ for value in values]
     return digest({"source": text, "values": shown})
 

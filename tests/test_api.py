@@ -314,7 +314,7 @@ def test_a_function_answers_questions_and_their_negations():
     assert {mode for mode, _, _ in asked} == {"RGB"}
     assert set(result.table()["model"]) == {"always_a"}
     # Each question has two options, and the right letter of one is the wrong letter of its negation.
-    figures = result.figures.query("task == 'gap' and category == 'average' and protocol == 'fixed'")
+    figures = result.figures.query("task == 'gap' and category == 'Average' and protocol == 'fixed'")
     by = dict(zip(figures["metric"], figures["value"], strict=False))
     assert by["original"] + by["negated"] == pytest.approx(1.0)
     assert (result.out / "report.html").is_file()
