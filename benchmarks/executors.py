@@ -83,19 +83,22 @@ def overhead(blocks: int) -> None:
     print(f"{'executor':20} {'start s':>8} {'ms a block':>11}   ({blocks} blocks)")
     with tempfile.TemporaryDirectory() as scratch:
         for number, (name, begin) in enumerate(executors(Path(scratch)).items()):
-            few, many = (timed(begin, Path(scratch) / f"{number}-{n}", n) for n in (2, blocks))
-            print(f"{name:20} {few:8.2f} {1000 * (many - few) / (blocks - 2):11.2f}", flush=True)
+            whole, each = timed(begin, Path(scratch) / str(number), blocks)
+            print(f"{name:20} {whole - blocks * each:8.2f} {1000 * each:11.2f}", flush=True)
 
 
-def timed(begin: Callable[[], Executor], path: Path, blocks: int) -> float:
+def timed(begin: Callable[[], Executor], path: Path, blocks: int) -> tuple[float, float]:
+    """Seconds in all, and from block to block once the first is there."""
     folder = Folder(path)
     folder.open({"blocks": blocks}, {}, overwrite=False)
     start = time.perf_counter()
     executor = begin()
     executor.compute(Planned(steps, (str(path), blocks)))
     executor.close()
+    seconds = time.perf_counter() - start
     assert len(folder.done("rows")) == blocks
-    return time.perf_counter() - start
+    ends = [cost["at"] for cost in folder.costs("idle").values()]
+    return seconds, (max(ends) - min(ends)) / (blocks - 1)
 
 
 # --- the nano world ----------------------------------------------------------------------------
@@ -176,7 +179,7 @@ def measured(path: str, size: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--blocks", type=int, default=200, help="of the first part (default 200)")
+    parser.add_argument("--blocks", type=int, default=400, help="of the first part (default 400)")
     parser.add_argument("--limit", type=int, default=64, help="samples of the second part; 0: not at all")
     parser.add_argument("--sizes", default="", help="blocks of the third part: 10000,625000")
     parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
