@@ -44,7 +44,7 @@ PLOT = plots.Bars(
     series="recipe",
     panel=("figure",),
     order=(*TITLES.values(), BEFORE),
-    axis="per cent, or points of a gap",
+    axis="per cent, or points of a gap; dashed: chance",
     limits=None,
 )
 HEADLINE = "nano:unlike"  #: nothing in it was taught: the figure that a headline may give

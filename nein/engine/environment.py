@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import platform
 import shlex
 import subprocess
@@ -11,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+#: Environment variable: the words that led to this command, as JSON, where they are others than its own.
+GIVEN = "NEIN_COMMAND"
 PACKAGES = (
     "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
     "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
@@ -33,7 +37,8 @@ def command_line() -> list[str]:
     """The words behind the name of this command, without the credentials of endpoints."""
     from metrics import credentials
 
-    return [credentials.without(word) for word in sys.argv[1:]]
+    words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
+    return [credentials.without(word) for word in words]
 
 
 def typed() -> str:

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +20,18 @@ from typing import Literal
 import pytest
 
 from nein import cli
+from nein.engine import attendance, progress, walk
+from nein.engine.folder import Folder, runs_below
 from nein.engine.processes import Processes
 from tests.build.conftest import OBJECTS, write_set
+from tests.engine.test_slurm import cluster
 from tests.helpers import commands, killing
 from tests.negbench.conftest import write_data as write_negbench
 from tests.negbench.conftest import write_pictures
 from tests.negvqa.tiny import write_questions
 from tests.nein.conftest import write_data as write_nein
 
+__all__ = ["cluster"]  # a fixture
 HOW: tuple[Literal["before", "torn", "after"], ...] = ("before", "torn", "after")
 
 
@@ -102,7 +111,7 @@ def line(case: Case, out: Path, *more: str) -> list[str]:
 def contents(out: Path) -> dict[str, bytes]:
     """Every file that must not depend on how the work was done: all but what says when and where, caches, and
     pages, which show that."""
-    apart = {"notes", "costs", "cache"}
+    apart = {"notes", "costs", "cache", "workers", "slurm"}
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in sorted(out.rglob("*"))
@@ -197,6 +206,69 @@ def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole: W
         done = commands.in_a_process(*words, script=commands.on_two_processes(port), cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         assert contents(tmp_path / name) == whole.files
+
+
+def test_one_block_after_the_other_gives_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
+    assert commands.exit_code(*line(whole.case, tmp_path, "--on", "debug")) == 0
+    assert contents(tmp_path) == whole.files
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(
+    whole: Whole, tmp_path: Path
+) -> None:
+    for name, rest in (("driver", ("--on", "ray", "--workers", "2")), ("all", ())):
+        out = tmp_path / name
+        words = [sys.executable, "-m", "nein", *line(whole.case, out), "--on", "ray", "--workers", "2"]
+        driver = subprocess.Popen(words, cwd=tmp_path, env=commands.environment(), start_new_session=True)
+        while not blocks(out) and driver.poll() is None:
+            time.sleep(0.02)
+        if name == "driver":
+            driver.kill()
+        else:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        done = commands.in_a_process(*line(whole.case, out), *rest, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert contents(out) == whole.files
+
+
+@pytest.mark.slow
+def test_jobs_of_slurm_give_the_same_bytes(whole: Whole, tmp_path: Path, cluster: None) -> None:
+    words = line(whole.case, tmp_path / "out", "--on", "slurm", "--slurm.array", "2")
+    done = commands.in_a_process(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Submitted 2 jobs" in done.stderr
+    assert contents(tmp_path / "out") == whole.files
+
+
+def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_on_request(
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [Folder(tmp_path / path.relative_to(whole.out)) for path in runs_below(whole.out)]
+    for folder in folders:
+        made = Folder(whole.out / folder.path.relative_to(tmp_path))
+        for note in made.notes(progress.STEPS).values():
+            for death in range(attendance.DEATHS):  # of workers that were at the first block and nothing else
+                place = folder.path / "workers" / f"{note['place']}-{death}.json"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                blocks = [[note["stage"], note["blocks"][0][0]]]
+                entry = {"host": "far", "machine": "far", "pid": 1, "blocks": blocks}
+                place.write_text(json.dumps(entry) + "\n")
+                os.utime(place, (0, 0))
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert statuses(tmp_path) == {"complete"}
+    assert contents(tmp_path) != whole.files
+    assert " 1 failed" in commands.outcome(capsys, "status", tmp_path).stdout
+    assert all(walk.try_again(folder) for folder in folders)
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert contents(tmp_path) == whole.files
+
+
+def test_ranks_without_a_launcher_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = commands.outcome(capsys, "eval", "--on", "ranks")
+    assert refused.code == 2
+    assert "--on ranks is for commands that accelerate launch or torchrun starts." in refused.stderr
 
 
 def test_parts_may_grow_into_the_whole(whole: Whole, tmp_path: Path) -> None:

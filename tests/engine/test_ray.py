@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -98,21 +100,40 @@ def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
     assert progress.states(folder)[0].aside == 1
 
 
+@pytest.mark.parametrize(
+    ("plan", "sentence"), [("nothing_there", "there is no model on this node"), ("full", "The disk is full")]
+)
 def test_workers_that_cannot_work_end_the_command_with_what_they_say(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str, sentence: str
 ) -> None:
     opened(tmp_path / "run")
     monkeypatch.setenv("DRIVER", str(os.getpid()))
     one = executor(cluster)
-    with pytest.raises(UserError, match="there is no model on this node"):
-        one.compute(Planned(nothing_there, str(tmp_path / "run")))
+    with pytest.raises(UserError, match=sentence):
+        one.compute(Planned(globals()[plan], str(tmp_path / "run")))
     one.close()
+    assert attendance.workers(tmp_path / "run") == []
 
 
 def nothing_there(path: str, device: str) -> list[Step]:
     if os.getpid() != int(os.environ.get("DRIVER", "0")):
         raise UserError("there is no model on this node")
     return steps((path, 0.0, -1), device)
+
+
+def full(path: str, device: str) -> list[Step]:
+    """As on a node whose disk is: everything is in order until something is written."""
+
+    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return [Step(Folder(Path(path)), squares(Folder(Path(path)), work=work))]
+
+
+def test_without_ray_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="--on ray needs Ray"):
+        Ray("cpu", address=None, workers=None, gpus_per_worker=1.0)
 
 
 def test_an_address_at_which_nobody_answers_is_a_sentence() -> None:

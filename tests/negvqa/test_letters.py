@@ -220,6 +220,7 @@ MORE = [
     ('$\\frac{1}{2}$', ["$\\frac{1}{2}$", "$\\frac{1}{3}$"], 'A'),
     ('[/INST] B', ANIMALS, 'B'),
     ("I'd go with B because it is there", ANIMALS, 'B'),
+    ('To me it seems B', ANIMALS, 'B'),
     # options that are letters themselves: where an option bears the letter, it is that option
     ("C", ["C", "D"], "A"),
     ("D.", ["C", "D"], "B"),

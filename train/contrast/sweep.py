@@ -59,6 +59,7 @@ PLOT = plots.Bars(
     place=("model", "dataset"),
     series="series",
     where={"series": SERIES},
+    axis="per cent; dotted: chance in multiple choice",
     mark={"metric": "chance"},
     order=tuple(SERIES),
     colors=dict(zip(SERIES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True)),

@@ -27,7 +27,7 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
     model: Names = option(
         [],
         "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, or judge: the VQA judge "
-        "that decides Removal (repeatable, or a,b)",
+        "that decides Removal; each as NAME=... under a name of yours (repeatable, or a,b)",
         "What",
     )
     data: str = option(

@@ -50,7 +50,10 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
     default_out = "runs/PRESET"
 
     editor: Names = option(
-        ["magicbrush"], "editor names, hub ids, folders, files, NAME=CHECKPOINT: a,b or all", "What"
+        ["magicbrush"],
+        "editor names, hub ids, folders, files, EDITOR=CHECKPOINT, each as NAME=... under a name of yours: "
+        "a,b or all",
+        "What",
     )
     edited: str | None = option(
         None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"

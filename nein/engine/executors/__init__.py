@@ -14,9 +14,10 @@ EXECUTORS = {
     "debug": "nein.engine.executors.debug:Debug",
     "ranks": "nein.engine.executors.ranks:Ranks",
     "ray": "nein.engine.executors.ray:Ray",
+    "slurm": "nein.engine.executors.slurm:Slurm",
 }
 #: Name -> the options that it has beside the device, of those that compute in processes they start.
-ELSEWHERE = {"ray": ("address", "workers", "gpus_per_worker")}
+ELSEWHERE = {"ray": ("address", "workers", "gpus_per_worker"), "slurm": ("slurm", "out_dir")}
 
 
 class Executor(Protocol):
