@@ -91,8 +91,10 @@ def resolve(reference: str) -> tuple[str, str | None]:
 
 
 def identity(reference: str) -> str:
-    """What a reference says about results: not its name; of openai:URL#MODEL not where it is, which stays the
-    same when the server moves: openai:#MODEL."""
+    """What a reference says about results: not its name; of an object in memory its fingerprint; of
+    openai:URL#MODEL not where it is, which stays the same when the server moves: openai:#MODEL."""
+    if (made := offered(reference)) is not None:
+        return f"in memory, {made.fingerprint}"
     _, reference = named(reference)
     return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
 

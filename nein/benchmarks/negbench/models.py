@@ -143,6 +143,8 @@ class Choice:
 
 def choose(asked: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights (with where they are) or a reference that is none."""
+    if references.offered(asked) is not None:
+        return Choice(asked, asked, asked, asked, None)
     given, reference = references.named(asked)
     if given is None:
         return _of_reference(asked, kind)
@@ -196,6 +198,8 @@ def check(choice: Choice) -> None:
     """
     from metrics.loading import check_folder, split_reference
 
+    if references.offered(choice.asked) is not None:
+        return
     where = choice.reference
     if choice.kind == "vlm":
         if metrics.special_reference(where) is None:
@@ -221,6 +225,8 @@ def weights(reference: str) -> str | None:
 
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """The model, with its weights in memory. Raises MetricError."""
+    if (made := references.offered(choice.asked)) is not None:
+        return made
     if choice.kind == "vlm":
         from nein.benchmarks.negbench import vlm
 

@@ -132,8 +132,12 @@ def run_name(model: str, config: NegvqaConfig) -> str:
 
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
     """Those of --scoring that the model can be read by. Raises UserError where there is none."""
+    made = references.offered(reference)
     possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else choices.SCORINGS
+    possible = possible if made is None else made.scorings
     usable = sorted(name for name in set(config.scoring) if name in possible)
+    if not usable and made is not None:
+        raise UserError(f"'{reference}' can be read by {' or '.join(possible)} only; add it to scoring.")
     if not usable:
         raise UserError(
             f"A judge asked for letters gives no probabilities; add {' or '.join(possible)} to --scoring, or "
@@ -147,6 +151,8 @@ def scorings(reference: str, config: NegvqaConfig) -> list[str]:
 
 def _check_reference(reference: str, config: NegvqaConfig) -> None:
     """Finds a wrong name or folder without loading a model."""
+    if references.offered(reference) is not None:
+        return
     where, _ = references.resolve(config.judge if reference == JUDGE else reference)
     if metrics.special_reference(where):
         return
@@ -157,6 +163,8 @@ def _check_reference(reference: str, config: NegvqaConfig) -> None:
 
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
+    if (made := references.offered(reference)) is not None:
+        return made
     options: dict[str, Any]
     sending = {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
     if reference == JUDGE:
