@@ -76,8 +76,8 @@ def rates(
         marks, truths, where = zip(*soft, strict=True)
         auc = bootstrap.roc_auc_interval(marks, truths, where)
     return Rates(
-        statistics.proportion([v for v, _ in seen], [w for _, w in seen]),
-        statistics.proportion([v for v, _ in unseen], [w for _, w in unseen]),
+        statistics.bounded_mean([v for v, _ in seen], [w for _, w in seen]),
+        statistics.bounded_mean([v for v, _ in unseen], [w for _, w in unseen]),
         auc,
         sum(said is None for said in verdicts),
     )
@@ -218,7 +218,7 @@ def reliability(
     for index in range(bins):
         own = np.flatnonzero(place == index)
         if len(own):
-            share = statistics.proportion(y[own].tolist(), [where[i] for i in own])
+            share = statistics.bounded_mean(y[own].tolist(), [where[i] for i in own])
             assert share is not None
             mean = float(x[own].mean())
             found.append(Bin(index / bins, (index + 1) / bins, mean, share))

@@ -216,7 +216,7 @@ def change(before: Row, after: Row, what: str) -> Estimate:
     first, clusters = read(before)
     second, _ = read(after)
     pair = (second, first) if what == "accuracy" else (first, second)
-    difference = statistics.paired_difference(*pair, clusters)
+    difference = statistics.paired_difference(*pair, clusters, 1.0 if what == "accuracy" else 2.0)
     if difference is None:
         raise UserError("The two models share no scored sample; evaluate them on the same data.")
     return difference

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pandas as pd
 
 from metrics import METRICS, Metric
 from nein import statistics
-from nein.benchmarks.nein import grid
+from nein.benchmarks.nein import figures, grid
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
@@ -102,26 +102,15 @@ def rows(
                         "task": task,
                         "group": group,
                         "metric": metric,
-                        "before": _estimate(metric, first, clusters),
-                        "after": _estimate(metric, second, clusters),
-                        "difference": statistics.paired_difference(second, first, clusters),
+                        "before": figures.estimate(metric, first, clusters),
+                        "after": figures.estimate(metric, second, clusters),
+                        "difference": statistics.paired_difference(
+                            second, first, clusters, METRICS[metric].span
+                        ),
                         "unscored": [sum(v is None for v in found.values()) for found in (first, second)],
                     }
                 )
     return made
-
-
-def _estimate(
-    metric: str, values_by_id: Mapping[str, float | None], clusters: Mapping[str, str]
-) -> statistics.Estimate | None:
-    estimator: Callable[..., statistics.Estimate | None] = (
-        statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
-    )
-    scored = {key: value for key, value in values_by_id.items() if value is not None}
-    estimate = estimator(list(scored.values()), [clusters[key] for key in scored])
-    if estimate is not None and metric.startswith("retention"):  # a mean of shares
-        estimate = statistics.bounded(estimate, 0.0, 1.0)
-    return estimate
 
 
 def markdown(compared: Sequence[Mapping[str, Any]]) -> str:

@@ -5,7 +5,6 @@ statistic (of a gap), source ("printed": by the paper's authors).
 
 task              metric
 results           every metric of a run
-exact             the same proportions with Clopper and Pearson's interval, which knows no clusters
 families          by family of negation, in `group`
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
 gap_by_template   the gap per template of the negative instruction, in `group`
@@ -31,7 +30,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.reporting import figures as frames
-from nein.statistics import Estimate, bootstrap
+from nein.statistics import Estimate
 from nein.wording.families import FAMILIES, STAYS
 
 Values = dict[str, dict[str, float | None]]
@@ -74,7 +73,6 @@ def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Ro
         elif metric in whole:
             own = whole[metric]
             rows.append(_figure(metric, own, clusters, task="results", reasons=reasons.get(metric)))
-            rows += _exact(metric, own)
     for family in FAMILIES:
         for metric, column in _by_metric(scores).items():
             own = {key: value for key, value in column.items() if families.get(key) == family}
@@ -109,10 +107,12 @@ def _reasons(scores: Sequence[Row]) -> dict[str, dict[str, int]]:
 
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
-    """A share of yes or a mean, by the kind of metric."""
+    """Its mean with the interval of its kind."""
     scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
-    estimator = statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
-    return estimator([value for value, _ in scored], [source for _, source in scored])
+    numbers, sources = [value for value, _ in scored], [source for _, source in scored]
+    if METRICS[metric].span is None:
+        return statistics.mean(numbers, sources)
+    return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)
 
 
 def _figure(
@@ -127,16 +127,6 @@ def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
     numbers = {name: entry.get(name) for name in ("value", "low", "high", "standard_error", "n", "clusters")}
     about = {"task": "results", "metric": metric, "unit": unit(metric), "reasons": dict(entry["reasons"])}
     return {**about, **numbers, "unscored": entry["n_unscored"]}
-
-
-def _exact(metric: str, values: Mapping[str, float | None]) -> list[dict[str, Any]]:
-    scored = [value for value in values.values() if value is not None]
-    if METRICS[metric].kind != "proportion" or not scored:
-        return []
-    ones = round(sum(scored))
-    low, high = statistics.exact_interval(ones, len(scored))
-    row = frames.number(ones / len(scored), unit="%", n=len(scored), task="exact", metric=metric)
-    return [{**row, "low": low, "high": high}]
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:
@@ -175,8 +165,10 @@ def gaps(
         for name, values in (("remove", first), ("negative", second)):
             scored = [value for value in values.values() if value is not None]
             yield frames.number(sum(scored) / len(scored), unit="%", n=len(scored), statistic=name, **what)
-        yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, **what)
-        yield frames.figure(bootstrap.ratio(first, second, clusters), unit="", statistic="ratio", **what)
+        yield frames.figure(
+            test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what
+        )
+        yield frames.figure(statistics.ratio(first, second, clusters), unit="", statistic="ratio", **what)
         rows = [
             {"id": key, "value": value, "template": template_of[key], "source_id": clusters[key]}
             for key, value in second.items()
@@ -209,8 +201,6 @@ def breakdown(
         for metric in chosen:
             own = {key: values[metric].get(key) for key in groups[group]}
             found = estimate(metric, own, clusters)
-            if found is not None and METRICS[metric].kind != "proportion":
-                found = statistics.bounded(found, *METRICS[metric].range)
             unscored = len(own) - (found.n if found else 0)
             yield frames.figure(
                 found, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)

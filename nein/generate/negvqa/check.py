@@ -11,7 +11,7 @@ from typing import Any
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.negvqa.config import CheckConfig
-from nein.statistics.estimates import exact_interval
+from nein.statistics import bounded_mean
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def evaluate(found: Mapping[str, Any]) -> Checked:
     marks = list(found["items"].values())
     verdicts = Counter(mark["verdict"] for mark in marks)
     right, wrong = verdicts["right"], verdicts["wrong"]
-    low, high = exact_interval(right, right + wrong) if right + wrong else (None, None)
+    share = bounded_mean([1.0] * right + [0.0] * wrong, range(right + wrong))
     return Checked(
         sheet=str(found.get("sheet", "")),
         checker=str(found.get("checker") or ""),
@@ -70,9 +70,9 @@ def evaluate(found: Mapping[str, Any]) -> Checked:
         right=right,
         wrong=wrong,
         open=verdicts[None],
-        accuracy=right / (right + wrong) if right + wrong else None,
-        low=low,
-        high=high,
+        accuracy=share.value if share else None,
+        low=share.low if share else None,
+        high=share.high if share else None,
         errors=dict(Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")),
     )
 

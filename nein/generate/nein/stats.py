@@ -104,7 +104,7 @@ def share(found: Found) -> statistics.Estimate | None:
     """Share of negative sentences with a 95 % interval, clustered by image."""
     values = [value for own in found.per_image.values() for value in own]
     clusters = [image for image, own in found.per_image.items() for _ in own]
-    return statistics.proportion(values, clusters)
+    return statistics.bounded_mean(values, clusters)
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
