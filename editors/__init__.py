@@ -1,8 +1,10 @@
 """Editors: pictures and instructions in, pictures out.
 
     >>> import editors
-    >>> editor = editors.get_editor("magicbrush", device="cuda", dtype="bfloat16")
+    >>> editor = editors.get_editor("magicbrush-nano")
     >>> results = editor.edit([editors.EditRequest("1", image, "The image doesn't have any dog.", seed=7)])
+
+`get_editor` takes names, folders, hub ids and places (`module:function`); `as_editor` takes objects.
 
 Importing this package loads neither torch nor diffusers; `get_editor` does when the editor needs them.
 """
@@ -13,13 +15,15 @@ import pkgutil
 from importlib import metadata
 from typing import Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult
+from editors.base import Editor, EditorError, EditRequest, EditResult, located
+from editors.function import as_editor, at_place, is_place
 from editors.presets import (
     DEFAULT_ROWS,
     OPTIONS,
     PRESETS,
     ZONE_MODELS,
     EditorPreset,
+    canonical,
     is_checkpoint,
     near_match,
     preset_row,
@@ -33,15 +37,19 @@ __all__ = [
     "Editor",
     "EditorError",
     "EditorPreset",
+    "as_editor",
     "available",
     "check",
     "check_models",
     "get_editor",
     "has_maps",
+    "is_known",
+    "is_place",
     "model_options",
     "needs_checkpoint",
     "options_of",
     "preset_row",
+    "spelled",
     "takes",
 ]
 
@@ -50,7 +58,6 @@ __all__ = [
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "identity": ("editors.basic:Identity", ()),
     "solid": ("editors.basic:Solid", ("color",)),
-    "flaky": ("editors.basic:Flaky", ("fail_ids", "fail_every", "crash_after")),
     "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
     "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
     "zone": ("editors.zone.adapter:Zone", OPTIONS["zone"]),
@@ -59,10 +66,10 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
 # Kinds whose results carry intermediate pictures when a request asks for them.
 _KINDS_WITH_MAPS = ("zone",)
-_BASIC = ("identity", "solid", "flaky")
+_BASIC = ("identity", "solid")
 
-#: Entry points of this group are editors of other packages: name = "module:factory". The factory is called as
-#: `factory(name=..., device=..., dtype=..., batch_size=..., **options)` and returns an `Editor`.
+#: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
+#: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
 PLUGINS = "nein.editors"
 
 
@@ -77,14 +84,37 @@ def available() -> list[str]:
     return sorted({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS), *plugins()})
 
 
+def is_known(name: str) -> bool:
+    """Whether it is a name of `available`, however it is written; else it may be a place or a checkpoint."""
+    return canonical(name, available()) is not None
+
+
+def spelled(name: str) -> str:
+    """The name as `available` has it, whatever its case, hyphens and underscores, and by the papers' names
+    ("InstructPix2Pix" is "ip2p"); a place or a checkpoint as it is. Raises EditorError for an unknown name.
+    """
+    if is_place(name) or is_checkpoint(name):
+        return name
+    match = canonical(name, available())
+    if match is None:
+        _kind(name)  # says what there is
+        raise AssertionError(f"{name!r} is known, and has no name")
+    return match
+
+
+def is_foreign(name: str) -> bool:
+    """Whether the editor is code from elsewhere: an installed package's, or named by its place."""
+    return is_place(name) or name in plugins()
+
+
 def needs_checkpoint(name: str) -> bool:
     """Whether the editor has weights to load (`preset_row` then has a row for it)."""
-    return name not in _BASIC and name not in plugins()
+    return name not in _BASIC and not is_foreign(name)
 
 
 def model_options(name: str) -> tuple[str, ...]:
     """The options of an editor that name a model beside its checkpoint."""
-    return () if name in plugins() else _MODEL_OPTIONS.get(_kind(name), ())
+    return () if is_foreign(name) else _MODEL_OPTIONS.get(_kind(name), ())
 
 
 def check_models(name: str, **models: str) -> None:
@@ -97,13 +127,15 @@ def check_models(name: str, **models: str) -> None:
 
 def has_maps(name: str) -> bool:
     """Whether the editor's results carry intermediate pictures when a request asks for them."""
-    return name not in plugins() and _kind(name) in _KINDS_WITH_MAPS
+    return not is_foreign(name) and _kind(name) in _KINDS_WITH_MAPS
 
 
 def check(name: str, **overrides: Any) -> None:
     """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads no model, no torch."""
-    if name in plugins():
-        return  # the package itself knows its options
+    if is_place(name):
+        at_place(name)
+    if is_foreign(name):
+        return  # whoever wrote it knows its options
     options = options_of(name)
     for option in overrides:
         if option not in options:
@@ -120,7 +152,7 @@ def options_of(name: str) -> list[str]:
 
 def takes(name: str, option: str) -> bool:
     """Whether an editor has the option; one of another package is asked when it is built."""
-    return name in plugins() or option in options_of(name)
+    return is_foreign(name) or option in options_of(name)
 
 
 def get_editor(
@@ -136,9 +168,11 @@ def get_editor(
     """Build an editor.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                "flaky", an installed package's editor (`plugins`), or a checkpoint: a local folder or hub id
-                of a diffusers pipeline, or one file in the original latent-diffusion format.
-    checkpoint  Local path or hub id ("owner/name" or "owner/name@revision") in place of the row's.
+                an installed package's editor (`plugins`), a place ("module:attribute" or "file.py:attribute")
+                with something that `as_editor` takes, or a checkpoint: a local folder or hub id of a
+                diffusers pipeline, or one file in the original latent-diffusion format.
+    checkpoint  Local path, installed package's model ("nano:ip2p") or hub id ("owner/name" or
+                "owner/name@revision") in place of the row's.
     revision    Hub branch, tag or commit in place of the row's.
     device      Anything torch.device accepts.
     dtype       "float32", "bfloat16" or "float16".
@@ -148,9 +182,12 @@ def get_editor(
 
     Raises EditorError for an unknown name or option and for an unusable checkpoint.
     """
+    name = spelled(name)
     check(name, **overrides)
-    if name in plugins():
-        return _plugin(name, device=device, dtype=dtype, batch_size=batch_size, **overrides)
+    if is_foreign(name):
+        thing = at_place(name) if is_place(name) else _plugin(name)
+        machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
+        return as_editor(thing, name=name, **machine, **overrides)
     factory = pkgutil.resolve_name(_KINDS[_kind(name)][0])
     if not needs_checkpoint(name):
         if checkpoint is not None:
@@ -164,26 +201,24 @@ def get_editor(
         if row.checkpoint is None:
             raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
         row_checkpoint, row_revision = row.checkpoint, row.revision
+    options = {**row.options(), **overrides}
+    further = {option: located(options[option]) for option in model_options(name) if option in options}
     return factory(
-        row_checkpoint,
+        located(row_checkpoint),
         name=name,
         revision=revision or row_revision,
         device=device,
         dtype=dtype,
         batch_size=batch_size,
-        **{**row.options(), **overrides},
+        **{**options, **further},
     )
 
 
-def _plugin(name: str, **options: Any) -> Editor:
+def _plugin(name: str) -> Any:
     try:
-        editor = plugins()[name].load()(name=name, **options)
-    except (ImportError, AttributeError, TypeError) as error:
+        return plugins()[name].load()
+    except (ImportError, AttributeError) as error:
         raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
-    lacking = [part for part in ("name", "fingerprint", "describe", "edit") if not hasattr(editor, part)]
-    if lacking:
-        raise EditorError(f"the editor plug-in {name!r} is no editor: it has no {', '.join(lacking)}")
-    return editor
 
 
 def _row(name: str) -> EditorPreset:

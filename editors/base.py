@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any, Protocol
 
 import numpy as np
@@ -80,6 +81,25 @@ class Editor(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]: ...
+
+
+#: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
+#: that `path(NAME)` returns.
+REFERENCES = "nein.references"
+
+
+def located(reference: str) -> str:
+    """The folder of an installed package's model ("nano:ip2p"); any other reference as it is.
+
+    Raises EditorError for a name that the package does not have.
+    """
+    scheme, colon, name = reference.partition(":")
+    for point in metadata.entry_points(group=REFERENCES, name=scheme) if colon else ():
+        try:
+            return str(point.load()(name))
+        except (ValueError, FileNotFoundError) as error:
+            raise EditorError(f"{reference!r} cannot be had: {error}") from None
+    return reference
 
 
 def find_fault(request: EditRequest) -> str | None:

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 class LoadedPipeline:
     """A pipeline on the CPU in float32, and what is known of its origin.
 
-    weights_format  "safetensors", "bin", or "ldm safetensors" and "ldm pickle" for a single file.
+    weights_format  "safetensors", "bin", "ldm safetensors" and "ldm pickle" for a single file, or "memory".
     published       What the checkpoint declares and we do otherwise, or what it was made of; for the record.
     weights_sha256  Over every tensor and the configuration of UNet, VAE, text encoder and tokenizer, after
                     conversion to float32: the same for a copied folder, different for any changed weight.
@@ -111,6 +111,15 @@ def load_pipeline(
     return LoadedPipeline(pipeline, weights_format, sha, published)
 
 
+def in_memory(pipeline: Any) -> LoadedPipeline:
+    """A StableDiffusionInstructPix2PixPipeline that the caller has made, as it is: in its own number type,
+    where it lies. Raises EditorError for one that is no instruction editor."""
+    _check_channels(pipeline.unet.config.in_channels, "the pipeline in memory", (8,))
+    _check_fit(pipeline, "the pipeline in memory")
+    sha = content_hash({part: getattr(pipeline, part) for part in _WEIGHTS}, [pipeline.tokenizer])
+    return LoadedPipeline(pipeline, "memory", sha)
+
+
 def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any]:
     """What the files say about class, schedule and safety checker, none of which is followed; and origin."""
     index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
@@ -151,11 +160,6 @@ def _check_folder(path: Path, checkpoint: str) -> None:
 def split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
     owner_name, _, suffix = source.partition("@")
     parts = owner_name.split("/")
-    if source.startswith("nano:"):
-        raise EditorError(
-            f"{source!r} names an embedded model, which has to be turned into its folder first; "
-            f"give checkpoint=<folder>"
-        )
     if len(parts) != 2 or not all(parts) or source.startswith((".", "~")):
         raise EditorError(
             f"{source!r} is neither an existing folder nor a hub id of the form owner/name; check the path"
@@ -169,7 +173,10 @@ def _check_unet(source: str, revision: str | None, checkpoint: str, allowed: tup
         config = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
     except LOAD_ERRORS as error:
         raise unusable(checkpoint, error) from error
-    channels = config.get("in_channels", 4)
+    _check_channels(config.get("in_channels", 4), checkpoint, allowed)
+
+
+def _check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> None:
     if channels not in allowed:
         raise EditorError(
             f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
@@ -274,7 +281,8 @@ def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any]) -> str:
         sha.update(json.dumps([part, public_config(module.config)], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):
             sha.update(f"{name}{tuple(tensor.shape)}".encode())
-            sha.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            plain = tensor.detach().cpu().contiguous().reshape(-1)
+            sha.update(plain.view(torch.uint8).numpy().data)
     for tokenizer in tokenizers:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())

@@ -43,6 +43,7 @@ class DiffusersPipeline:
 
     checkpoint            Local folder, hub id, "owner/name@revision", or one .safetensors file, local or as
                           "owner/name:FILE", for which `config` names the folder or hub id of configurations.
+                          Or a pipeline in memory, which is then this editor's to move and to freeze.
     pipeline              Class of diffusers; None takes the one the checkpoint declares.
     batch_size            Pictures per call, for the classes that give the same for several as for one.
     steps                 Sampling steps, >= 1.
@@ -58,7 +59,7 @@ class DiffusersPipeline:
 
     def __init__(
         self,
-        checkpoint: str,
+        checkpoint: str | diffusers.DiffusionPipeline,
         *,
         name: str = "pipeline",
         revision: str | None = None,
@@ -80,7 +81,7 @@ class DiffusersPipeline:
         if resolution is not None and resolution < 1:
             raise EditorError(f"resolution is {resolution}; expected a positive number of pixels")
         self.name = name
-        self.checkpoint = checkpoint
+        self.checkpoint = checkpoint if isinstance(checkpoint, str) else "in memory"
         self.revision = revision
         self.steps = steps
         self.negative_prompt = negative_prompt
@@ -102,7 +103,8 @@ class DiffusersPipeline:
         self._guidance = _guidance(self._recipe, self._class, guidance_scale, image_guidance_scale)
         self.resolution = self._resolution(resolution)
         self.batch_size = batch_size if self._recipe.batched else 1
-        self._weights = {"format": "safetensors", "sha256": _hash(self._pipeline)}
+        origin = "safetensors" if isinstance(checkpoint, str) else "memory"
+        self._weights = {"format": origin, "sha256": _hash(self._pipeline)}
         self._scheduler = _settings(self._pipeline.scheduler)
         _place(self._pipeline, self._recipe, self._machine)
 
@@ -168,10 +170,10 @@ class DiffusersPipeline:
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
             if self._recipe.reads == "object":
-                found = self._edit_concept(requests[0], pictures[0])
+                edited = self._edit_concept(requests[0], pictures[0])
             else:
-                found = self._edit_instruction(requests, pictures, size)
-        return [_result(request, image) for request, image in zip(requests, found, strict=True)]
+                edited = self._edit_instruction(requests, pictures, size)
+        return [_result(request, image) for request, image in zip(requests, edited, strict=True)]
 
     def _edit_instruction(
         self, requests: list[EditRequest], pictures: list[Image.Image], size: Size
@@ -231,9 +233,16 @@ def _result(request: EditRequest, image: np.ndarray) -> EditResult:
 
 
 def _load(
-    checkpoint: str, revision: str | None, name: str | None, config: str | None, machine: Machine
+    checkpoint: str | diffusers.DiffusionPipeline,
+    revision: str | None,
+    name: str | None,
+    config: str | None,
+    machine: Machine,
 ) -> tuple[Any, dict[str, Any]]:
-    """(pipeline on the CPU, what the checkpoint declares). Raises EditorError."""
+    """(pipeline, on the CPU unless it was in memory; what the checkpoint declares). Raises EditorError."""
+    if not isinstance(checkpoint, str):
+        get_recipe(type(checkpoint).__name__)
+        return checkpoint, {"class": type(checkpoint).__name__}
     source = str(Path(checkpoint).expanduser()) if checkpoint.startswith("~") else checkpoint
     file, published = "", {}
     if not Path(source).exists():

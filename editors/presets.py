@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -466,10 +467,20 @@ def _parent(name: str, preset: str) -> EditorPreset:
     rows = [row for row in _ROWS if row.pipeline and row.checkpoint == name.partition("@")[0]]
     if rows:
         return rows[0]
-    declared = declared_class(name)
+    return _of_class(declared_class(name), preset)
+
+
+def _of_class(declared: str | None, preset: str) -> EditorPreset:
+    """The row of a pipeline class, or InstructPix2Pix's."""
     if declared in RECIPES:
         return next(row for row in _ROWS if row.pipeline == declared)
     return PRESETS[DEFAULT_ROWS["ip2p", preset]]
+
+
+def class_options(declared: str, preset: str) -> dict[str, Any]:
+    """The values that a checkpoint of the user's gets in a preset, by its pipeline class."""
+    row = _of_class(declared, preset)
+    return (row if row.kind == "pipeline" else replace(row, resolution=None)).options()
 
 
 def declared_class(name: str) -> str | None:
@@ -501,6 +512,24 @@ def _index_on_hub(name: str) -> Path | None:
         return Path(hf_hub_download(repository, "model_index.json", revision=revision or None))
     except (OSError, EntryNotFoundError, HFValidationError):  # the loader says more about what is wrong
         return None
+
+
+#: What papers call an editor, in letters and digits alone -> its name here.
+ALIASES = {"instructpix2pix": "ip2p"}
+
+
+def canonical(name: str, choices: Iterable[str]) -> str | None:
+    """The one of `choices` that `name` means: case, hyphens and underscores aside, or by `ALIASES`."""
+    names = list(choices)
+    if name in names:
+        return name
+    short = _plain(name)
+    short = ALIASES.get(short, short)
+    return next((other for other in names if _plain(other) == short), None)
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 def near_match(name: str, choices: list[str]) -> str:

@@ -16,7 +16,7 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from metrics.base import FeatureStore, MetricError, RecordStore, Score, choose
+from metrics.base import FeatureStore, MetricError, RecordStore, Score, choose, located
 from metrics.batch import Batch, Item, Settings
 from metrics.judges.plugin import is_attribute
 from metrics.metric import Metric, score
@@ -78,9 +78,10 @@ def load_encoder(
     """Load the network behind an image metric.
 
     kind        "clip", "dino", "lpips" or "fid".
-    path_or_id  A local folder in the transformers layout (safetensors), or a hub id `owner/name`, with or
-                without `@revision`. For "lpips" also one of the library's own networks "alex", "vgg",
-                "squeeze"; for "fid" also "inception", the network of clean-fid.
+    path_or_id  A local folder in the transformers layout (safetensors), an installed package's model
+                ("nano:clip"), or a hub id `owner/name`, with or without `@revision`. For "lpips" also one of
+                the library's own networks "alex", "vgg", "squeeze"; for "fid" also "inception", the network
+                of clean-fid.
     dtype       "float32", "float16" or "bfloat16".
 
     The result has `encode(images) -> (N, D) float32` ("lpips": `distances`), `fingerprint` and `describe()`.
@@ -112,7 +113,7 @@ def load_judge(
     The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
     """
     choose("kind of judge", kind, JUDGES)
-    table = JUDGES
+    path_or_id, table = located(path_or_id), JUDGES
     prefix = special_reference(path_or_id)
     if prefix == "openai" and kind != "vqa":
         raise MetricError(f"An endpoint can only be the judge 'vqa', not '{kind}'.")
@@ -120,8 +121,8 @@ def load_judge(
         table = dict.fromkeys(JUDGES, REFERENCES.get(prefix, REFERENCES["plugin"]))
         options = {**options, "kind": kind} if prefix != "openai" else options
     elif kind in GENERAL_JUDGES:
-        own, general = GENERAL_JUDGES[kind]
-        if _type_of(path_or_id, revision) != own:
+        specific, general = GENERAL_JUDGES[kind]
+        if _type_of(path_or_id, revision) != specific:
             table = {**JUDGES, kind: general}
             options = {key: value for key, value in options.items() if key not in ("pad", "backend")}
     if table.get(kind) in (REFERENCES["openai"], GENERAL_JUDGES["vqa"][1]):
@@ -146,6 +147,7 @@ def load_dual(
 
     Raises MetricError, one sentence, for anything that cannot be loaded.
     """
+    reference = located(reference)
     load = pkgutil.resolve_name(_dual_loader(reference))
     return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
@@ -201,7 +203,7 @@ def _load(
 ) -> Any:
     choose(f"kind of {what}", kind, table)
     load = pkgutil.resolve_name(table[kind])
-    return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+    return load(located(path_or_id), revision=revision, device=device, dtype=dtype, **options)
 
 
 __all__ = [

@@ -9,6 +9,7 @@ import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -98,6 +99,25 @@ class MemoryFeatures:
 #: one bad image becomes one unscored sample; a mistake in our own code (TypeError, AttributeError, ...) is
 #: not caught.
 MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError)
+
+
+#: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
+#: that `path(NAME)` returns.
+REFERENCES = "nein.references"
+
+
+def located(reference: str) -> str:
+    """The folder of an installed package's model ("nano:clip"); any other reference as it is.
+
+    Raises MetricError for a name that the package does not have.
+    """
+    scheme, colon, name = reference.partition(":")
+    for point in metadata.entry_points(group=REFERENCES, name=scheme) if colon else ():
+        try:
+            return str(point.load()(name))
+        except (ValueError, FileNotFoundError) as error:
+            raise MetricError(f"'{reference}' cannot be had: {error}") from None
+    return reference
 
 
 def reason(error: BaseException) -> str:

@@ -64,18 +64,18 @@ def difference(first: FidInterval, second: FidInterval) -> FidInterval:
 LIMIT_IMAGES = 3
 
 
-def limit(found: FidInterval) -> FidInterval:
+def limit(distance: FidInterval) -> FidInterval:
     """What the distance would be of infinitely many pictures: G d - (G - 1) mean d_g, without the part of the
     bias that falls as 1 / N. It covers from `LIMIT_IMAGES` source images per column on. Source: Quenouille,
     Biometrika 43 (1956); that FID's bias falls as 1 / N: Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
-    count = len(found.left_out)
+    count = len(distance.left_out)
     if count < 2:
-        return FidInterval(found.value, None, None, None)
-    value = count * found.value - (count - 1) * sum(found.left_out) / count
-    made = FidInterval.of(value, found.left_out)
-    assert made.low is not None
-    assert made.high is not None
-    return made._replace(value=max(0.0, value), low=max(0.0, made.low), high=max(0.0, made.high))
+        return FidInterval(distance.value, None, None, None)
+    value = count * distance.value - (count - 1) * sum(distance.left_out) / count
+    interval = FidInterval.of(value, distance.left_out)
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval._replace(value=max(0.0, value), low=max(0.0, interval.low), high=max(0.0, interval.high))
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ def jackknife_interval(
     replicates = _leave_one_out(a, b, group_a, group_b, count)
     if replicates is None:
         return FidInterval(value, None, None, None)
-    found = FidInterval.of(value, replicates, level)
-    assert found.low is not None
-    return found._replace(low=max(0.0, found.low))
+    interval = FidInterval.of(value, replicates, level)
+    assert interval.low is not None
+    return interval._replace(low=max(0.0, interval.low))
 
 
 def _leave_one_out(

@@ -21,6 +21,8 @@ from metrics.answers import paper_present, parse_yes_no
 from metrics.base import MetricError, choose
 
 LETTERS = string.ascii_uppercase
+#: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
+SCORINGS = ("generated", "logprob")
 
 
 class Letter(NamedTuple):
@@ -163,7 +165,7 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
     if "<think>" in text:
         return Letter(None, "the answer was cut off while the model was thinking")
-    fields = {found["value"] or found["tagged"] or "" for found in _FIELD.finditer(text)}
+    fields = {field["value"] or field["tagged"] or "" for field in _FIELD.finditer(text)}
     if len(fields) == 1:
         text = fields.pop().strip()
     letters = LETTERS[: len(options)]
@@ -176,10 +178,10 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
         if len(exact) == 1:
             return Letter(letters[exact[0]], "")
     text, excluded = _without_excluded(_without_list(text, letters, options), letters)
-    found = _read(text, letters, options)
-    if found.letter is None and excluded and found.reason == "no option is named":
+    letter = _read(text, letters, options)
+    if letter.letter is None and excluded and letter.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
-    return found
+    return letter
 
 
 def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
@@ -195,7 +197,7 @@ def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
         return _checked(first["letter"], letters)
     if by_text.letter is not None or by_text.reason != "no option is named":
         return by_text
-    bare = {found for found in _BARE.findall(text) if found in letters and found not in "AI"}
+    bare = {capital for capital in _BARE.findall(text) if capital in letters and capital not in "AI"}
     if _lists(text, letters):
         return Letter(None, "several options are named")
     if len(bare) == 1 and not re.search(rf"\b{_NOT}\b", text, re.IGNORECASE):
@@ -249,14 +251,14 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     """What the statements of an answer agree on; None when there is none. The one letter that is called the
     answer stands above others beside it; `first`, a marked letter at the beginning, must not disagree."""
     named: list[tuple[str, str]] = []  # letter, and how it is named
-    for found in _STATED.finditer(text):
-        kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if found[k])
-        letter = found[kind]
+    for match in _STATED.finditer(text):
+        kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if match[k])
+        letter = match[kind]
         if letter.islower() and kind != "lead":
             continue
-        if kind == "lead" and _is_article(text, found.end("lead"), letter, found["word"]):
+        if kind == "lead" and _is_article(text, match.end("lead"), letter, match["word"]):
             continue
-        named.append((letter.upper(), "answer" if (found["word"] or "").lower() == "answer" else kind))
+        named.append((letter.upper(), "answer" if (match["word"] or "").lower() == "answer" else kind))
     inside = [(letter, kind) for letter, kind in named if letter in letters]
     if not inside:
         if not named:
@@ -272,7 +274,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
         return Letter(answers.pop(), "")
     others = {letter for letter, _ in inside} | ({first} & set(letters))
     if kind == "end":
-        others |= {found[0] for found in _UNLIKE_ARTICLE.finditer(text)} & set(letters)
+        others |= {match[0] for match in _UNLIKE_ARTICLE.finditer(text)} & set(letters)
     return several if others != {last} else Letter(last, "")
 
 
@@ -288,7 +290,7 @@ def _lists(text: str, letters: str) -> bool:
     one = rf"\(?([{letters}])\)?"
     joined = rf"{_OPEN}{one}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{one}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
-    return any(found[1] != found[2] for found in re.finditer(joined, text)) or len(alone) > 1
+    return any(match[1] != match[2] for match in re.finditer(joined, text)) or len(alone) > 1
 
 
 def _literal(text: str) -> str:
@@ -303,7 +305,7 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
     """The one option whose text occurs as whole words; the longer of two that overlap; not where it is denied
     ("no dog", "not a dog", "does not show a dog")."""
     rest = f" {_plain(text)} "
-    found: list[int] = []
+    named: list[int] = []
     denied = False
     plain = [_plain(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):
@@ -316,13 +318,13 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
         )
         hits = list(re.finditer(pattern, rest))
         if any(not hit["no"] for hit in hits):
-            found.append(k)
+            named.append(k)
         elif hits:
             denied = True
         rest = re.sub(pattern, " ", rest)
-    if len(found) == 1:
-        return Letter(LETTERS[found[0]], "")
-    if found:
+    if len(named) == 1:
+        return Letter(LETTERS[named[0]], "")
+    if named:
         return Letter(None, "several options are named")
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 

@@ -50,8 +50,8 @@ def fingerprint(description: dict[str, Any]) -> str:
     The path, the device and the batch size do not change what a model computes (beyond rounding), so a cache
     made with one serves the other.
     """
-    kept = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:20]
+    decides = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | None]:
@@ -108,9 +108,9 @@ def check_folder(path_or_id: str) -> None:
             others = sorted(
                 p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")
             )
-            found = f" (found {', '.join(others)}, which are pickles and are not loaded)" if others else ""
+            instead = f" (found {', '.join(others)}, which are pickles and are not loaded)" if others else ""
             raise MetricError(
-                f"The model folder '{path_or_id}' has no *.safetensors file{found}; "
+                f"The model folder '{path_or_id}' has no *.safetensors file{instead}; "
                 "save the model again with save_pretrained."
             )
     elif path_or_id.count("/") != 1 or path_or_id.startswith((".", "/", "~")):
@@ -152,10 +152,10 @@ def type_of(path_or_id: str, revision: str | None) -> str | None:
 
 def check_type(path_or_id: str, revision: str | None, model_type: str, name: str) -> None:
     """Raise MetricError unless the configuration says `model_type`, before gigabytes are read."""
-    found = type_of(path_or_id, revision)
-    if found != model_type:
+    actual = type_of(path_or_id, revision)
+    if actual != model_type:
         raise MetricError(
-            f"'{path_or_id}' is a '{found}' checkpoint; {name} needs one of type '{model_type}'."
+            f"'{path_or_id}' is a '{actual}' checkpoint; {name} needs one of type '{model_type}'."
         )
 
 

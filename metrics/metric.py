@@ -107,4 +107,4 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
 
 def _isolated(metric: Metric, batch: Batch) -> list[Score]:
     scores = isolated(lambda items: metric.score(batch.of(items)), batch.items)
-    return [Score(None, found) if isinstance(found, str) else found for found in scores]
+    return [Score(None, score) if isinstance(score, str) else score for score in scores]

@@ -66,7 +66,7 @@ def caption_objects(
 
 
 def _nouns(doc: Any, excluded: str) -> list[str]:
-    found = []
+    nouns = []
     for chunk in doc.noun_chunks:
         root = chunk.root
         if root.pos_ not in ("NOUN", "PROPN") or root.lemma_.lower() in NOT_OBJECTS:
@@ -76,8 +76,8 @@ def _nouns(doc: Any, excluded: str) -> list[str]:
         # "kitchen table" is a table; whoever leaves out tables leaves out that one too.
         if excluded and (name == excluded or name.endswith(f" {excluded}")):
             continue
-        found.append(name)
-    return list(dict.fromkeys(found))
+        nouns.append(name)
+    return list(dict.fromkeys(nouns))
 
 
 @lru_cache(maxsize=4096)

@@ -48,13 +48,13 @@ class Table(Mapping[str, Metric]):
 
     @cached_property
     def _all(self) -> dict[str, Metric]:
-        found = dict(self._ours)
+        metrics = dict(self._ours)
         for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
             metric = _load(point)
-            if metric.name in found:
+            if metric.name in metrics:
                 raise MetricError(f"The metric plug-in '{point.name}' takes the name '{metric.name}'.")
-            found[metric.name] = metric
-        return found
+            metrics[metric.name] = metric
+        return metrics
 
 
 def _load(point: metadata.EntryPoint) -> Metric:

@@ -38,7 +38,7 @@ class VisionChat:
         eos = self._tokenizer.eos_token_id if eos is None else eos
         self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
 
-    def about(self, kind: str) -> dict[str, Any]:
+    def facts(self, kind: str) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
         return {
             "kind": kind,
@@ -56,7 +56,7 @@ class VisionChat:
         """Greedy answers to a batch: ids up to the end of each, and the first step's logits, (N, V)
         float32."""
         with exact():
-            found = self.model.generate(
+            output = self.model.generate(
                 **{key: self._place(value) for key, value in inputs.items()},
                 do_sample=False,
                 num_beams=1,
@@ -65,8 +65,8 @@ class VisionChat:
                 output_logits=True,
             )
             # Some classes return the prompt with the answer, some do not.
-            rows = found.sequences[:, found.sequences.shape[1] - len(found.logits) :].tolist()
-            return [self._until_end(row) for row in rows], found.logits[0].float()
+            rows = output.sequences[:, output.sequences.shape[1] - len(output.logits) :].tolist()
+            return [self._until_end(row) for row in rows], output.logits[0].float()
 
     def turns(self, contents: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
         """Model inputs for one user turn per prompt; several are padded in front.

@@ -1,5 +1,30 @@
 """nein: how well image editors and vision-language models understand what is *not* there.
 
-The commands are in `nein.cli`; `nein.benchmarks.nein.evaluate` is the main job. Importing this package
-loads nothing heavy.
+    >>> import nein
+    >>> result = nein.evaluate(my_edit, limit=48)    # my_edit(image: PIL.Image.Image, instruction: str)
+    >>> result.table(), result.gap(), result.grid(), result.report("page.html")
+
+The commands are in `nein.cli`, the same as functions in `nein.api`. Importing this package loads nothing
+heavy.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nein.api import evaluate
+
+__all__ = ["evaluate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        import nein.api
+
+        return getattr(nein.api, name)
+    raise AttributeError(f"module 'nein' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -130,7 +130,7 @@ def _run(words: Sequence[str]) -> int | None:
     name, command, rest = match
     if not command.configuration:
         raise UserError(f"The command 'nein {name}' {command.help}.")
-    return launch(name, command, rest, _below(name, table))
+    return launch(f"nein {name}", command, rest, _below(name, table))
 
 
 def _completion(words: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from nein.engine.environment import keep_freed_memory
+from tests.helpers.commands import PLUGINS
+
+sys.path.insert(0, str(PLUGINS))
 
 keep_freed_memory()  # a multiple of the speed for everything below that runs a model
 

@@ -1,13 +1,16 @@
-"""Judges that say what they are told, by reference: `--models.vqa tests.rehearsal:no`."""
+"""Judges that say what they are told, by reference: `--models.vqa tests.rehearsal:no`; and an editor that
+fails, by entry point (`tests/plugins`): `--editor flaky`."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from editors import EditRequest, EditResult
+from editors.basic import Identity
 from metrics.answers import parse_yes_no
 from metrics.judges.base import Answer, Detection, check_batch
 from metrics.loading import fingerprint
@@ -155,6 +158,42 @@ class Weakened:
     def _flips(self, image: np.ndarray, question: str, seen: bool) -> bool:
         digest = hashlib.sha256(np.ascontiguousarray(image).tobytes() + question.encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64 < (self.miss if seen else self.invent)
+
+
+class Flaky(Identity):
+    """Returns a copy of each picture, except for the samples it fails on.
+
+    fail_ids     These ids get an error result.
+    fail_every   So does every sample whose seed is divisible by this number; 0 switches the rule off.
+    crash_after  Raise RuntimeError out of `edit` once this many samples were attempted; None: never.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "flaky",
+        fail_ids: Iterable[str] = (),
+        fail_every: int = 3,
+        crash_after: int | None = None,
+        **machine: Any,
+    ) -> None:
+        super().__init__(name=name)
+        self.fail_ids, self.fail_every, self.crash_after = frozenset(fail_ids), fail_every, crash_after
+        self._attempted = 0
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "fail_ids": sorted(self.fail_ids), "fail_every": self.fail_every}
+
+    def _edit_one(self, request: EditRequest) -> EditResult:
+        if self.crash_after is not None and self._attempted >= self.crash_after:
+            raise RuntimeError(f"editor 'flaky' stops after {self.crash_after} samples, as it was told to")
+        self._attempted += 1
+        if request.id in self.fail_ids:
+            return EditResult(request.id, None, f"editor 'flaky' was told to fail on sample {request.id!r}")
+        if self.fail_every and request.seed % self.fail_every == 0:
+            reason = f"editor 'flaky' fails on seeds divisible by {self.fail_every}"
+            return EditResult(request.id, None, reason)
+        return super()._edit_one(request)
 
 
 # ------------------------------------------------------------------------------------------- by reference

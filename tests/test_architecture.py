@@ -7,11 +7,17 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 # Package -> the packages of ours it may import, besides itself. `editors` and `metrics` are leaves: an editor
@@ -25,10 +31,10 @@ MAY_IMPORT = {
 #: The rooms of `nein`, low to high: a room imports only rooms to its left.
 ROOMS = (
     "engine", "config", "wording", "nano", "statistics", "datasets", "models", "reporting", "benchmarks",
-    "generate", "judges", "cli", "__main__",
+    "generate", "judges", "api", "cli", "__main__",
 )  # fmt: skip
 #: "package.module:name", as tables and entry points have it.
-PLACE = re.compile(rf"((?:{'|'.join(MAY_IMPORT)})(?:\.\w+)*):\w+")
+PLACE = re.compile(rf"((?:{'|'.join(MAY_IMPORT)})(?:\.\w+)*):(\w+)")
 
 
 def modules() -> dict[str, str]:
@@ -41,8 +47,11 @@ def modules() -> dict[str, str]:
     return found
 
 
-def named(source: str) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything that a file imports, anywhere in it; we have no relative imports."""
+def named(source: str, *, whole: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything that a file imports, anywhere in it; we have no relative imports.
+
+    whole  Of a place in a text the name in the module, too.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -51,7 +60,43 @@ def named(source: str) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 yield node.lineno, f"{node.module}.{alias.name}"
         elif place := PLACE.fullmatch(str(node.value) if isinstance(node, ast.Constant) else ""):
-            yield node.lineno, place.group(1)
+            yield node.lineno, ".".join(place.groups()) if whole else place.group(1)
+
+
+def defined(source: str) -> set[str]:
+    """The names that a module has once it is imported, what its functions bind inside not among them."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        else:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            waiting += ast.iter_child_nodes(node)
+    return names
+
+
+def missing(files: Mapping[str, str]) -> list[str]:
+    """ "module:line: name" for what of ours `files` import, or name in a text, and that is not there.
+
+    The type checker is told to let imports pass that it cannot find.
+    """
+    has = {module: defined(source) for module, source in files.items()}
+
+    def is_there(target: str) -> bool:
+        module, _, name = target.rpartition(".")
+        return target in has or name in has.get(module, ())
+
+    return [
+        f"{module}:{line}: {target}"
+        for module, source in files.items()
+        for line, target in named(source, whole=True)
+        if target.partition(".")[0] in MAY_IMPORT and not is_there(target)
+    ]
 
 
 def imports(files: Mapping[str, str]) -> dict[str, dict[str, int]]:
@@ -137,6 +182,18 @@ def test_a_room_imports_only_rooms_to_its_left(graph):
     assert upwards(graph) == []
 
 
+def test_everything_of_ours_that_is_imported_or_named_in_a_text_is_there():
+    assert missing(modules()) == []
+
+
+def test_entry_points_name_what_is_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["scripts"], *project.get("entry-points", {}).values()]
+    places = {name: f'"{place}"' for group in groups for name, place in group.items()}
+    assert places
+    assert missing({**modules(), **places}) == []
+
+
 def test_no_files_import_each_other_however_far_around(graph):
     assert circle(graph) == []
 
@@ -147,8 +204,8 @@ def test_no_rooms_import_each_other_however_far_around(graph):
 
 def test_nein_has_at_most_a_dozen_rooms_and_the_order_names_them_all():
     entries = {path.stem for path in (ROOT / "nein").iterdir() if not path.name.startswith("__")}
+    assert sum((ROOT / "nein" / entry).is_dir() for entry in entries) <= 12
     assert entries == {room for room in ROOMS if not room.startswith("__")}
-    assert len(entries) <= 12
 
 
 def test_the_rule_catches_every_form_of_import():
@@ -192,6 +249,30 @@ def test_the_order_of_rooms_and_circles_are_seen():
     assert set(circle(graph)) == set(files)
     assert set(circle(by_room(graph))) == {"nein.engine", "nein.datasets", "nein.models"}
     assert circle(imports({**files, "nein.models.convert": "import nein.models\n"})) == []
+
+
+def test_what_is_not_there_is_seen():
+    command = """
+def f():
+    from nein.engine import blocks, journal
+    from nein.engine.blocks import SIZE, Slot
+    import nein.engine.crew
+    import torch.never
+"""
+    files = {
+        "nein": "",
+        "nein.engine": "",
+        "nein.engine.blocks": "try:\n    from os import fork\nexcept ImportError:\n    SIZE = 8\n",
+        "nein.cli": command,
+        "train": 'WORK = ["nein.engine.blocks:fork", "nein.engine.blocks:join", "nein.engine.crew:Crew"]\n',
+    }
+    assert missing(files) == [
+        "nein.cli:3: nein.engine.journal",
+        "nein.cli:4: nein.engine.blocks.Slot",
+        "nein.cli:5: nein.engine.crew",
+        "train:1: nein.engine.blocks.join",
+        "train:1: nein.engine.crew.Crew",
+    ]
 
 
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))

@@ -90,6 +90,8 @@ def train(config: ContrastConfig, session: Session) -> Path:
 
     # ----------------------------------------------------------------------------------------- model and data
     tower = towers.load(config.base, str(device))
+    if config.words:
+        tower.teach(config.words)
     corpus = data.load(config)
     reader = data.Reader(config, corpus)
     steps = reader.steps()

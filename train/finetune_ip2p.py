@@ -133,7 +133,7 @@ def train(config: TuneConfig, session: Session) -> None:
         reseed(config.seed, world.rank, step * config.batch_size)
         total = torch.zeros((), device=device)
         for number, members in enumerate(parts):
-            batch = loader.finish(members, device)
+            batch = loader.to_batch(members, device)
             last = number + 1 == len(parts)
             with contextlib.nullcontext() if last else accelerator.no_sync(network):
                 each = losses(

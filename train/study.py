@@ -1,13 +1,14 @@
 """`nein negbench nano`: the whole study on the miniature world, in one command and without a network.
 
 1. The text that the shipped CLIP learned from is searched for negation.
-2. The CLIP is fine-tuned on drawn NegCap and NegMCQ, at several values of alpha.
-3. All of them answer NegBench on scenes none has seen: negation gap, multiple choice, trade-off.
+2. The CLIP is fine-tuned on drawn NegCap and NegMCQ: every recipe, from every seed, at every value of alpha.
+3. All of them answer NegBench on scenes none has seen, in every world of `nein.nano.worlds`: in the taught
+   wording, in others, about other objects, in another drawing style.
 
-    OUT/study.md              tables and what they say
-    OUT/tradeoff.*            table, figures and plot over alpha
-    OUT/alpha-A/model         the fine-tuned models
-    OUT/evaluation/           everything per sample; table.md and plots
+    OUT/study.md                          the tables and what they say
+    OUT/generalise.md, .csv               recall, gap and multiple choice by world, over seeds
+    OUT/RECIPE/seed-S/alpha-A/model       the fine-tuned models
+    OUT/evaluation/WORLD/                 everything per sample; table.md and plots
 
 Every figure is measured. Nothing here says anything about the published data sets.
 """
@@ -18,13 +19,32 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
 
+import pandas as pd
+
+from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.datasets.negbench.records import NEGATED, ORIGINAL
+from nein.datasets.negbench.registry import MCQ, RETRIEVAL
 from nein.engine import atomic
-from nein.reporting import format
-from nein.statistics import Estimate
-from train.contrast.options import StudyConfig
+from nein.engine.processes import Processes
+from nein.nano.worlds import AXES
+from nein.reporting import figures as frames
+from train import generalise
+from train.contrast.options import ContrastConfig, StudyConfig, parse, spelled
+from train.generalise import BEFORE, HEADLINE, Model, spread
 
+_TOLD = {"task": RETRIEVAL, "direction": TEXT_TO_IMAGE}
+#: Row of the table -> its figures.
+METRICS = {
+    "choices right": {"task": MCQ, "metric": "accuracy", "type": "all"},
+    "of negation questions": {"task": MCQ, "metric": "accuracy", "type": "negation"},
+    "recall@1, original captions": {**_TOLD, "metric": "recall@1", "kind": ORIGINAL},
+    "recall@1, negated captions": {**_TOLD, "metric": "recall@1", "kind": NEGATED},
+    "negation gap": {**_TOLD, "metric": "gap@1"},
+}
 #: Words that deny: what an affirmative text must not contain.
 NEGATION = re.compile(
     r"\b(?:no|not|none|never|nothing|nobody|nowhere|neither|nor|without|lacks?|lacking|absent|absence|missing|except"
@@ -35,38 +55,71 @@ NEGATION = re.compile(
 
 def study(given: StudyConfig) -> str:
     """Runs what is left of the study and writes its report, which is returned."""
-    from train import finetune_clip
-    from train.contrast import options, sweep
-
-    words = ["--preset", "nano", "--device", "cpu", "--out", str(given.out_dir), "--base", given.base]
-    words += ["--seed", str(given.seed), "--alpha", ",".join(given.alpha)]
-    words += ["--steps", str(given.steps)] if given.steps else []
-    config, _ = options.parse([*words, *(["--overwrite"] if given.overwrite else [])])
     start = time.perf_counter()
-    if len(config.alphas) > 1:
-        models = finetune_clip.run(config)
-    else:  # laid out as a sweep all the same
-        alpha = config.alphas[0]
-        models = finetune_clip.run(config.at(alpha, config.out_dir / f"alpha-{options.spelled(alpha)}"))
-    rows = sweep.evaluate(config, models, scenes=given.scenes)
-    text = sweep.write(rows, config.out_dir)
+    models = [Model(BEFORE, None, given.base), *fine_tuned(given)]
+    parts = [part for world in AXES for part in evaluate(given, models, world)]
     denials, texts = search(training_texts())
-    evaluation = (config.out_dir / "evaluation" / "table.md").read_text(encoding="utf-8")
-    report = "\n".join(
-        [
-            "# NegBench in the nano world",
-            "",
-            affirmative(denials, texts),
-            "",
-            text,
-            *(f"- {sentence}" for sentence in findings(rows)),
-            "",
-            evaluation,
-        ]
+    table = generalise.write(
+        given.out_dir,
+        "NegBench: a miniature CLIP fine-tuned on negation",
+        parts,
+        METRICS,
+        command=given.command(),
+        sentences=findings(frames.concat(parts)),
+        note="Four options per question: chance is 25 %. The gap is recall@1 with the original captions "
+        "minus that with the negated ones, in points: a small gap beside a small recall is no success.",
     )
-    atomic.write_text(config.out_dir / "study.md", report)
+    report = f"# NegBench in the nano world\n\n{affirmative(denials, texts)}\n\n{table}"
+    atomic.write_text(given.out_dir / "study.md", report)
     minutes = (time.perf_counter() - start) / 60
-    return f"{report}\nStudy: {config.out_dir / 'study.md'} ({minutes:.1f} minutes)\n"
+    return f"{report}\nStudy: {given.out_dir / 'study.md'} ({minutes:.1f} minutes)\n"
+
+
+def fine_tuned(given: StudyConfig) -> list[Model]:
+    """Every recipe from every seed at every alpha, trained where it is not there yet."""
+    from train import finetune_clip
+
+    models = []
+    for recipe in given.recipe:
+        for seed in given.seed:
+            config = recipe_of(given, recipe, seed)
+            for alpha in config.alphas:
+                place = config.out_dir / f"alpha-{spelled(alpha)}"
+                [folder] = finetune_clip.run(config.at(alpha, place))
+                models.append(Model(f"{recipe}, alpha {spelled(alpha)}", int(seed), str(folder)))
+    return models
+
+
+def recipe_of(given: StudyConfig, recipe: str, seed: str) -> ContrastConfig:
+    """The configuration of a recipe (a preset) from a seed."""
+    words = ["--preset", recipe, "--device", "cpu", "--base", given.base, "--seed", seed]
+    words += ["--out", str(given.out_dir / recipe / f"seed-{seed}"), "--alpha", ",".join(given.alpha)]
+    words += ["--steps", str(given.steps)] if given.steps else []
+    config, _ = parse([*words, *(["--overwrite"] if given.overwrite else [])])
+    return config
+
+
+def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd.DataFrame]:
+    """The figures of all models in a world."""
+    from nein.benchmarks.negbench import run
+
+    config = EvalConfig(
+        model=[model.reference for model in models],
+        data=world,
+        scenes=given.scenes,
+        out=str(given.out_dir / "evaluation" / world.partition(":")[2]),
+        overwrite=given.overwrite,
+        device="cpu",
+        batch_size=64,
+    )
+    run.NEGBENCH(config, Processes())
+    by_reference = {
+        folder.manifest()["identity"]["model"]: folder for folder in files.find(Path(config.out_dir))
+    }
+    return [
+        generalise.labelled(frames.read(files.figures(by_reference[model.reference])), model, world)
+        for model in models
+    ]
 
 
 def training_texts() -> Iterable[str]:
@@ -98,43 +151,25 @@ def affirmative(denials: Counter[str], texts: int) -> str:
     return f"None of the {texts} texts that the nano CLIP learned from contains a negation."
 
 
-def findings(rows: Sequence[Any]) -> list[str]:
-    """What the tables say, in sentences whose numbers and verbs are measured."""
-    from nein.datasets.negbench.records import NEGATED, ORIGINAL
-    from train.contrast import sweep
-
-    base = next(row for row in rows if row.alpha is None)
-    tuned = [row for row in rows if row.alpha is not None]
-    gap, chance = base.gap(1), base.figure(task="mcq", metric="chance")
-    types = {t: base.accuracy(t) for t in ("affirmation", "hybrid", "negation")}
-    sentences = [
-        f"Before fine-tuning, recall@1 is {_per(base.recall(ORIGINAL, 1))} with the original captions and "
-        f"{_per(base.recall(NEGATED, 1))} with the negated ones: negation gap {format.text(gap)} points.",
-        f"Before fine-tuning, multiple choice is {_per(base.accuracy())} right (chance {_per(chance)}): "
-        + ", ".join(f"{_per(figure)} of {name} questions" for name, figure in types.items())
-        + ".",
-    ]
-    for row in tuned:
-        accuracy, narrower = sweep.change(base, row, "accuracy"), sweep.change(base, row, "gap")
-        share = narrower.value / gap["value"] if gap and gap["value"] else float("nan")
+def findings(figures: pd.DataFrame) -> list[str]:
+    """What the table says: of every recipe first the figure that holds where nothing was taught."""
+    sentences = []
+    for recipe in frames.values(figures, "recipe", (BEFORE,)):
+        told = {
+            world: {
+                name: cell.text()
+                for name, where in METRICS.items()
+                if (cell := spread(figures, recipe=recipe, world=world, **where)) is not None
+            }
+            for world in (HEADLINE, "nano:wording", "nano:taught")
+        }
+        new, reworded, taught = told.values()
         sentences.append(
-            f"Alpha {row.alpha:g}: the negation gap is {format.text(row.gap(1))} points, "
-            f"{_points(narrower)} points less than before ({100 * share:.0f} % of it gone); multiple choice "
-            f"is {_per(row.accuracy())} right, {_points(accuracy)} points more than before."
-        )
-    if len(tuned) > 1:
-        recall = max(tuned, key=lambda row: row.recall(ORIGINAL, 1)["value"])
-        choice = max(tuned, key=lambda row: row.accuracy()["value"])
-        sentences.append(
-            f"Recall with the original captions is highest at alpha {recall.alpha:g}, multiple choice at "
-            f"alpha {choice.alpha:g}."
+            f"{recipe}: in wording, about objects and in a style that were not taught {new['choices right']} "
+            f"% of the choices are right, {new['of negation questions']} % of negation questions; the gap is "
+            f"{new['negation gap']} points. With another wording alone: {reworded['choices right']} %, "
+            f"{reworded['of negation questions']} %, {reworded['negation gap']} points. "
+            f"As taught: {taught['choices right']} %, {taught['of negation questions']} %, "
+            f"{taught['negation gap']} points."
         )
     return sentences
-
-
-def _per(figure: Any) -> str:
-    return f"{format.text(figure, interval='none')} %"
-
-
-def _points(estimate: Estimate) -> str:
-    return format.text({**estimate.as_dict(), "unit": "points"})

@@ -14,8 +14,10 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from metrics.choices.base import ASKINGS, SCORINGS, Asked, ChoiceModel, Reply, answer_each
+from metrics.base import located
+from metrics.choices.base import ASKINGS, Asked, ChoiceModel, Reply, answer_each
 from metrics.choices.prompts import PROMPTS, Prompt, prompt
+from metrics.letters import SCORINGS
 
 #: Kind of reference -> what loads it.
 LOADERS = {"openai": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}
@@ -34,6 +36,7 @@ def load(
 
     Raises MetricError, one sentence, for what cannot be loaded.
     """
+    path_or_id = located(path_or_id)
     kind = "openai" if path_or_id.startswith("openai:") else ""
     loader = pkgutil.resolve_name(LOADERS[kind])
     return loader(path_or_id, revision=revision, device=device, dtype=dtype, **options)

@@ -11,10 +11,8 @@ import numpy as np
 
 from metrics.base import MetricError, check_image, isolated, reason
 from metrics.choices.prompts import Prompt
-from metrics.letters import LETTERS
+from metrics.letters import LETTERS, SCORINGS
 
-#: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
-SCORINGS = ("generated", "logprob")
 #: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
 #: caption, once per option: 'Does the caption "What is on the bed? dog" describe this image? Answer only yes
 #: or no'. "letters": the multiple-choice question as any model gets it.

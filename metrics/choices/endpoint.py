@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from metrics.choices.base import SCORINGS, Asked, Reply, check
+from metrics.choices.base import Asked, Reply, check
 from metrics.endpoint import LOGPROBS, Endpoint, NoAnswer, key, picture, split_endpoint, words
-from metrics.letters import LETTERS
+from metrics.letters import LETTERS, SCORINGS
 from metrics.loading import fingerprint
 
 

@@ -58,10 +58,10 @@ class JudgeChoices:
             [template.ask_caption(f"{one.question} {text}") for one in row for text in one.texts]
             for row in asked
         ]
-        found = [iter(row) for row in self.judge.ask(images, questions)]
+        streams = [iter(row) for row in self.judge.ask(images, questions)]
         return [
             [_reply([next(said) for _ in one.texts], scorings) for one in row]
-            for row, said in zip(asked, found, strict=True)
+            for row, said in zip(asked, streams, strict=True)
         ]
 
 

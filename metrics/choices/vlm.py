@@ -19,10 +19,10 @@ import torch
 
 from metrics import vlm
 from metrics.base import MetricError
-from metrics.choices.base import SCORINGS, Asked, Reply, check
+from metrics.choices.base import Asked, Reply, check
 from metrics.choices.prompts import Prompt
 from metrics.judges.words import first_tokens
-from metrics.letters import LETTERS
+from metrics.letters import LETTERS, SCORINGS
 from metrics.loading import Source, fingerprint
 
 #: Names under which transformers' models keep what looks at the pixels.
@@ -60,7 +60,7 @@ class TransformersChoices(vlm.VisionChat):
     def describe(self) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
         return {
-            **self.about("choice"),
+            **self.facts("choice"),
             "picture": "where the prompt has it" if self._in_order else "before the words",
             "batch_size": self.batch_size,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -98,10 +98,10 @@ class TransformersChoices(vlm.VisionChat):
         first = first.log_softmax(-1)
         return [
             Reply(
-                self.text(own) if "generated" in scorings else None,
+                self.text(ids) if "generated" in scorings else None,
                 self._logprobs(row, one.options) if "logprob" in scorings else None,
             )
-            for own, row, one in zip(produced, first, asked, strict=True)
+            for ids, row, one in zip(produced, first, asked, strict=True)
         ]
 
     def _inputs(self, images: Sequence[np.ndarray], asked: Sequence[Asked]) -> dict[str, Any]:

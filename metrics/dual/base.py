@@ -1,7 +1,7 @@
 """What every two-tower model does here: features of pictures and of sentences, and a score of its own.
 
 Features leave a model unnormalised, as float32; normalising, averaging frames and comparing happen in
-float64 (`normalise`, `pool`, `similarity`), so that the number of rows compared at once cannot decide between
+float64 (`normalise`, `pool`, `products`), so that the number of rows compared at once cannot decide between
 two scores that are equal.
 """
 
@@ -69,7 +69,7 @@ def pool(frames: np.ndarray, order: str = "normalise-first") -> np.ndarray:
 
 
 def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
-    """(N, D) features as `similarity` compares them, float64.
+    """(N, D) features as `products` compares them, float64.
 
     kind  "normalised": unit rows, so the product is the cosine. "unnormalised": as they are; NegBench's first
           release compared options so, and its first figures have that in them (README, 2025-03).
@@ -78,14 +78,10 @@ def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
     return normalise(features) if kind == "normalised" else np.asarray(features, dtype=np.float64)
 
 
-def similarity(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Products of prepared features: (I, D) and (T, D) -> (I, T) float32.
+def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Products of prepared features, pair by pair: (..., D) and (..., D) -> (...) float32.
 
-    Worked out in float64 and rounded once: equal pairs get equal scores wherever they stand in the matrix.
+    Worked out in float64 and rounded once, each pair by itself: equal pairs get equal scores wherever they
+    stand and however many there are.
     """
-    return (images @ texts.T).astype(np.float32)
-
-
-def own_score(model: Any, cosine: np.ndarray | float) -> Any:
-    """The model's own score for a cosine: scale * cosine + bias."""
-    return np.asarray(cosine, dtype=np.float64) * model.scale + model.bias
+    return (images * texts).sum(-1).astype(np.float32)

@@ -88,9 +88,9 @@ def _tokenise(tokenizer: Any) -> Any:
     """What the package's `tokenize` does, by calls that current versions of transformers still have."""
 
     def tokenise(texts: Sequence[str]) -> torch.Tensor:
-        found = tokenizer(
+        encoding = tokenizer(
             list(texts), max_length=_LIMIT, truncation=True, padding="max_length", return_tensors="pt"
         )
-        return torch.nn.functional.pad(found["input_ids"], (0, 1), value=tokenizer.pad_token_id)
+        return torch.nn.functional.pad(encoding["input_ids"], (0, 1), value=tokenizer.pad_token_id)
 
     return tokenise

@@ -16,8 +16,6 @@ import numpy as np
 from metrics.base import MetricError, check_image
 from metrics.loading import fingerprint
 
-NAMES = ("random", "constant")
-
 
 class ControlEncoder:
     """A `DualEncoder` whose features are drawn from SHA-256 of seed and content."""

@@ -119,8 +119,8 @@ class HubDual:
                     max_length=self._limit,
                     return_tensors="pt",
                 )
-                kept = {key: tokens[key] for key in tokens if key in self._names}
-                parts.append(pooled(self.model.get_text_features(**self._place(kept))))
+                inputs = {key: tokens[key] for key in tokens if key in self._names}
+                parts.append(pooled(self.model.get_text_features(**self._place(inputs))))
         return stack(parts, parts[0].shape[1] if parts else self.width)
 
     def _place(self, inputs: Any) -> dict[str, Any]:

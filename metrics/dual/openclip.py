@@ -185,8 +185,8 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
             save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
             preprocess = {key: _plain(v) for key, v in asdict(open_clip.transform.PreprocessCfg()).items()}
             preprocess["size"] = config["vision_cfg"]["image_size"]
-            about = {"model_cfg": config, "preprocess_cfg": preprocess}
-            (draft / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            described = {"model_cfg": config, "preprocess_cfg": preprocess}
+            (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
             save_tokenizer(config, draft)
             os.rename(draft, folder)  # noqa: PTH104 - the atomic rename itself
         finally:
@@ -253,8 +253,8 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
 
 
 def _needs_quick_gelu(open_clip: Any, name: str, tag: str) -> bool:
-    found = open_clip.get_pretrained_cfg(name, tag) if not Path(tag).is_file() else None
-    return bool((found or {}).get("quick_gelu", False))
+    pretrained = open_clip.get_pretrained_cfg(name, tag) if not Path(tag).is_file() else None
+    return bool((pretrained or {}).get("quick_gelu", False))
 
 
 def _quick_gelu(model: Any) -> bool:
@@ -281,13 +281,13 @@ def _tensor_digest(model: Any) -> str:
 def _architecture(open_clip: Any, architecture: str) -> dict[str, Any]:
     if architecture.endswith(".json"):
         try:
-            found = json.loads(Path(architecture).read_text(encoding="utf-8"))
+            config = json.loads(Path(architecture).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise MetricError(f"'{architecture}' is not a readable JSON file ({error}).") from None
-        found = found.get("model_cfg", found) if isinstance(found, dict) else {}
-        if not {"embed_dim", "vision_cfg", "text_cfg"} <= set(found):
+        config = config.get("model_cfg", config) if isinstance(config, dict) else {}
+        if not {"embed_dim", "vision_cfg", "text_cfg"} <= set(config):
             raise MetricError(f"'{architecture}' must have embed_dim, vision_cfg and text_cfg.")
-        return dict(found)
+        return dict(config)
     choose("open_clip architecture", architecture, sorted(open_clip.list_models()))
     return dict(open_clip.get_model_config(architecture))
 
@@ -313,19 +313,19 @@ def _state_dict(source: Path) -> dict[str, torch.Tensor]:
         if source.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            found: Any = load_file(source)
+            state: Any = load_file(source)
         else:
-            found = torch.load(source, map_location="cpu", weights_only=True)
+            state = torch.load(source, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, SafetensorError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise MetricError(
             f"'{source}' cannot be read as tensors alone, and nothing else in it is run: {first}"
         ) from None
-    if isinstance(found, Mapping) and "state_dict" in found:
-        found = found["state_dict"]
-    if not isinstance(found, Mapping) or not found or not all(torch.is_tensor(v) for v in found.values()):
+    if isinstance(state, Mapping) and "state_dict" in state:
+        state = state["state_dict"]
+    if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
         raise MetricError(f"'{source}' holds no state dict of tensors.")
-    return {str(key).removeprefix("module."): value for key, value in found.items()}
+    return {str(key).removeprefix("module."): value for key, value in state.items()}
 
 
 @contextlib.contextmanager

@@ -38,10 +38,10 @@ class SentenceEncoder:
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences -> (N, D) float32."""
         with exact():
-            found = self.model.encode(
+            features = self.model.encode(
                 list(texts), batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
             )
-        return np.asarray(found, dtype=np.float32)
+        return np.asarray(features, dtype=np.float32)
 
 
 def load(

@@ -118,14 +118,14 @@ class LlavaNextJudge:
                     f"A prompt must hold {self._image_word} exactly once, and text after it: {prompt!r}."
                 )
         unique = [list(dict.fromkeys(row)) for row in questions]
-        found: list[dict[str, Answer]] = [{} for _ in images]
+        answer_to: list[dict[str, Answer]] = [{} for _ in images]
         with exact():
             pixels = self._look({i: image for i, image in enumerate(images) if unique[i]})
             for jobs in self._groups(self._jobs(pixels, unique)):
                 for job, answers in zip(jobs, self._run(jobs, pixels), strict=True):
                     for question, answer in zip(job.questions, answers, strict=True):
-                        found[job.image][unique[job.image][question]] = answer
-        return [[found[i][prompt] for prompt in row] for i, row in enumerate(questions)]
+                        answer_to[job.image][unique[job.image][question]] = answer
+        return [[answer_to[i][prompt] for prompt in row] for i, row in enumerate(questions)]
 
     # ------------------------------------------------------------------------------------------ input
 
@@ -276,12 +276,12 @@ class LlavaNextJudge:
         assert first is not None
         return [
             Answer(
-                self.processor.tokenizer.decode(own, skip_special_tokens=True).strip(),
-                len(own),
+                self.processor.tokenizer.decode(answer_ids, skip_special_tokens=True).strip(),
+                len(answer_ids),
                 float(first[row, 0]),
                 float(first[row, 1]),
             )
-            for row, own in enumerate(produced)
+            for row, answer_ids in enumerate(produced)
         ]
 
     def _yes_no(self, logits: torch.Tensor) -> np.ndarray:

@@ -33,7 +33,7 @@ class ChatJudge(vlm.VisionChat):
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
-        return self.about("vqa")
+        return self.facts("vqa")
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
         """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape."""

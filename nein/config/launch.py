@@ -12,9 +12,10 @@ from nein.config import options
 from nein.config.commands import Command
 
 
-def launch(name: str, command: Command, words: Sequence[str], others: Sequence[str] = ()) -> int:
-    """Reads the options of `nein NAME WORDS`, does the work, prints the text it returns; the exit code.
+def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[str] = ()) -> int:
+    """Reads the options of `PROG WORDS`, does the work, prints the text it returns; the exit code.
 
+    prog    What is typed before the options: "nein negbench eval", "python -m train.nano".
     others  Commands whose names begin with this one's, for `--help`.
 
     The function that works is imported only when the options are in order, and not at all for `--dry-run`.
@@ -23,7 +24,7 @@ def launch(name: str, command: Command, words: Sequence[str], others: Sequence[s
     description = command.help[0].upper() + command.help[1:] + "."
     if others:
         description += f" Also: {', '.join(f'nein {other}' for other in others)}."
-    config, dry_run = options.read(configuration, words, prog=f"nein {name}", description=description)
+    config, dry_run = options.read(configuration, words, prog=prog, description=description)
     if dry_run:
         print(options.dump(config), end="")
         return 0

@@ -13,7 +13,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -21,7 +21,7 @@ import jsonargparse
 import yaml
 
 from nein.config.complaints import complaint
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError, chosen, unknown
 
 PRESETS = ("nano", "paper")
 #: How jsonargparse reads values here: as YAML, but for a `#` at the start of a word, which is no comment.
@@ -56,6 +56,11 @@ class Options:
         """The checked options of a command line, as `read` gives them."""
         return read(cls, argv)[0]
 
+    @classmethod
+    def of(cls: type[Given], **values: Any) -> Given:
+        """The checked options of a call in Python: what is None or not named comes from the preset."""
+        return read(cls, words(values))[0]
+
 
 Given = TypeVar("Given", bound=Options)
 
@@ -78,6 +83,22 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
 def argument(metavar: str, text: str) -> Any:
     """A field of a command's dataclass that is given by its place; of a list, at least one."""
     return dataclasses.field(metadata={"help": text, "metavar": metavar})
+
+
+def words(values: Mapping[str, Any], start: str = "--") -> list[str]:
+    """The command line that says the same as `values`; mappings are dotted options."""
+    line: list[str] = []
+    for name, value in values.items():
+        flag = f"{start}{name.replace('_', '-')}" if start == "--" else f"{start}{name}"
+        if isinstance(value, Mapping):
+            line += words(value, f"{flag}.")
+        elif isinstance(value, list | tuple | set):
+            line.append(f"{flag}={','.join(map(str, value)) or 'none'}")
+        elif value is True:
+            line.append(flag)
+        elif value is not None and value is not False:
+            line.append(f"{flag}={value}")
+    return line
 
 
 def names(value: Any) -> Names:
@@ -135,12 +156,12 @@ def _complaint(
 
 
 def _check_lists(given: Options) -> None:
-    """Raises UserError for a word that a list may not hold (`among`)."""
+    """Puts the words of a list as they are written in `among`. Raises UserError for one that is not there."""
     for item in fields(type(given)):
         facts = metadata(type(given), item)
-        for name in getattr(given, item.name) if "among" in facts else ():
-            if name not in facts["among"]:
-                raise unknown(facts["what"], name, facts["among"])
+        if "among" in facts:
+            words = [chosen(facts["what"], name, facts["among"]) for name in getattr(given, item.name)]
+            setattr(given, item.name, list(dict.fromkeys(words)))
 
 
 def dump(config: Options) -> str:
@@ -163,12 +184,12 @@ def preset_file(preset: str, start: str) -> Path:
 def fields(cls: type) -> Iterator[dataclasses.Field[Any]]:
     """The fields of a dataclass: those that it declares itself, then those of its groups."""
     every = {item.name: item for item in dataclasses.fields(cls)}
-    own = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
-    yield from (every.pop(name) for name in own)
+    declared = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
+    yield from (every.pop(name) for name in declared)
     yield from every.values()
 
 
-def metadata(cls: type, item: dataclasses.Field[Any]) -> typing.Mapping[str, Any]:
+def metadata(cls: type, item: dataclasses.Field[Any]) -> Mapping[str, Any]:
     """Of a field, from the group that declares it where the class changes its default only."""
     if item.metadata:
         return item.metadata

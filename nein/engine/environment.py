@@ -50,17 +50,17 @@ def peak_memory() -> dict[str, int]:
     """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated)
     once CUDA is in use. Empty where the system does not say (Windows).
     """
-    found: dict[str, int] = {}
+    peaks: dict[str, int] = {}
     try:
         import resource
     except ImportError:
-        return found
+        return peaks
     unit = 1 if sys.platform == "darwin" else 1024
-    found["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peaks["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        found["device"] = int(torch.cuda.max_memory_allocated())
-    return found
+        peaks["device"] = int(torch.cuda.max_memory_allocated())
+    return peaks
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -23,11 +23,35 @@ def unknown(what: str, name: str, allowed: Iterable[str], hint: str = "") -> Use
     return UserError(f"Unknown {what} '{name}'{guess}{listing}{' ' + hint if hint else ''}")
 
 
+def spelled(name: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that differs from `name` in case, hyphens, underscores, spaces and brackets at most.
+
+    >>> spelled("CLIP-I", ["clip_i", "dino"])
+    'clip_i'
+    """
+    names = list(allowed)
+    return name if name in names else next((other for other in names if plain(other) == plain(name)), None)
+
+
+def plain(name: str) -> str:
+    """Letters and digits of a name, in lower case."""
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+def chosen(what: str, name: str, allowed: Iterable[str]) -> str:
+    """The allowed name that is meant (`spelled`). Raises UserError as `unknown` says it."""
+    names = list(allowed)
+    match = spelled(name, names)
+    if match is None:
+        raise unknown(what, name, names)
+    return match
+
+
 def near_match(name: str, allowed: Iterable[str]) -> str | None:
     """The closest allowed name, or None when nothing is close (difflib ratio below 0.6)."""
     names = list(allowed)
-    found = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-    return next((n for n in names if n.lower() == found[0]), None) if found else None
+    close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+    return next((n for n in names if n.lower() == close[0]), None) if close else None
 
 
 def shortlist(items: Iterable[str], limit: int = 10) -> str:

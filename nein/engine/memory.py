@@ -34,6 +34,6 @@ def peak(device: str) -> dict[str, Any] | None:
     return {"bytes": int(used if sys.platform == "darwin" else 1024 * used), "what": PROCESS}
 
 
-def sentence(label: str, found: dict[str, Any]) -> str:
+def sentence(label: str, used: dict[str, Any]) -> str:
     """ "ip2p: 1.3 GiB, the largest resident set of the process since its start"."""
-    return f"{label}: {found['bytes'] / 2**30:.1f} GiB, the {found['what']}"
+    return f"{label}: {used['bytes'] / 2**30:.1f} GiB, the {used['what']}"

@@ -34,12 +34,7 @@ def run(options: CheckConfig) -> int:
 
 
 def build_editor(name: str, device: str, dtype: str, options: Mapping[str, Any]) -> Any:
-    """The editor: as `nein eval --editor` finds it, or what `module:attribute` makes."""
-    from metrics.judges.plugin import attribute, is_attribute
-
-    if is_attribute(name):
-        made = attribute(name)
-        return made(**options) if callable(made) else made
+    """The editor, as `nein eval --editor` finds it."""
     from nein.models import editor_choice
 
     [choice] = editor_choice.resolve_editors([name], "nano", options)

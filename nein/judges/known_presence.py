@@ -97,7 +97,7 @@ def read_instances(file: Path, folder: Path) -> coco.Annotations:
 
 def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every picture with its annotated categories (present) and as many others, drawn by seed (absent)."""
-    found = []
+    cases = []
     for picture in annotations.pictures:
         rng = random.Random(f"{seed}/instances/{picture.stem}")
         present = sorted(picture.categories)
@@ -106,10 +106,10 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
         words = [Word(name, True, "object") for name in present] + [
             Word(name, False, "object") for name in absent
         ]
-        found.append(
+        cases.append(
             Case("instances", picture.stem, _source(picture.stem), _decoder(picture.path), tuple(words))
         )
-    return found
+    return cases
 
 
 def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:

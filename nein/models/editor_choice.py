@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import editors
+from editors.function import place_name
 from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.engine.errors import UserError
+from nein.models import references
 from nein.models.external_edits import Published, PublishedEditor
 from nein.models.external_edits import find as find_published
 from nein.models.references import folder_of, resolve, slug
@@ -28,6 +31,7 @@ class EditorChoice:
     checkpoint  Model reference as written in the table or by the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.
     published   Pictures made elsewhere, which stand in for an editor on one track (`--edited`).
+    made        An editor in memory, from a caller in Python.
     """
 
     asked: str
@@ -37,16 +41,19 @@ class EditorChoice:
     revision: str | None
     options: dict[str, Any] = field(default_factory=dict)
     published: Published | None = None
+    made: editors.Editor | None = None
 
     @property
     def has_maps(self) -> bool:
         """Whether the editor can return intermediate pictures."""
-        return self.published is None and editors.has_maps(self.row)
+        return self.published is None and self.made is None and editors.has_maps(self.row)
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, with its weights in memory. Raises EditorError."""
         if self.published is not None:
             return PublishedEditor(self.published)
+        if self.made is not None:
+            return self.made
         where: dict[str, Any] = {}
         if self.checkpoint is not None:
             where["checkpoint"], revision = resolve(self.checkpoint)
@@ -66,7 +73,7 @@ class EditorChoice:
 
         Raises UserError or EditorError for one that is not there.
         """
-        if self.published is not None:
+        if self.published is not None or self.made is not None:
             return
         if self.checkpoint is not None:
             resolve(self.checkpoint)
@@ -80,6 +87,8 @@ class EditorChoice:
         """What the user chose, before any file is read."""
         if self.published is not None:
             return {"editor": self.row, "made": "elsewhere"}  # the fingerprint covers the pictures
+        if self.made is not None:
+            return {"editor": self.row, "made": "in memory", "fingerprint": self.made.fingerprint}
         facts = {"editor": self.row, "checkpoint": self.checkpoint, "revision": self.revision}
         decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
         return {**facts, **{f"editor.{key}": value for key, value in sorted(decisive.items())}}
@@ -96,7 +105,7 @@ def resolve_editors(
     that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors.
     """
     if edited is not None:
-        found = find_published(Path(edited).expanduser())
+        external = find_published(Path(edited).expanduser())
         return [
             EditorChoice(
                 f"{p.method}/{p.track}",
@@ -106,7 +115,7 @@ def resolve_editors(
                 None,
                 published=p,
             )
-            for p in found
+            for p in external
         ]
     asked: list[str] = []
     for name in names:
@@ -115,7 +124,14 @@ def resolve_editors(
     for option in overrides:
         if not any(editors.takes(_split(name)[0], option) for name in asked):
             editors.check(_split(asked[0])[0], **{option: overrides[option]})
-    return [choose_editor(name, preset, overrides) for name in asked]
+    choices = [choose_editor(name, preset, overrides) for name in asked]
+    for folder, count in Counter(choice.slug for choice in choices).items():
+        if count > 1:
+            twins = [choice.asked for choice in choices if choice.slug == folder]
+            raise UserError(
+                f"{' and '.join(map(repr, twins))} have one name, '{folder}'; evaluate one of them."
+            )
+    return choices
 
 
 def every_editor(preset: str) -> list[str]:
@@ -151,10 +167,21 @@ def _ships(reference: str) -> bool:
     return reference.removeprefix("nano:") in zoo.available()
 
 
+def spelled(name: str) -> str:
+    """The name of an editor as our tables write it: "ip2p" of "InstructPix2Pix". Raises EditorError for one
+    that is neither known nor a checkpoint."""
+    if name == "all" or references.offered(name) is not None:
+        return name
+    editor, checkpoint = _split(name)
+    if checkpoint is not None:
+        return f"{editors.spelled(editor)}={checkpoint}"
+    return editors.spelled(name)
+
+
 def _split(name: str) -> tuple[str, str | None]:
     """("magicbrush", "./folder") from "magicbrush=./folder"; (name, None) from anything else."""
     left, equals, right = name.partition("=")
-    return (left, right) if equals and right and left in editors.available() else (name, None)
+    return (left, right) if equals and right and editors.is_known(left) else (name, None)
 
 
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
@@ -162,17 +189,22 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
 
     Of `overrides` it takes what it knows. Raises EditorError or UserError.
     """
+    if (made := references.offered(asked)) is not None:
+        return EditorChoice(asked, asked, asked, None, None, made=made)
+    if editors.is_place(asked):
+        editors.check(asked)
+        return EditorChoice(asked, place_name(asked), asked, None, None, dict(overrides))
     name, checkpoint = _split(asked)
     if not is_checkpoint(name):
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
-    own = {key: value for key, value in overrides.items() if editors.takes(name, key)}
+    taken = {key: value for key, value in overrides.items() if editors.takes(name, key)}
     if name in editors.available() and not editors.needs_checkpoint(name):
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
-        return EditorChoice(asked, name, name, None, None, own)
+        return EditorChoice(asked, name, name, None, None, taken)
     row = editors.preset_row(name, preset)
-    editors.check(row.name, **own)
-    options = {**row.options(), **own}
+    editors.check(row.name, **taken)
+    options = {**row.options(), **taken}
     if checkpoint is not None:
         return EditorChoice(asked, f"{name}-{slug(checkpoint)}", row.name, checkpoint, None, options)
     if row.checkpoint is None:

@@ -31,11 +31,11 @@ class Published:
     @cached_property
     def files(self) -> dict[str, Path]:
         """Sample id -> picture. Of several files with one stem the first in sorted order counts."""
-        found: dict[str, Path] = {}
+        pictures: dict[str, Path] = {}
         for path in sorted(self.folder.iterdir()):
             if path.suffix in IMAGE_SUFFIXES and path.is_file():
-                found.setdefault(path.stem, path)
-        return found
+                pictures.setdefault(path.stem, path)
+        return pictures
 
 
 class PublishedEditor:
@@ -92,28 +92,30 @@ def find(folder: Path) -> list[Published]:
         )
     if _pictures(folder):
         return [Published(folder.resolve().name, "negative", folder)]
-    found = []
+    methods = []
     for method in sorted(
         path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
     ):
         if _pictures(method):
-            found.append(Published(method.name, "negative", method))
-        found += [Published(method.name, t, method / t) for t in TRACKS if _pictures(method / t)]
-    if not found:
+            methods.append(Published(method.name, "negative", method))
+        methods += [Published(method.name, t, method / t) for t in TRACKS if _pictures(method / t)]
+    if not methods:
         raise UserError(
             f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or .png, "
             f".webp)."
         )
-    twice = [f"{one.method}/{one.track}" for one in found if sum(_same(one, other) for other in found) > 1]
+    twice = [
+        f"{one.method}/{one.track}" for one in methods if sum(_same(one, other) for other in methods) > 1
+    ]
     if twice:
         raise UserError(f"'{folder}' holds {twice[0]} twice: as pictures, and as a folder of that name.")
-    return found
+    return methods
 
 
-def check_names(found: Sequence[Published], wanted: Sequence[str]) -> list[str]:
+def check_names(methods: Sequence[Published], wanted: Sequence[str]) -> list[str]:
     """Warnings about pictures that no sample asks for. Raises UserError for a method without any match."""
     ids, warnings = set(wanted), []
-    for published in found:
+    for published in methods:
         strangers = [name for name in published.files if name not in ids]
         if len(strangers) == len(published.files):
             raise UserError(

@@ -46,12 +46,14 @@ class Questions:
 
         Raises NoAnswer where `ask` does, SilentError once nobody answers, and CancelledError after `stop`.
         """
-        if (known := self._known(key)) is not None:
-            return known
+        if (remembered := self._recall(key)) is not None:
+            return remembered
         try:
             with self._seat():
-                if (known := self._known(key)) is not None:  # answered while this one waited for its turn
-                    return known
+                if (
+                    remembered := self._recall(key)
+                ) is not None:  # answered while this one waited for its turn
+                    return remembered
                 value = ask()
                 if self._cache is not None:  # at a kill, no more is lost than was on its way
                     self._cache.put(self._space, key, value)
@@ -61,7 +63,7 @@ class Questions:
         self._count(None)
         return value
 
-    def _known(self, key: str) -> dict[str, Any] | None:
+    def _recall(self, key: str) -> dict[str, Any] | None:
         return self._cache.get(self._space, key) if self._cache is not None else None
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:

@@ -7,10 +7,32 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import metrics
 from nein.engine.errors import UserError
+
+_OFFERED: dict[str, Any] = {}
+
+
+@contextmanager
+def offering(objects: Mapping[str, Any]) -> Iterator[None]:
+    """Within it, the names are references to these objects: editors and models of a caller in Python."""
+    before = dict(_OFFERED)
+    _OFFERED.update(objects)
+    try:
+        yield
+    finally:
+        _OFFERED.clear()
+        _OFFERED.update(before)
+
+
+def offered(reference: str) -> Any | None:
+    """The object in memory that a reference names, or None."""
+    return _OFFERED.get(reference)
 
 
 def slug(name: str) -> str:

@@ -76,11 +76,13 @@ class Remembered:
             return {"text": reply.text, "logprobs": reply.logprobs, "each": reply.each}
 
         try:
-            kept = self._questions.answer(key, ask)
+            answer = self._questions.answer(key, ask)
         except NoAnswer as error:
             return Reply(error=str(error), silent=error.silent)
-        logprobs, each = (None if kept[name] is None else tuple(kept[name]) for name in ("logprobs", "each"))
-        return Reply(kept["text"], logprobs, each)
+        logprobs, each = (
+            None if answer[name] is None else tuple(answer[name]) for name in ("logprobs", "each")
+        )
+        return Reply(answer["text"], logprobs, each)
 
 
 def _keys(image: np.ndarray, row: Sequence[Asked], scorings: Sequence[str]) -> list[str]:

@@ -26,11 +26,35 @@ from nein.engine import user_cache
 from nein.nano.captions import captions
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import SPLITS, Item, Scene, box, place, render, rng_for, sample_scene
-from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence
+from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, World
+from nein.wording import nouns
+from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence, template_of
 
 #: Source images per split when none are asked for; "val" gives about 560 samples.
 DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
 MAX_SAMPLES = 5
+#: Templates that the fine-tuning of the nano editors leaves out: 1 "does not have any" (0 is "doesn't have
+#: any"), 5 "is without" (11 is "A scene without"), 10 "is missing from".
+HELD_OUT_TEMPLATES = (1, 5, 10)
+#: Wording -> negative sentences: {S} the object, {a S} with its article, {S+} its plural.
+NEGATIVES: dict[str, tuple[str, ...]] = {
+    ALL: NEGATIVE_TEMPLATES,
+    TAUGHT: tuple(text for k, text in enumerate(NEGATIVE_TEMPLATES) if k not in HELD_OUT_TEMPLATES),
+    UNSEEN: (
+        NEGATIVE_TEMPLATES[1],
+        NEGATIVE_TEMPLATES[5],
+        "There is no {S} here.",
+        "This picture does not show {a S}.",
+        "We see no {S} in this place.",
+        "This is not a view with {a S}.",
+    ),
+    NEGATOR: (
+        NEGATIVE_TEMPLATES[10],
+        "The image is free of {S+}.",
+        "The scene is devoid of {S+}.",
+        "{S} is absent from the image.",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -43,45 +67,55 @@ class NanoSample:
     negative: str
     generated: str
     object: str
-    template: int
+    template: int | None
     source: Scene
     sample: Scene
 
 
-def source_scene(split: str, index: int) -> Scene:
+def source_scene(split: str, index: int, world: World = NANO) -> Scene:
     """The `index`-th source scene of a split: one to three objects, so that there is room for another."""
     rng = rng_for(split, index)
-    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3)))
+    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3)), world.shown)
 
 
-def iter_samples(split: str, sources: int) -> Iterator[NanoSample]:
+def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[NanoSample]:
     """The NeIn quadruples of the first `sources` source scenes, up to five each, in order."""
+    wordings = NEGATIVES[world.wording]
     for index in range(sources):
-        source = source_scene(split, index)
+        source = source_scene(split, index, world)
         coco = f"COCO_{index + 1:012d}"
         sentences = captions(source, rng_for(split, index, "captions"))
         rng = rng_for(split, index, "nein")
         count = rng.choice((3, 4, 4, 5))
-        absent = [c for c in CATEGORIES if c not in source.categories]
-        templates = rng.sample(range(len(NEGATIVE_TEMPLATES)), MAX_SAMPLES)
+        absent = [c for c in CATEGORIES if c in world.named and c not in source.categories]
+        templates = rng.sample(range(len(wordings)), min(MAX_SAMPLES, len(wordings)))
         k = 0
-        for category in rng.sample(absent, MAX_SAMPLES):
+        for category in rng.sample(absent, min(MAX_SAMPLES, len(absent))):
             item = place(rng, category, source.items)
             if item is None or k == count:
                 continue
-            template = templates[k]
+            negative = said(wordings[templates[k % len(templates)]], category)
             k += 1
             yield NanoSample(
                 coco=coco,
                 nein=f"NeIn_{index + 1:012d}_{k}",
                 caption=sentences[k - 1],
-                negative=negative_sentence(template, category),
+                negative=negative,
                 generated=f"Add {indefinite(category)}.",
                 object=category,
-                template=template,
+                template=template_of(negative, category),
                 source=source,
                 sample=source.with_item(item),
             )
+
+
+def said(wording: str, category: str) -> str:
+    """The sentence of a wording of `NEGATIVES` about an object; its first letter is a capital."""
+    if wording in NEGATIVE_TEMPLATES:
+        return negative_sentence(NEGATIVE_TEMPLATES.index(wording), category)
+    for slot, words in (("{S+}", nouns.plural(category)), ("{a S}", indefinite(category)), ("{S}", category)):
+        wording = wording.replace(slot, words)
+    return wording[:1].upper() + wording[1:]
 
 
 @lru_cache(maxsize=1)
@@ -89,14 +123,17 @@ def world_version() -> str:
     """A short hash of the code that draws and describes, so that a changed world gets a new cache folder."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for name in ("draw.py", "scenes.py", "captions.py", "data.py", "questions.py"):
+    for name in ("draw.py", "scenes.py", "captions.py", "data.py", "questions.py", "styles.py", "worlds.py"):
         digest.update((here / name).read_bytes())
     digest.update((here.parent / "wording" / "templates.py").read_bytes())
     return digest.hexdigest()[:10]
 
 
 def ensure(
-    split: str = "val", sources: int | None = None, root: str | os.PathLike[str] | None = None
+    split: str = "val",
+    sources: int | None = None,
+    root: str | os.PathLike[str] | None = None,
+    world: World = NANO,
 ) -> Path:
     """The folder of a split, drawn on first use (seconds) and never half-written.
 
@@ -110,8 +147,8 @@ def ensure(
     if sources < 1:
         raise ValueError(f"the number of source images must be at least 1, not {sources}")
     return drawn(
-        f"nano-{split}-{sources}",
-        lambda draft: write(draft, split, sources),
+        f"{world.name.replace(':', '-')}-{split}-{sources}",
+        lambda draft: write(draft, split, sources, world),
         proof=f"{split}.json",
         parent=None if root is None else Path(root),
     )
@@ -127,7 +164,7 @@ def drawn(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path |
     return user_cache.made_once(target, draw, proof)
 
 
-def write(root: Path, split: str, sources: int) -> None:
+def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
     """Draw `sources` source scenes of `split` and their samples into `root` in the official layout."""
     source_dir, sample_dir = root / f"coco_for_{split}", root / f"nein_{split}"
     source_dir.mkdir(parents=True)
@@ -142,16 +179,17 @@ def write(root: Path, split: str, sources: int) -> None:
         image_id = len(images) + 1
         images.append({"id": image_id, "file_name": f"{folder}/{name}.png", "width": SIZE, "height": SIZE})
         for item in scene.items:
-            instances.append(_instance(len(instances) + 1, image_id, category_ids[item.category], item))
-        Image.fromarray(render(scene)).save(root / folder / f"{name}.png", compress_level=1)
+            category = category_ids[item.category]
+            instances.append(_instance(len(instances) + 1, image_id, category, item, world.style))
+        Image.fromarray(render(scene, world.style)).save(root / folder / f"{name}.png", compress_level=1)
         return image_id
 
     for index in range(sources):
-        source = source_scene(split, index)
+        source = source_scene(split, index, world)
         image_id = add_image(f"COCO_{index + 1:012d}", source_dir.name, source)
         for sentence in captions(source, rng_for(split, index, "captions")):
             annotations.append({"id": len(annotations) + 1, "image_id": image_id, "caption": sentence})
-    for sample in iter_samples(split, sources):
+    for sample in iter_samples(split, sources, world):
         add_image(sample.nein, sample_dir.name, sample.sample)
         records.append(
             {
@@ -178,8 +216,8 @@ def write(root: Path, split: str, sources: int) -> None:
         (root / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _instance(instance_id: int, image_id: int, category_id: int, item: Item) -> dict[str, object]:
-    x0, y0, x1, y1 = box(item)
+def _instance(instance_id: int, image_id: int, category_id: int, item: Item, style: str) -> dict[str, object]:
+    x0, y0, x1, y1 = box(item, style)
     return {
         "id": instance_id,
         "image_id": image_id,

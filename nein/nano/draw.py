@@ -14,6 +14,8 @@ from functools import lru_cache
 
 from PIL import Image, ImageDraw
 
+from nein.nano.styles import PLAIN, SKETCH, sketched_background, sketched_thing
+
 SIZE = 64  #: width and height of a scene in pixels
 SUPERSAMPLE = 4
 
@@ -454,12 +456,14 @@ CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 
 @lru_cache(maxsize=8192)
-def layer(category: str, colour: str, size: int, flip: bool) -> Image.Image:
+def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
     """The object alone, RGBA, `SUPERSAMPLE` times enlarged, cropped to what is visible.
 
     `size` is in scene pixels; the layer is about `size * look.width` by `size * look.height` pixels times
     `SUPERSAMPLE`.
     """
+    if style == SKETCH:
+        return sketched_thing(layer(category, colour, size, flip))
     look = LOOKS[category]
     width = round(size * look.width) * SUPERSAMPLE
     height = round(size * look.height) * SUPERSAMPLE
@@ -565,8 +569,10 @@ BACKGROUNDS: dict[str, Callable[[ImageDraw.ImageDraw, int, random.Random], None]
 
 
 @lru_cache(maxsize=512)
-def background(kind: str, seed: int) -> Image.Image:
+def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     """A background without objects, RGB, enlarged `SUPERSAMPLE` times. Same arguments, same pixels."""
+    if style == SKETCH:
+        return sketched_background(background(kind, seed))
     side = SIZE * SUPERSAMPLE
     image = Image.new("RGB", (side, side))
     BACKGROUNDS[kind](ImageDraw.Draw(image), side, random.Random(seed))

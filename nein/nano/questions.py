@@ -8,16 +8,19 @@ splits never share a picture. No affirmative question holds a negated word.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
 from nein.nano.scenes import Item, Scene, rng_for, sample_scene
+from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, World
 
 KINDS = ("presence", "colour", "count", "position")
+Pairs = dict[str, tuple[tuple[str, str], ...]]
 #: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction. The
 #: last negated wording of every kind is held out: no model is taught it.
-WORDINGS: dict[str, tuple[tuple[str, str], ...]] = {
+WORDINGS: Pairs = {
     "presence": (
         ("Which of these is in the picture?", "Which of these is not in the picture?"),
         ("What can be seen in the image?", "What cannot be seen in the image?"),
@@ -40,6 +43,66 @@ WORDINGS: dict[str, tuple[tuple[str, str], ...]] = {
         ("Where in the image is the {thing}?", "Where in the image is the {thing} not?"),
     ),
 }
+#: The same affirmed questions, denied by a word that occurs in none of `WORDINGS`.
+NEGATORS: Pairs = {
+    "presence": (("Which of these is in the picture?", "Which of these is missing from the picture?"),),
+    "colour": (("Which colour does the {thing} have?", "Which colour does the {thing} lack?"),),
+    "count": (
+        ("What is the number of things in the image?", "What is a wrong number of things in the image?"),
+    ),
+    "position": (
+        ("Which of these is {side} the {thing}?", "Which of these is anywhere but {side} the {thing}?"),
+    ),
+    "side": (
+        (
+            "On which side of the picture is the {thing}?",
+            "From which side of the picture is the {thing} absent?",
+        ),
+    ),
+}
+#: More wordings for training: held-out sentences and those of `NEGATORS` are not among them.
+MORE: Pairs = {
+    "presence": (
+        ("Which thing does the picture show?", "Which thing does the picture not show?"),
+        ("Which of the two is there?", "Which of the two is not there?"),
+        ("There is one of these in the picture. Which?", "There is no such thing in the picture. Which?"),
+        ("Which of these is visible?", "Which of these isn't visible?"),
+        ("What do you see?", "What don't you see?"),
+    ),
+    "colour": (
+        ("The {thing} has which colour?", "The {thing} does not have which colour?"),
+        ("Of what colour is the {thing}?", "Of what colour is the {thing} not?"),
+        ("Which is the colour of the {thing}?", "Which is not the colour of the {thing}?"),
+        ("What colour do you see on the {thing}?", "What colour don't you see on the {thing}?"),
+        ("The {thing} is which colour?", "The {thing} isn't which colour?"),
+    ),
+    "count": (
+        ("How many things do you see?", "How many things do you not see?"),
+        ("Which number of things is right?", "Which number of things is not right?"),
+        ("There are how many things?", "There are not how many things?"),
+        ("Which number is it?", "Which number isn't it?"),
+        ("How many are there?", "How many aren't there?"),
+    ),
+    "position": (
+        ("Which thing is {side} the {thing}?", "Which thing is not {side} the {thing}?"),
+        ("What do you see {side} the {thing}?", "What do you not see {side} the {thing}?"),
+        ("There is what {side} the {thing}?", "There is no what {side} the {thing}?"),
+        ("Which one stands {side} the {thing}?", "Which one doesn't stand {side} the {thing}?"),
+    ),
+    "side": (
+        ("The {thing} is on which side?", "The {thing} is not on which side?"),
+        ("Which part of the picture has the {thing}?", "Which part of the picture has no {thing}?"),
+        ("In which half do you see the {thing}?", "In which half do you not see the {thing}?"),
+        ("Where is the {thing}?", "Where isn't the {thing}?"),
+    ),
+}
+#: Wording of a world -> the questions asked in it.
+ASKED: dict[str, Pairs] = {
+    ALL: WORDINGS,
+    TAUGHT: {kind: pairs[:-1] for kind, pairs in WORDINGS.items()},
+    UNSEEN: {kind: pairs[-1:] for kind, pairs in WORDINGS.items()},
+    NEGATOR: NEGATORS,
+}
 SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
 _CLEAR = 7.0  # pixels between centres (or from the middle of the picture) for a direction to be clear
 
@@ -60,22 +123,29 @@ class Question:
     held_out: bool = False
 
 
-def question_scene(split: str, index: int) -> Scene:
+def question_scene(split: str, index: int, world: World = NANO) -> Scene:
     """The `index`-th scene that questions of a split are about: two to four objects."""
     rng = rng_for(split, index, "question-scene")
-    return sample_scene(rng, rng.choice((2, 3, 3, 4)))
+    return sample_scene(rng, rng.choice((2, 3, 3, 4)), world.shown)
 
 
-def ask(rng: random.Random, scene: Scene, kind: str) -> Question | None:
-    """A random question of a kind with a known answer; None when the scene allows none."""
+def ask(
+    rng: random.Random, scene: Scene, kind: str, world: World = NANO, wordings: Pairs | None = None
+) -> Question | None:
+    """A random question of a kind with a known answer; None when the scene allows none.
+
+    world     Which objects it may name, and how it asks; `wordings`: how it asks, if otherwise.
+    """
     wording = kind
-    single = [item for item in scene.items if sum(i.category == item.category for i in scene.items) == 1]
-    absent = [category for category in CATEGORIES if category not in scene.categories]
+    counts = Counter(item.category for item in scene.items)
+    single = [item for item in scene.items if counts[item.category] == 1 and item.category in world.named]
+    present = [category for category in scene.categories if category in world.named]
+    absent = [c for c in CATEGORIES if c in world.named and c not in scene.categories]
     thing = side = ""
     if kind == "presence":
-        if not scene.items:
+        if not present or not absent:
             return None
-        right, wrong = rng.choice(scene.categories), rng.choice(absent)
+        right, wrong = rng.choice(present), rng.choice(absent)
     elif kind == "colour":
         if not single:
             return None
@@ -96,7 +166,7 @@ def ask(rng: random.Random, scene: Scene, kind: str) -> Question | None:
         if parts is None:
             return None
         thing, side, right, wrong = parts
-    question, negated = rng.choice(WORDINGS[wording])
+    question, negated = rng.choice((wordings or ASKED[world.wording])[wording])
     return Question(
         kind,
         question.format(thing=thing, side=side),
@@ -120,6 +190,8 @@ def _relation(rng: random.Random, single: list[Item], absent: list[str]) -> tupl
         return None
     hard = [entry for entry in relations if entry[3]]
     reference, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else relations)
+    if not behind and not absent:
+        return None
     wrong = rng.choice(behind).category if behind else rng.choice(absent)
     return reference.category, side, rng.choice(ahead).category, wrong
 
@@ -137,14 +209,14 @@ def _side(rng: random.Random, single: list[Item]) -> tuple[str, str, str, str] |
     return item.category, "", names[0 if low else 1], names[1 if low else 0]
 
 
-def iter_questions(split: str, count: int) -> Iterator[tuple[int, Scene, Question]]:
+def iter_questions(split: str, count: int, world: World = NANO) -> Iterator[tuple[int, Scene, Question]]:
     """`count` (scene number, scene, question): up to one of each kind per scene, kinds in turn, so that
     every kind has its quarter (to within one scene)."""
     made = index = 0
     while made < count:
-        scene = question_scene(split, index)
+        scene = question_scene(split, index, world)
         rng = rng_for(split, index, "questions")
-        questions = [ask(rng, scene, kind) for kind in KINDS]
+        questions = [ask(rng, scene, kind, world) for kind in KINDS]
         if all(questions):
             for question in questions:
                 if question is not None and made < count:

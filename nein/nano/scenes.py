@@ -19,6 +19,7 @@ from nein.nano.draw import (
     background,
     layer,
 )
+from nein.nano.styles import PLAIN
 
 #: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
 SPLITS = ("train", "dev", "val")
@@ -130,11 +131,11 @@ def sample_scene(rng: random.Random, objects: int, categories: Collection[str] =
     return Scene(kind, seed, tuple(items))
 
 
-def render(scene: Scene) -> np.ndarray:
-    """The scene as (64, 64, 3) uint8 RGB."""
-    canvas = background(scene.background, scene.background_seed).copy()
+def render(scene: Scene, style: str = PLAIN) -> np.ndarray:
+    """The scene as (64, 64, 3) uint8 RGB, in a style of `styles.STYLES`."""
+    canvas = background(scene.background, scene.background_seed, style).copy()
     for item in scene.items:
-        drawing = layer(item.category, item.colour, item.size, item.flip)
+        drawing = layer(item.category, item.colour, item.size, item.flip, style)
         canvas.paste(drawing, (round(item.x * SUPERSAMPLE), round(item.y * SUPERSAMPLE)), drawing)
     return np.asarray(canvas.reduce(SUPERSAMPLE))
 
@@ -147,9 +148,9 @@ def mask(item: Item) -> np.ndarray:
     return np.asarray(canvas.reduce(SUPERSAMPLE)) >= 128
 
 
-def box(item: Item) -> tuple[float, float, float, float]:
+def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
     """Tight x0, y0, x1, y1 around the visible object, in scene pixels (quarter-pixel exact)."""
-    drawing = layer(item.category, item.colour, item.size, item.flip)
+    drawing = layer(item.category, item.colour, item.size, item.flip, style)
     bounds = drawing.getchannel("A").getbbox()
     if bounds is None:
         raise AssertionError(f"{item.category} draws nothing")

@@ -1,24 +1,38 @@
-"""A sample browser for some hundred samples: a card each, with its picture and what every model made of it.
+"""The samples of a page: an index of every sample, and chunks with pictures and details.
 
-Cards are part of the page's text, found by words and by the entries of their facets. Benchmarks with more
-samples or with a picture per model bring a browser of their own (`page.Browser`).
+The index is enough to search, filter and order; a chunk is needed only for what is on the screen. Chunks are
+part of the page while they fit into its budget; beyond it they become script files beside the page, which a
+browser loads from disk without a server. What a sample is and who is asked about it is the benchmark's:
+editors that make a picture each, or models that answer two questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import base64
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from nein.engine.seeds import sample_seed
-from nein.reporting.page import TEMPLATES, Browser
+from nein.reporting import page
+from nein.reporting.page import TEMPLATES, Part, Stored
 
-Identity = TypeVar("Identity", bound=str)
+CHUNK = 32
+PAGE = 12
+
+#: A picture as base64 WebP, or why there is none.
+Thumbnail = str | dict[str, str]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one model said: text, a fainter remark, and whether it was "right", "wrong" or "none" of both."""
+    """What one member said: text, a fainter remark, and whether it was "right", "wrong" or "none" of both."""
 
     text: str
     aside: str = ""
@@ -26,31 +40,134 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Card:
-    """One sample.
+class Member:
+    """Who is asked about every sample, a model or a run of an editor.
 
-    picture  A data address (`page.uri`), or "".
-    heads, rows  A small table; the first cell of a row names the model.
-    facets   What it can be filtered by: {"subset": ["VQAv2"], "pair": ["both", "neither"]}.
+    label   As choices and links name it.     names  In lines, below its picture.
+    peer    Whether it counts where members are said to disagree: not under another instruction, say.
     """
 
-    id: str
+    label: str
+    names: Sequence[str] = ()
+    peer: bool = True
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What samples are filtered and ordered by: a number for every member and sample.
+
+    scale, digits  Values are shown times `scale`, with `digits` after the point.
+    badge          Its short name and what 1 and 0 mean, ("VQA", "removed", "still there"): a badge of every
+                   member.
+    """
+
+    name: str
     title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    subtitle: str = ""
-    picture: str = ""
-    facets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    higher_is_better: bool = True
+    scale: float = 100.0
+    digits: int = 1
+    badge: tuple[str, str, str] | None = None
 
 
-def browser(cards: Sequence[Card], title: str = "Samples") -> Browser | None:
-    """The part of the page that shows the cards; None without any."""
-    facets: dict[str, list[str]] = {}
-    for card in cards:
-        for facet, entries in card.facets.items():
-            known = facets.setdefault(facet, [])
-            known.extend(entry for entry in entries if entry not in known)
-    return Browser("cards", title, TEMPLATES, {"cards": cards, "facets": facets}) if cards else None
+@dataclass(frozen=True)
+class Said:
+    """What there is of one member about one sample.
+
+    picture  Of a member that makes one.     cells  On the card, below `Samples.heads`.
+    line     Above its table in the dialog.  rows   That table, below `Samples.columns`.
+    """
+
+    picture: Thumbnail | None = None
+    cells: Sequence[Cell] = ()
+    line: str = ""
+    rows: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What is shown of one sample: pictures with their names, lines of text, and what every member says, in
+    their order; None where a member knows nothing of it."""
+
+    pictures: Sequence[tuple[str, Thumbnail]] = ()
+    lines: Sequence[str] = ()
+    said: Sequence[Said | None] = ()
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All that the cards of a page know, but for the chunks; column by column, since they may be many.
+
+    ids, titles, asides  One text per sample.
+    facets   Name -> per sample the entries it can be filtered by.
+    members, measures, values   values[member][measure][sample]: a number, or None.
+    chosen   The measure that is chosen at first.
+    rivals   Two measures that ought to agree, and the words for samples where they do not.
+    spread   The words for samples where members disagree.
+    words    What a sample, a member and a measure is called.
+    heads, columns   Above the cells of cards and of the dialog's tables.
+    """
+
+    ids: Sequence[str]
+    titles: Sequence[str]
+    asides: Sequence[str] = ()
+    facets: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    members: Sequence[Member] = ()
+    measures: Sequence[Measure] = ()
+    values: Sequence[Sequence[Sequence[float | None]]] = ()
+    chosen: str = ""
+    rivals: tuple[str, str, str] | None = None
+    spread: str = "Models disagree"
+    words: tuple[str, str, str] = ("samples", "Model", "Measure")
+    heads: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    page: int = PAGE
+
+    def index(self) -> dict[str, Any]:
+        """JSON-serialisable: everything but the chunks."""
+        return {
+            "id": list(self.ids),
+            "title": list(self.titles),
+            "aside": list(self.asides or ("",) * len(self.ids)),
+            "facets": [_facet(name, entries) for name, entries in self.facets.items()],
+            "members": [
+                {"label": m.label, "names": list(m.names or [m.label]), "peer": m.peer} for m in self.members
+            ],
+            "measures": [
+                {"name": m.name, "title": m.title, "higher": m.higher_is_better, "scale": m.scale,
+                 "digits": m.digits, "badge": m.badge}
+                for m in self.measures
+            ],
+            "values": self.values,
+            "chosen": self.chosen or next((m.name for m in self.measures), ""),
+            "rivals": self.rivals,
+            "spread": self.spread,
+            "words": self.words,
+            "heads": list(self.heads),
+            "columns": list(self.columns),
+            "chunk": CHUNK,
+            "page": self.page,
+        }  # fmt: skip
+
+
+def browser(
+    samples: Samples,
+    details: Iterable[Detail],
+    *,
+    title: str = "Samples",
+    note: str = "",
+    out: Path | None = None,
+    budget: int = 0,
+) -> tuple[Part, Stored]:
+    """The part of a page that shows the samples, and where its chunks went.
+
+    details  Of every sample, in order; read once, and never all at a time where they leave the page.
+    out      The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
+    """
+    chunks = _chunks(details)
+    stored = page.store(out, chunks, budget) if out else Stored([page.script_json(c) for c in chunks])
+    index = {**samples.index(), "folder": page.beside(out).name if out else ""}
+    values = {"note": note, "index": page.script_json(index), "chunks": stored.inside}
+    return Part("cards", title, TEMPLATES, values, bool(stored.files)), stored
 
 
 def drawn(ids: Sequence[str], limit: int) -> list[str]:
@@ -60,46 +177,41 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
     return [identity for identity in ids if identity in chosen]
 
 
-def of_scores(
-    rows: Mapping[str, Sequence[Mapping[str, Any]]],
-    *,
-    limit: int = 400,
-    title: Callable[[Mapping[str, Any]], str] = lambda row: str(row.get("question", "")),
-    said: Callable[[Mapping[str, Any]], str] = lambda row: str(row.get("answer", "")),
-    picture: Callable[[str], str] = lambda identity: "",
-    facets: Sequence[str] = ("variant",),
-) -> list[Card]:
-    """Cards from score rows of any benchmark: a row per model, right and wrong by its value.
+def thumbnail(picture: np.ndarray, side: int) -> Thumbnail:
+    """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
+    return base64.b64encode(page.thumbnail(picture, side)).decode()
 
-    rows     Model -> score rows with `id`, `value`, `reason` and what `title`, `said` and `facets` read.
-    picture  Sample id -> data address of its picture.
-    """
-    by: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for model, scored in rows.items():
-        for row in scored:
-            by.setdefault(str(row["id"]), {})[model] = row
-    cards = []
-    for identity in drawn(list(by), limit):
-        first = next(iter(by[identity].values()))
-        lines = [
-            [Cell(model), Cell(said(row), row.get("reason", ""), _mark(row["value"]))]
-            for model, row in by[identity].items()
-        ]
-        marks = list(dict.fromkeys(line[1].mark for line in lines))
-        own = {name: [str(first[name])] for name in facets if name in first}
-        cards.append(
-            Card(
-                identity,
-                title(first),
-                ["model", "said"],
-                lines,
-                "",
-                picture(identity),
-                {**own, "answer": marks},
-            )
+
+def threads() -> ThreadPoolExecutor:
+    """Where thumbnails are made beside each other."""
+    return ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1))
+
+
+def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
+    place = {entry: at for at, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
+    return {"name": name, "entries": list(place), "of": [[place[e] for e in several] for several in entries]}
+
+
+def _chunks(details: Iterable[Detail]) -> Iterator[list[dict[str, Any]]]:
+    """Details by `CHUNK`, as JSON, without what is empty."""
+    chunk: list[dict[str, Any]] = []
+    for detail in details:
+        chunk.append(
+            {
+                "pictures": [list(picture) for picture in detail.pictures],
+                "lines": list(detail.lines),
+                "said": [None if said is None else _said(said) for said in detail.said],
+            }
         )
-    return cards
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
-def _mark(value: float | None) -> str:
-    return "none" if value is None else "right" if value >= 0.5 else "wrong"
+def _said(said: Said) -> dict[str, Any]:
+    cells = [[cell.text, cell.aside, cell.mark] for cell in said.cells]
+    rows = [list(row) for row in said.rows]
+    parts = {"picture": said.picture, "cells": cells, "line": said.line, "rows": rows}
+    return {key: value for key, value in parts.items() if value not in (None, "", [])}

@@ -108,7 +108,7 @@ def of_scores(
         reasons = Counter(row["reason"] for row in members if row["value"] is None)
         values = [float(row["value"]) for row in scored]
         estimate = statistics.bounded_mean(values, [row.get("source", row.get("id")) for row in scored])
-        about = dict(zip(by, map(str, key), strict=True))
+        group = dict(zip(by, map(str, key), strict=True))
         made.append(
             figure(
                 estimate,
@@ -116,27 +116,27 @@ def of_scores(
                 unscored=len(members) - len(scored),
                 reasons=reasons,
                 metric=metric,
-                **about,
+                **group,
                 **what,
             )
         )
     return frame(made)
 
 
-def _tidy(found: pd.DataFrame) -> pd.DataFrame:
+def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
     """Columns in order: what a figure is of, then its numbers. Counts are integers where all are whole."""
-    own = [name for name in found.columns if name not in (*LEADING, *TRAILING)]
+    dimensions = [name for name in figures.columns if name not in (*LEADING, *TRAILING)]
     needed = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
-    order = [name for name in (*LEADING, *own, *TRAILING) if name in found.columns or name in needed]
-    found = found.reindex(columns=order)
+    order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in figures.columns or name in needed]
+    figures = figures.reindex(columns=order)
     for name in order:
         if name in NUMBERS:
-            numbers = pd.to_numeric(found[name]).astype("float64")
+            numbers = pd.to_numeric(figures[name]).astype("float64")
             whole = name in COUNTS and bool((numbers.dropna() % 1 == 0).all())
-            found[name] = numbers.astype("Int64") if whole else numbers
+            figures[name] = numbers.astype("Int64") if whole else numbers
         else:
-            found[name] = pd.Series(map(_text, found[name]), index=found.index, dtype=object)
-    return found
+            figures[name] = pd.Series(map(_text, figures[name]), index=figures.index, dtype=object)
+    return figures
 
 
 def _text(entry: Any) -> str:
@@ -167,8 +167,8 @@ def records(figures: pd.DataFrame) -> list[dict[str, Any]]:
 
 def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:
     """The first such figure as a plain dict, or None."""
-    found = select(figures, **where).head(1)
-    return records(found)[0] if len(found) else None
+    first = select(figures, **where).head(1)
+    return records(first)[0] if len(first) else None
 
 
 def values(figures: pd.DataFrame, column: str, order: Sequence[str] = ()) -> list[str]:
@@ -220,12 +220,12 @@ def read(path: Path) -> pd.DataFrame:
 
 def read_csv(text: str) -> pd.DataFrame:
     """The frame of `to_csv`'s text."""
-    found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    for name in found.columns:
+    cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    for name in cells.columns:
         if name in NUMBERS:
-            found[name] = [float(cell) if cell else None for cell in found[name]]
+            cells[name] = [float(cell) if cell else None for cell in cells[name]]
         else:
-            found[name] = [
-                cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell for cell in found[name]
+            cells[name] = [
+                cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell for cell in cells[name]
             ]
-    return _tidy(found)
+    return _tidy(cells)

@@ -1,16 +1,19 @@
 """The page: one HTML file that opens from disk and asks no network.
 
-One skeleton, one jinja environment, one policy. Everything that came from data is text: the templates escape
-it, JSON blocks cannot end their element, scripts make nodes and never markup. The content-security policy
-allows the page's own script and style by their hashes, pictures as data, and nothing from any network.
+One skeleton, one jinja environment, one policy. First what was found, in a sentence and a figure, then the
+other figures and the samples, then the tables, folded. Everything that came from data is text: the templates
+escape it, JSON blocks cannot end their element, scripts make nodes and never markup. The content-security
+policy allows the page's own script and style by their hashes, pictures as data, and nothing from any network.
 """
 
 from __future__ import annotations
 
 import base64
+import colorsys
 import hashlib
 import io
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +26,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from nein.engine import atomic
-from nein.reporting.plots import Drawing
+from nein.reporting.plots import ON_BAR, Drawing
 from nein.reporting.tables import Sheet
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -32,7 +35,7 @@ MARKER = "chunk of a nein report"
 
 @dataclass(frozen=True)
 class Shown:
-    """A section as it is shown: its tables below its plots."""
+    """A section as it is shown: its plots among the figures, its tables below its title."""
 
     key: str
     title: str
@@ -41,10 +44,10 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Browser:
-    """A part of the page that shows samples: `name`.html.j2, .css and .js in `folder`.
+class Part:
+    """A part of the page that has a template of its own: `name`.html.j2, .css and .js in `folder`.
 
-    values   What its template reads, as `browser.<entry>`.
+    values   What its template reads, as `<name>.<entry>`.
     outside  Whether its script loads files that lie beside the page (`store`).
     """
 
@@ -59,56 +62,73 @@ def render(
     *,
     title: str,
     subtitle: str = "",
+    findings: Sequence[str] = (),
     notes: Sequence[str] = (),
     sections: Sequence[Shown] = (),
-    browser: Browser | None = None,
+    parts: Sequence[Part] = (),
     settings: Mapping[str, str] | None = None,
 ) -> str:
-    """The page as text. settings: name of a run -> its configuration, as `setting` writes it."""
-    return document(
-        TEMPLATES,
-        "page",
-        with_parts=[(browser.folder, browser.name)] if browser else [],
-        outside=bool(browser and browser.outside),
-        title=title,
-        subtitle=subtitle,
-        notes=notes,
-        sections=[
-            {
-                "key": section.key,
-                "title": section.title,
-                "sheets": section.sheets,
-                "drawings": [{"title": d.title, "uri": uri(d.svg, "svg+xml")} for d in section.drawings],
-            }
-            for section in sections
-        ],
-        browser={**browser.values, "name": browser.name, "title": browser.title} if browser else None,
-        settings=settings or {},
-    )
+    """The page as text.
 
-
-def document(
-    folder: Path,
-    name: str,
-    *,
-    with_parts: Sequence[tuple[Path, str]] = (),
-    outside: bool = False,
-    **values: Any,
-) -> str:
-    """A page from the template `name`.html.j2 in `folder`, with the styles and scripts (`name`.css, .js) of
-    itself and of its parts, (folder, name) each, put in and allowed by the policy.
-
-    outside  Whether scripts from the page's own folder may run too.
+    findings  What was found, in sentences: the first stands above the first plot, the rest below it.
+    parts     What stands between the figures and the tables, in this order.
+    settings  Name of a run -> its configuration, as `setting` writes it.
     """
-    places = [(folder, name), *with_parts]
+    drawings = [
+        {"title": d.title, "wide": uri(themed(d.svg), "svg+xml"), "narrow": uri(themed(d.narrow), "svg+xml")}
+        for section in sections
+        for d in section.drawings
+    ]
+    places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
+    css, script = ("".join(_read(place / f"{name}.{end}") for place, name in places) for end in ("css", "js"))
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([place for place, _ in places]), autoescape=True,
+        loader=jinja2.FileSystemLoader(list(dict.fromkeys(place for place, _ in places))), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    css, script = ("".join(_read(place / f"{own}.{end}") for place, own in places) for end in ("css", "js"))
-    return environment.get_template(f"{name}.html.j2").render(
-        policy=policy(script, css, outside), css=Markup(css), script=Markup(script), **values
+    return environment.get_template("page.html.j2").render(
+        policy=policy(script, css, any(part.outside for part in parts)),
+        css=Markup(css),
+        script=Markup(script),
+        title=title,
+        subtitle=subtitle,
+        findings=findings,
+        notes=notes,
+        lead=drawings[:1],
+        drawings=drawings[1:],
+        sections=[section for section in sections if section.sheets],
+        parts=parts,
+        settings=settings or {},
+        **{part.name: part.values for part in parts},
     )
+
+
+_COLOUR = re.compile(rb"(fill|stroke): (#[0-9a-f]{6})\b")
+#: Colours that a dark page leaves as they are.
+UNCHANGED = (ON_BAR,)
+
+
+def themed(svg: bytes) -> bytes:
+    """The drawing with colours that follow the reader's scheme: as drawn on a light page; on a dark one greys
+    are turned over and dark colours made lighter."""
+    colours = sorted({match.group(2).decode() for match in _COLOUR.finditer(svg)} - {*UNCHANGED})
+    light = "".join(f"--{colour[1:]}:{colour};" for colour in colours)
+    dark = "".join(f"--{colour[1:]}:{at_night(colour)};" for colour in colours)
+    style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+
+    def follow(match: re.Match[bytes]) -> bytes:
+        kind, colour = match.groups()
+        return match.group() if colour.decode() in UNCHANGED else kind + b": var(--" + colour[1:] + b")"
+
+    return _COLOUR.sub(follow, svg).replace(b"</svg>", style.encode() + b"</svg>")
+
+
+def at_night(colour: str) -> str:
+    """The colour, "#rrggbb", that stands for another one on a dark page."""
+    rgb = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
+    grey = saturation < 0.4 and not 0.2 < lightness < 0.7
+    turned = 0.075 + 0.9 * (1 - lightness) if grey else max(lightness, 0.66)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, turned, saturation))
 
 
 def policy(script: str, css: str, outside: bool) -> str:
@@ -133,12 +153,12 @@ def uri(data: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def thumbnail(picture: np.ndarray, side: int, *, quality: int = 80) -> bytes:
+def thumbnail(picture: np.ndarray, side: int) -> bytes:
     """WebP of a picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
     image = Image.fromarray(picture)
     image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
     buffer = io.BytesIO()
-    image.save(buffer, format="WEBP", quality=quality, method=2)
+    image.save(buffer, format="WEBP", quality=80, method=2)
     return buffer.getvalue()
 
 

@@ -2,13 +2,14 @@
 
 `Bars`, `Stack`, `Curves` and `Scatter` say which figures stand where; `draw` makes PNG and SVG of them, the
 same bytes every time. Bars lie, so that names of any length have room and a plot of many models only gets
-taller.
+taller. A page shows a plot in two shapes: panels beside each other, and below each other for a telephone.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,14 +27,20 @@ INK, GREY, FAINT = "#111827", "#6b7280", "#e5e7eb"
 BLUE, RED, GREEN, VIOLET, OCHRE = "#1d4ed8", "#c2410c", "#166534", "#7c3aed", "#a16207"
 PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2", "#db2777", "#65a30d")
 MARKERS = "osD^vP*Xhp"
+#: Writing on a light bar: stays dark where a dark page turns `INK` light.
+ON_BAR = "#0b0f19"
+#: Width of a canvas in inches: of a page, at the least, and of a telephone.
+WIDE, NARROW = 9.4, 3.7
 _STYLE: Any = {
     "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white",
+    "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white", "text.color": INK,
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
 }  # fmt: skip
 
 
 class Plot(Protocol):
-    """key: end of a file's name. title: what a caption says. canvas: None where there is nothing to show."""
+    """key: end of a file's name. title: what a caption says. canvas: None where there is nothing to show;
+    `narrow`: one panel beside the other or, for a telephone, below it."""
 
     @property
     def key(self) -> str: ...
@@ -41,26 +48,31 @@ class Plot(Protocol):
     @property
     def title(self) -> str: ...
 
-    def canvas(self, figures: pd.DataFrame) -> Canvas | None: ...
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None: ...
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawn plot: `png` and `svg` are bytes without a date, so that equal figures are equal files."""
+    """A drawn plot: bytes without a date, so that equal figures are equal files.
+
+    narrow  As SVG, for a telephone.
+    """
 
     key: str
     title: str
     png: bytes
     svg: bytes
+    narrow: bytes
 
 
 def draw(plot: Plot, figures: pd.DataFrame) -> Drawing | None:
     """The plot of a frame; None where the frame has no figure for it."""
     with matplotlib.rc_context(_STYLE):
-        canvas = plot.canvas(figures)
-        if canvas is None:
+        wide, narrow = plot.canvas(figures), plot.canvas(figures, narrow=True)
+        if wide is None or narrow is None:
             return None
-        return Drawing(plot.key, plot.title, _encoded(canvas, "png"), _encoded(canvas, "svg"))
+        svg, small = _encoded(wide, "svg"), _encoded(narrow, "svg")
+        return Drawing(plot.key, plot.title, _encoded(wide, "png"), svg, small)
 
 
 def drawings(plots: Sequence[Plot], figures: pd.DataFrame) -> list[Drawing]:
@@ -104,46 +116,58 @@ class Bars:
     mark: Mapping[str, Any] | None = None
     dots: bool = False
 
-    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
         figures = _joined(figures, _place=self.place, _panel=self.panel)
-        found = frames.select(figures, **self.where)
-        found = found[found["value"].notna()]
-        if not len(found):
+        drawn = frames.select(figures, **self.where)
+        drawn = drawn[drawn["value"].notna()]
+        if not len(drawn):
             return None
-        panels = frames.values(found, "_panel", self.order) or [""]
-        places = frames.values(found, "_place", self.order)
-        series = frames.values(found, self.series, self.order)
-        marks = frames.select(figures, **self.mark) if self.mark else found[:0]
-        height = 0.5 + max(0.2 * len(series), 0.3) * len(places)
-        canvas, axes = _grid(len(panels), height)
+        panels = frames.values(drawn, "_panel", self.order) or [""]
+        places = frames.values(drawn, "_place", self.order)
+        series = frames.values(drawn, self.series, self.order)
+        marks = frames.select(figures, **self.mark) if self.mark else drawn[:0]
+        ticks = [_tick(self.names.get(place, place), narrow) for place in places]
+        lines = 1 + max(tick.count("\n") for tick in ticks)
+        height = 0.5 + max(0.2 * len(series), 0.3, 0.15 * lines + 0.05) * len(places)
+        canvas, axes = _grid(len(panels), height, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
-            shown = frames.select(found, _panel=panel)
+            shown = frames.select(drawn, _panel=panel)
             for at, name in enumerate(series):
-                own = {f["_place"]: f for f in frames.records(frames.select(shown, **{self.series: name}))}
-                lines = [
-                    (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), own[place])
+                at_place = {
+                    f["_place"]: f for f in frames.records(frames.select(shown, **{self.series: name}))
+                }
+                bars = [
+                    (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), at_place[place])
                     for y, place in enumerate(places)
-                    if place in own
+                    if place in at_place
                 ]
                 color = self.colors.get(name, PALETTE[at % len(PALETTE)])
-                self._series(axis, lines, color, 0.72 / len(series))
+                self._series(axis, bars, color, 0.72 / len(series))
             self._marks(axis, marks, panel, places)
-            self._dress(axis, panel, places)
+            self._dress(axis, panel, ticks)
         if len(series) > 1:
-            _legend(canvas, {self.names.get(s, s): self.colors.get(s, PALETTE[i % len(PALETTE)])
-                             for i, s in enumerate(series)})  # fmt: skip
+            colors = [self.colors.get(name, PALETTE[at % len(PALETTE)]) for at, name in enumerate(series)]
+            titles = [self.names.get(name, name) for name in series]
+            _legend(canvas, dict(zip(titles, colors, strict=True)), narrow=narrow)
         return canvas
 
-    def _series(self, axis: Any, lines: Sequence[tuple[float, Figure]], color: str, height: float) -> None:
-        ys, values = [y for y, _ in lines], [_shown(figure, "value") for _, figure in lines]
-        reach = [
-            [abs(_shown(f, end) - _shown(f, "value")) for _, f in lines] for end in ("low", "high")
-        ]  # fmt: skip
+    def _series(self, axis: Any, bars: Sequence[tuple[float, Figure]], color: str, height: float) -> None:
+        ys, values = [y for y, _ in bars], [_shown(figure, "value") for _, figure in bars]
         if self.dots:
-            axis.errorbar(values, ys, xerr=reach, fmt="o", color=color, markersize=5, elinewidth=1.4)
-            return
-        axis.barh(ys, values, height=height, color=color, alpha=0.85)
-        axis.errorbar(values, ys, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+            axis.plot(values, ys, "o", color=color, markersize=5)
+        else:
+            axis.barh(ys, values, height=height, color=color, alpha=0.85)
+        line = (
+            {"ecolor": color, "elinewidth": 1.4}
+            if self.dots
+            else {"ecolor": INK, "elinewidth": 0.9, "capsize": 2}
+        )
+        sure = [(y, f) for y, f in bars if f["low"] is not None and f["high"] is not None]
+        reach = [[abs(_shown(f, end) - _shown(f, "value")) for _, f in sure] for end in ("low", "high")]
+        if sure:
+            axis.errorbar(
+                [_shown(f, "value") for _, f in sure], [y for y, _ in sure], xerr=reach, fmt="none", **line
+            )
 
     def _marks(self, axis: Any, marks: pd.DataFrame, panel: str, places: Sequence[str]) -> None:
         for figure in frames.records(frames.select(marks, _panel=(panel, ""))):
@@ -151,16 +175,16 @@ class Bars:
                 y, x = places.index(figure["_place"]), _shown(figure, "value")
                 axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
 
-    def _dress(self, axis: Any, panel: str, places: Sequence[str]) -> None:
-        axis.set_yticks(range(len(places)), [_short(self.names.get(place, place)) for place in places])
-        axis.set_ylim(len(places) - 0.5, -0.5)
+    def _dress(self, axis: Any, panel: str, ticks: Sequence[str]) -> None:
+        axis.set_yticks(range(len(ticks)), ticks)
+        axis.set_ylim(len(ticks) - 0.5, -0.5)
         axis.set_xlabel(self.axis)
         axis.grid(axis="x", color=FAINT)
         axis.axvline(0, color=INK, linewidth=0.8)
         if self.limits:
             axis.set_xlim(*self.limits)
         if panel:
-            axis.set_title(self.names.get(panel, panel), loc="left", fontsize=10)
+            axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
         rule = self.rule.get(panel) if isinstance(self.rule, Mapping) else self.rule
         if rule is not None:
             axis.axvline(rule, color=GREY, linewidth=0.9, linestyle="--")
@@ -180,33 +204,36 @@ class Stack:
     names: Mapping[str, str] = field(default_factory=dict)
     axis: str = "per cent"
 
-    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
-        found = frames.select(figures, **self.where, **{self.series: tuple(self.colors)})
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
+        drawn = frames.select(figures, **self.where, **{self.series: tuple(self.colors)})
         bars: dict[str, list[Figure]] = {}
-        for figure in frames.records(_joined(found[found["value"].notna()], _place=self.place)):
+        for figure in frames.records(_joined(drawn[drawn["value"].notna()], _place=self.place)):
             bars.setdefault(figure["_place"], []).append(figure)
         if not bars:
             return None
-        canvas = Canvas(figsize=(8, 1.1 + 0.4 * len(bars)), layout="constrained")
-        axis = canvas.subplots()
+        titles = [
+            _tick(f"{name}, n {max(f['n'] for f in members):g}", narrow) for name, members in bars.items()
+        ]
+        lines = 1 + max(title.count("\n") for title in titles)
+        canvas, [axis] = _grid(1, 0.5 + max(0.4, 0.15 * lines + 0.1) * len(bars), narrow=narrow)
         for y, members in enumerate(bars.values()):
             left = 0.0
             by = {figure[self.series]: figure for figure in members}
             for name, color in self.colors.items():
                 width = _shown(by[name], "value") if name in by else 0.0
                 axis.barh(y, width, left=left, height=0.65, color=color)
-                if width >= 6:
-                    ink = "white" if _is_dark(color) else INK
+                if width >= (12 if narrow else 6):
+                    ink = "white" if _is_dark(color) else ON_BAR
                     axis.text(
                         left + width / 2, y, f"{width:.0f}", ha="center", va="center", fontsize=8, color=ink
                     )
                 left += width
-        titles = [f"{_short(name)}, n {max(f['n'] for f in members):g}" for name, members in bars.items()]
         axis.set_yticks(range(len(bars)), titles)
         axis.set_ylim(len(bars) - 0.5, -0.5)
         axis.set_xlim(0, 100)
         axis.set_xlabel(self.axis)
-        _legend(canvas, {self.names.get(name, name): color for name, color in self.colors.items()})
+        shown = {self.names.get(name, name): color for name, color in self.colors.items()}
+        _legend(canvas, shown, narrow=narrow)
         return canvas
 
 
@@ -235,18 +262,18 @@ class Curves:
     diagonal: bool = False
     log: bool = False
 
-    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
-        found = frames.select(figures, **self.where)
-        found = found[found["value"].notna()]
-        if not len(found):
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
+        drawn = frames.select(figures, **self.where)
+        drawn = drawn[drawn["value"].notna()]
+        if not len(drawn):
             return None
-        panels, lines = frames.values(found, self.panel, self.order), frames.values(found, self.line)
-        canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1)
+        panels, lines = frames.values(drawn, self.panel, self.order), frames.values(drawn, self.line)
+        canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
-                own = frames.records(frames.select(found, **{self.panel: panel, self.line: name}))
+                points = frames.records(frames.select(drawn, **{self.panel: panel, self.line: name}))
                 for hollow in (False, True):
-                    part = [f for f in own if hollow == (bool(self.hollow) and _is(f, self.hollow))]
+                    part = [f for f in points if hollow == (bool(self.hollow) and _is(f, self.hollow))]
                     self._line(axis, part, at, hollow)
             self._dress(axis, panel)
         handles = {
@@ -254,7 +281,7 @@ class Curves:
         }  # fmt: skip
         if len(lines) > 1:
             markers = {title: MARKERS[at % len(MARKERS)] for at, title in enumerate(handles)}
-            _legend(canvas, handles, markers)
+            _legend(canvas, handles, markers, narrow=narrow)
         return canvas
 
     def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool) -> None:
@@ -271,7 +298,7 @@ class Curves:
         )  # fmt: skip
 
     def _dress(self, axis: Any, panel: str) -> None:
-        axis.set_title(self.names.get(panel, panel), loc="left", fontsize=10)
+        axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
         axis.set_xlabel(self.axes[0])
         axis.set_ylabel(self.axes[1])
         axis.set_ylim(*self.limits)
@@ -302,26 +329,26 @@ class Scatter:
     colors: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def canvas(self, figures: pd.DataFrame) -> Canvas | None:
-        found = frames.select(figures, **self.where)
-        if not len(found):
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
+        drawn = frames.select(figures, **self.where)
+        if not len(drawn):
             return None
-        panels, markers = found[self.panel].unique(), list(found[self.marker].unique())
-        canvas, axes = _grid(len(panels), 3.3, width=3.5)
+        panels, markers = drawn[self.panel].unique(), list(drawn[self.marker].unique())
+        canvas, axes = _grid(len(panels), 3.3, width=3.5, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
-            for (color, marker), part in found[found[self.panel] == panel].groupby([self.color, self.marker]):
+            for (color, marker), part in drawn[drawn[self.panel] == panel].groupby([self.color, self.marker]):
                 axis.scatter(part["x"], part["y"], s=22, marker="o^sD"[markers.index(marker)],
                              color=self.colors[str(color)], alpha=0.75, linewidths=0)  # fmt: skip
-            axis.set_title(panel, loc="left", fontsize=10)
+            axis.set_title(_title(panel), loc="left", fontsize=10)
             axis.set_xlabel("component 1", fontsize=8)
             axis.set_ylabel("component 2", fontsize=8)
             axis.set_xticks([])
             axis.set_yticks([])
-        titles = {self.names.get(c, c): self.colors[c] for c in found[self.color].unique()}
+        titles = {self.names.get(c, c): self.colors[c] for c in drawn[self.color].unique()}
         shapes = dict.fromkeys(titles, "s")
         for at, marker in enumerate(markers):
             titles[str(marker)], shapes[str(marker)] = GREY, "o^sD"[at]
-        _legend(canvas, titles, shapes)
+        _legend(canvas, titles, shapes, narrow=narrow)
         return canvas
 
 
@@ -340,29 +367,46 @@ def _joined(figures: pd.DataFrame, **columns: Sequence[str]) -> pd.DataFrame:
     return figures.assign(**made)
 
 
-def _grid(count: int, height: float, *, columns: int = 3, width: float = 4.6) -> tuple[Canvas, list[Any]]:
-    """A canvas with `count` panels of the given size in inches, as many as `columns` beside each other."""
-    across = min(columns, count)
+def _grid(
+    count: int, height: float, *, columns: int = 3, width: float = 4.6, narrow: bool = False
+) -> tuple[Canvas, list[Any]]:
+    """A canvas with `count` panels of the given size in inches, as many as `columns` beside each other;
+    `narrow`: below each other."""
+    across = 1 if narrow else min(columns, count)
     rows = math.ceil(count / across)
-    canvas = Canvas(figsize=(0.8 + width * across, 0.6 + rows * (height + 0.6)), layout="constrained")
+    size = NARROW if narrow else max(WIDE, 0.8 + width * across)
+    canvas = Canvas(figsize=(size, 0.6 + rows * (height + 0.6)), layout="constrained")
     panels = list(canvas.subplots(rows, across, squeeze=False).flat)
     for panel in panels[count:]:
         panel.set_visible(False)
     return canvas, panels[:count]
 
 
-def _legend(canvas: Canvas, colors: Mapping[str, str], markers: Mapping[str, str] | None = None) -> None:
+def _legend(
+    canvas: Canvas,
+    colors: Mapping[str, str],
+    markers: Mapping[str, str] | None = None,
+    *,
+    narrow: bool = False,
+) -> None:
     handles = [
         Line2D([], [], linestyle="", marker=(markers or {}).get(name, "s"), color=color, label=name)
         for name, color in colors.items()
     ]
-    canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=min(4, len(handles)),
+    across = (1 if max(map(len, colors)) > 24 else 2) if narrow else 4
+    canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=min(across, len(handles)),
                   loc="outside lower center")  # fmt: skip
 
 
-def _short(name: str) -> str:
-    """The end of a name that would leave no room for its bar."""
-    return name if len(name) <= 48 else f"…{name[-47:]}"
+def _tick(name: str, narrow: bool) -> str:
+    """A name beside its bar: the end of one that would leave no room, in lines on a telephone."""
+    short = name if len(name) <= 48 else f"…{name[-47:]}"
+    return textwrap.fill(short, 18) if narrow else short
+
+
+def _title(name: str) -> str:
+    """What stands above a panel, in lines that fit on a telephone."""
+    return textwrap.fill(name, 40)
 
 
 def _shown(figure: Figure, end: str) -> float:

@@ -14,7 +14,7 @@ import pandas as pd
 from nein.engine import atomic
 from nein.reporting import figures as frames
 from nein.reporting import page, plots, tables
-from nein.reporting.page import Browser
+from nein.reporting.page import Part
 from nein.reporting.plots import Plot
 from nein.reporting.tables import Table
 
@@ -40,13 +40,15 @@ def write(
     subtitle: str = "",
     notes: Sequence[str] = (),
     findings: Sequence[str] = (),
-    browser: Browser | None = None,
+    parts: Sequence[Part] = (),
     settings: Mapping[str, str] | None = None,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Writes the parts of the report named by `formats`; returns the files.
 
-    subtitle, notes, findings  How to read it, in a line and in sentences; what was found, in sentences.
+    subtitle, notes, findings  How to read it, in a line and in sentences; what was found, in sentences, the
+                               first of them about everything. Of the page, the first plot stands beside it.
+    parts  Of the page: its samples, say (`cards.browser`).
     out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
          with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
 
@@ -65,21 +67,22 @@ def write(
     if {"html", "plots"} & {*formats}:
         drawn = {section.key: plots.drawings(section.plots, figures) for section in sections}
     if "plots" in formats:
-        for drawing in (drawing for own in drawn.values() for drawing in own):
+        for drawing in (drawing for drawings in drawn.values() for drawing in drawings):
             for kind, data in (("png", drawing.png), ("svg", drawing.svg)):
                 written[_place(out, f"{drawing.key.replace('_', '-')}.{kind}", part=True)] = data
     if "html" in formats:
         shown = [
-            page.Shown(section.key, section.title, own, drawn[section.key])
+            page.Shown(section.key, section.title, sheets_of, drawn[section.key])
             for section in sections
-            if (own := tables.sheets(section.tables, figures)) or drawn[section.key]
+            if (sheets_of := tables.sheets(section.tables, figures)) or drawn[section.key]
         ]
         written[_place(out, "report.html")] = page.render(
             title=title,
             subtitle=subtitle,
-            notes=[*findings, *notes],
+            findings=findings,
+            notes=notes,
             sections=shown,
-            browser=browser,
+            parts=parts,
             settings=settings,
         ).encode()
     for path, data in written.items():

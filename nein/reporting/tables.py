@@ -7,6 +7,7 @@ appear, so one specification serves runs with few metrics and with many.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,31 +26,31 @@ Names = Mapping[str, str] | Callable[[str], str]
 
 def estimate(interval: format.Interval = "ends", digits: int | None = None) -> Show:
     """Shows the first figure: "88.4 [87.1, 89.6]"."""
-    return lambda found: format.text(found[0], interval=interval, digits=digits)
+    return lambda figures: format.text(figures[0], interval=interval, digits=digits)
 
 
 def value(digits: int | None = None, *, sign: bool = False) -> Show:
     """Shows the first figure without its interval: "88.4"."""
-    return lambda found: format.number(found[0]["value"], found[0]["unit"], digits=digits, sign=sign)
+    return lambda figures: format.number(figures[0]["value"], figures[0]["unit"], digits=digits, sign=sign)
 
 
 def count(column: str = "n") -> Show:
     """Shows a column of counts: what the figures share, or the range."""
-    return lambda found: format.counts(found, column)
+    return lambda figures: format.counts(figures, column)
 
 
 def sum_of(column: str) -> Show:
     """Shows the counts of several figures: "1200 + 1377"."""
-    return lambda found: " + ".join(format.counts([figure], column) for figure in found)
+    return lambda figures: " + ".join(format.counts([figure], column) for figure in figures)
 
 
 def p_value(column: str = "p") -> Show:
-    return lambda found: format.p_value(found[0].get(column))
+    return lambda figures: format.p_value(figures[0].get(column))
 
 
 def entry(column: str) -> Show:
     """Shows a column of text, of the first figure."""
-    return lambda found: str(found[0].get(column, ""))
+    return lambda figures: str(figures[0].get(column, ""))
 
 
 @dataclass(frozen=True)
@@ -66,35 +67,50 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: those of the row's figures that have the entries `where`, shown by `show`."""
+    """One column: those of the row's figures that have the entries `where`, shown by `show`.
+
+    higher_is_better  Which of several models is the best one; None where none is.
+    """
 
     title: str
     where: Mapping[str, Any] = field(default_factory=dict)
     show: Show = field(default_factory=estimate)
+    higher_is_better: bool | None = None
 
-    def expanded(self, found: pd.DataFrame) -> list[Column]:
+    def expanded(self, figures: pd.DataFrame) -> list[Column]:
         return [self]
 
 
 @dataclass(frozen=True)
 class Across:
-    """One column for every entry of the frame's column `by`: those of `order` first, then as they appear."""
+    """One column for every entry of the frame's column `by`: those of `order` first, then as they appear.
+
+    higher_is_better  As of `Column`, or a function of the entry.
+    """
 
     by: str
     where: Mapping[str, Any] = field(default_factory=dict)
     show: Show = field(default_factory=estimate)
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
+    higher_is_better: bool | Callable[[str], bool | None] | None = None
 
-    def expanded(self, found: pd.DataFrame) -> list[Column]:
-        entries = frames.values(frames.select(found, **self.where), self.by, self.order)
-        return [Column(_name(self.names, e), {**self.where, self.by: e}, self.show) for e in entries]
+    def expanded(self, figures: pd.DataFrame) -> list[Column]:
+        entries = frames.values(frames.select(figures, **self.where), self.by, self.order)
+        return [
+            Column(_name(self.names, entry), {**self.where, self.by: entry}, self.show, self._better(entry))
+            for entry in entries
+        ]
+
+    def _better(self, entry: str) -> bool | None:
+        return self.higher_is_better(entry) if callable(self.higher_is_better) else self.higher_is_better
 
 
 def _name(names: Names, entry: str) -> str:
     return names(entry) if callable(names) else names.get(entry, entry)
 
 
+_NUMBER = re.compile(rf"^(?:{format.DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
 COUNTS = (Column("n", show=count("n")), Column("unscored", show=count("unscored")))
 
 
@@ -118,10 +134,10 @@ class Table:
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
         """The table of a frame, as text. Columns for which no row has a figure are left out."""
-        found = frames.select(figures, **self.where)
-        columns = [column for part in self.columns for column in part.expanded(found)]
+        figures = frames.select(figures, **self.where)
+        columns = [column for part in self.columns for column in part.expanded(figures)]
         lines: dict[tuple[str, ...], list[Figure]] = {}
-        for figure in frames.records(found):
+        for figure in frames.records(figures):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
         cells: list[list[str | None]] = [
             [
@@ -136,7 +152,37 @@ class Table:
         rows = [
             [format.DASH if line[place] is None else str(line[place]) for place in there] for line in cells
         ]
-        return Sheet(self.key, self.title, [heads[place] for place in there], rows, self.note)
+        best = {
+            (number, there.index(place))
+            for place, column in enumerate(columns, start=len(self.rows))
+            if place in there
+            for number in self._best(column, lines)
+        }
+        shown = [heads[place] for place in there]
+        return Sheet(self.key, self.title, shown, rows, self.note, frozenset(best))
+
+    def _best(self, column: Column, lines: Mapping[tuple[str, ...], Sequence[Figure]]) -> list[int]:
+        """The rows whose model is the best of those measured here that differ in nothing but the model.
+
+        Values that look the same are equally good, and one alone is not the best.
+        """
+        at = next((place for place, row in enumerate(self.rows) if row.column == "model"), None)
+        if at is None or column.higher_is_better is None:
+            return []
+        groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
+        for number, (key, members) in enumerate(lines.items()):
+            figure = next((f for f in members if _fits(f, column.where)), None)
+            if figure is not None and figure["value"] is not None and figure.get("source") != "printed":
+                shown = float(format.number(figure["value"], figure["unit"]))
+                groups.setdefault((*key[:at], *key[at + 1 :]), []).append((shown, number))
+        best = max if column.higher_is_better else min
+        return [
+            number
+            for group in groups.values()
+            if len(group) > 1
+            for shown, number in group
+            if shown == best(group)[0]
+        ]
 
 
 def _cell(column: Column, members: Sequence[Figure]) -> str | None:
@@ -153,13 +199,21 @@ def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text: heads, and rows of as many cells."""
+    """A table as text: heads, and rows of as many cells. best: (row, column) of the best values."""
 
     key: str
     title: str
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
+    best: frozenset[tuple[int, int]] = frozenset()
+
+    def numbers(self) -> list[bool]:
+        """Of every column, whether it holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""
+        return [
+            all(_NUMBER.match(cell) for cell in cells) and any(cell != format.DASH for cell in cells)
+            for cells in zip(*self.rows, strict=True)
+        ]
 
 
 def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:

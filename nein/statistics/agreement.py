@@ -29,8 +29,8 @@ def cohen_kappa(
     y = np.array([bool(second[key]) for key in ids])
     table = np.stack([x & y, x & ~y, ~x & y, ~x & ~y], 1).astype(float)
     worst, best = (0, 0.5, 0.5, 0), (0.5, 0, 0, 0.5)
-    found = bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids], worst, best)
-    return None if np.isnan(found.value) else found
+    kappa = bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids], worst, best)
+    return None if np.isnan(kappa.value) else kappa
 
 
 def _kappa(sums: np.ndarray) -> np.ndarray:
@@ -67,11 +67,11 @@ def krippendorff_alpha(
     counts = counts[used]
     size = counts.sum(1)
     apart = (size**2 - (counts**2).sum(1)) / (size - 1)
-    clusters = [cluster_of[key] for key, kept in zip(ids, used, strict=True) if kept]
+    clusters = [cluster_of[key] for key, enters in zip(ids, used, strict=True) if enters]
     each = [1 / len(categories)] * len(categories)
     worst, best = [2.0, *(2 * share for share in each)], [0.0, *(2 * share for share in each)]
-    found = bootstrap.statistic(_alpha, np.column_stack([apart, counts]), clusters, worst, best)
-    return None if np.isnan(found.value) else found
+    alpha = bootstrap.statistic(_alpha, np.column_stack([apart, counts]), clusters, worst, best)
+    return None if np.isnan(alpha.value) else alpha
 
 
 def _alpha(sums: np.ndarray) -> np.ndarray:

@@ -92,15 +92,15 @@ def _end(chance: Callable[[float], float], low: float, value: float, tail: float
         low = value - stride if chance(value - stride) < tail else low
     goal, above = float(ndtri(tail)), value
     width = above - low
-    known = [(value, float(ndtri(chance(value))))]
+    points = [(value, float(ndtri(chance(value))))]
     guess = (low + value) / 2
     while above - low > 1e-10 * width:
         height = float(ndtri(chance(guess)))
         low, above = (low, guess) if height > goal else (guess, above)
         if abs(height - goal) < 1e-9:
             return guess
-        before, at = known[-1]
-        known.append((guess, height))
+        before, at = points[-1]
+        points.append((guess, height))
         step = guess + (goal - height) * (guess - before) / (height - at) if height != at else math.nan
         guess = step if low < step < above else (low + above) / 2
     return guess

@@ -185,11 +185,11 @@ def prediction_powered(
     for key in both:
         pull[key] += (labels[key] - scored[key] - shift) / len(both)
     n = len(pull)
-    found = statistics.mean([n * value for value in pull.values()], [cluster_of[key] for key in pull])
-    assert found is not None
+    moved = statistics.mean([n * value for value in pull.values()], [cluster_of[key] for key in pull])
+    assert moved is not None
     centre = mean + shift
-    low, high = (None if end is None else end - found.value + centre for end in (found.low, found.high))
-    return Estimate(centre, low, high, found.standard_error, len(both), found.clusters)
+    low, high = (None if end is None else end - moved.value + centre for end in (moved.low, moved.high))
+    return Estimate(centre, low, high, moved.standard_error, len(both), moved.clusters)
 
 
 @dataclass(frozen=True)
@@ -214,13 +214,13 @@ def reliability(
     x = np.array([float(score) for score in scores])
     y, where = np.array(list(present), dtype=float), list(clusters)
     place = np.clip((x * bins).astype(int), 0, bins - 1)
-    found, error = [], 0.0
+    filled, error = [], 0.0
     for index in range(bins):
-        own = np.flatnonzero(place == index)
-        if len(own):
-            share = statistics.bounded_mean(y[own].tolist(), [where[i] for i in own])
+        inside = np.flatnonzero(place == index)
+        if len(inside):
+            share = statistics.bounded_mean(y[inside].tolist(), [where[i] for i in inside])
             assert share is not None
-            mean = float(x[own].mean())
-            found.append(Bin(index / bins, (index + 1) / bins, mean, share))
-            error += len(own) / len(x) * abs(mean - share.value)
-    return found, error
+            mean = float(x[inside].mean())
+            filled.append(Bin(index / bins, (index + 1) / bins, mean, share))
+            error += len(inside) / len(x) * abs(mean - share.value)
+    return filled, error

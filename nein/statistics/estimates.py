@@ -236,15 +236,15 @@ def ratio(
     return Estimate(value, min(value, low), max(value, high), error, len(above), len(sizes))
 
 
-def effective_size(found: Estimate) -> float:
+def effective_size(share: Estimate) -> float:
     """How many independent trials would give a proportion the standard error it has; between 1 and n.
 
     Where all values are equal the standard error is no guide, and clusters are taken as single trials.
     """
-    spread = found.value * (1 - found.value)
-    if not found.standard_error or spread <= 0:
-        return float(max(1, found.clusters))
-    return float(min(found.n, max(1.0, spread / found.standard_error**2)))
+    spread = share.value * (1 - share.value)
+    if not share.standard_error or spread <= 0:
+        return float(max(1, share.clusters))
+    return float(min(share.n, max(1.0, spread / share.standard_error**2)))
 
 
 @dataclass(frozen=True)
@@ -286,31 +286,33 @@ def paired_test(
     Power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
     """
     one, other, clusters = pairs(first, second, cluster_of)
-    found = paired_difference(first, second, cluster_of, span)
-    if found is None:
+    difference = paired_difference(first, second, cluster_of, span)
+    if difference is None:
         return None
-    p, least = _t_test(found), None
+    p, least = _t_test(difference), None
     if span is not None:
         sums, sizes = _cluster_sums(one - other, clusters)
         more = _one_more(one - other, np.ones(len(one)), sums, sizes, 2 * span)
         most = _one_more(np.full(len(one), span), np.ones(len(one)), span * sizes, sizes, 2 * span)
         p = bounds.p_value(_terms(sums, sizes), (-span * more, more), (span * more, more))
         least = bounds.p_value(_terms(span * sizes, sizes), (-span * most, most), (span * most, most))
-    error = found.standard_error
+    error = difference.standard_error
     if not error:
-        return PairedTest(found, p, least, None, None)
+        return PairedTest(difference, p, least, None, None)
     from scipy.special import ndtri
 
     reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
-    needed = None if found.value == 0 else math.ceil(found.clusters * (reach * error / found.value) ** 2)
-    return PairedTest(found, p, least, reach * error, needed)
+    needed = None
+    if difference.value:
+        needed = math.ceil(difference.clusters * (reach * error / difference.value) ** 2)
+    return PairedTest(difference, p, least, reach * error, needed)
 
 
-def _t_test(found: Estimate) -> float | None:
+def _t_test(mean: Estimate) -> float | None:
     """p of a mean of zero; None without a standard error, unless the mean is zero."""
-    if found.value == 0:
+    if mean.value == 0:
         return 1.0
-    return t_p_value(found.value, found.standard_error, found.clusters - 1) if found.standard_error else None
+    return t_p_value(mean.value, mean.standard_error, mean.clusters - 1) if mean.standard_error else None
 
 
 def t_p_value(value: float, error: float, freedom: int) -> float:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from nein.wording import nouns
 from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite
 
-PROTOCOLS = ("paper", "fixed")
-
 
 @dataclass(frozen=True)
 class Family:

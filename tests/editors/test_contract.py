@@ -16,7 +16,6 @@ from tests.editors import tiny_pipelines
 OPTIONS = {
     "identity": {},
     "solid": {"color": "#0a141e"},
-    "flaky": {"fail_every": 0},
     "instruct-pix2pix": {"batch_size": 8},
     "pipeline": {"batch_size": 8, "steps": 2, "resolution": 64},
     "zone": {"batch_size": 8},

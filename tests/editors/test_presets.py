@@ -136,9 +136,7 @@ def test_a_row_of_another_preset_is_refused_with_the_choices():
 def test_available_lists_editors_rows_and_mocks():
     names = editors.available()
     assert names == sorted(names)
-    assert {"identity", "solid", "flaky", "ip2p", "magicbrush", "hqedit", "hqedit-space", "ip2p-nano"} <= set(
-        names
-    )
+    assert {"identity", "solid", "ip2p", "magicbrush", "hqedit", "hqedit-space", "ip2p-nano"} <= set(names)
     for name in names:
         editors.check(name)
 
@@ -167,7 +165,7 @@ def test_an_unknown_option_gets_a_near_match_and_the_list():
 def test_needs_checkpoint_tells_models_from_mocks():
     assert editors.needs_checkpoint("hqedit")
     assert editors.needs_checkpoint("owner/name")
-    assert not editors.needs_checkpoint("flaky")
+    assert not editors.needs_checkpoint("solid")
 
 
 def test_the_default_row_of_an_editor_is_what_its_name_builds(tiny_editor, checkpoint):
@@ -178,6 +176,7 @@ def test_the_default_row_of_an_editor_is_what_its_name_builds(tiny_editor, check
     assert described["editor"] == "hqedit"
 
 
-def test_a_nano_reference_has_to_be_resolved_by_the_caller():
-    with pytest.raises(EditorError, match=r"'nano:ip2p' names an embedded model.*checkpoint="):
-        editors.get_editor("ip2p-nano")
+def test_an_embedded_model_is_found_by_its_name_and_an_unknown_one_refused():
+    assert editors.get_editor("ip2p-nano", steps=2).describe()["weights"]["format"] == "safetensors"
+    with pytest.raises(EditorError, match=r"'nano:ip2q' cannot be had: there is no nano model"):
+        editors.get_editor("ip2p-nano", checkpoint="nano:ip2q")

@@ -14,6 +14,8 @@ import pytest
 from nein import cli
 
 ROOT = Path(__file__).resolve().parents[2]
+#: What the tests offer by entry points, as an installed package would.
+PLUGINS = ROOT / "tests" / "plugins"
 
 
 class Outcome(NamedTuple):
@@ -41,7 +43,7 @@ def outcome(capture: pytest.CaptureFixture[str], *words: object) -> Outcome:
 
 def environment(path: Sequence[Path] = ()) -> dict[str, str]:
     """Of a process of its own: this working tree and the folders of `path` to import from, one thread."""
-    places = os.pathsep.join(map(str, (ROOT, *path)))
+    places = os.pathsep.join(map(str, (ROOT, PLUGINS, *path)))
     return {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 

@@ -265,9 +265,9 @@ def test_a_faster_process_wins_and_no_draft_stays(tmp_path, monkeypatch):
     real = data.write
     target = tmp_path / f"nano-val-2-{data.world_version()}"
 
-    def slow(root, split, sources):
-        real(root, split, sources)
-        real(target, split, sources)  # meanwhile another process finishes
+    def slow(root, split, sources, world):
+        real(root, split, sources, world)
+        real(target, split, sources, world)  # meanwhile another process finishes
 
     monkeypatch.setattr(data, "write", slow)
     assert data.ensure("val", 2, tmp_path) == target

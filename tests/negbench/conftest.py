@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from metrics.dual.base import prepare, products
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import (
@@ -160,6 +161,11 @@ def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     return found
 
 
+def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """(I, T) of all pairs."""
+    return products(prepare(images)[:, None], prepare(texts)[None])
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
@@ -176,7 +182,7 @@ def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[st
     options = settings(tmp_path, data, pictures, *extra)
     run.NEGBENCH(options, Processes())
     found = report.read(options.out_dir)
-    return {f"{run.about['row'] or run.about['model']}/{run.about['dataset']}": run for run in found}
+    return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 
 def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:

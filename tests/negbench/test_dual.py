@@ -15,10 +15,10 @@ from PIL import Image
 
 import metrics
 from metrics.dual import openclip
-from metrics.dual.base import normalise, own_score, pool, prepare, similarity
+from metrics.dual.base import normalise, pool
 from nein.benchmarks.negbench import convert
 from tests.metrics import tiny
-from tests.negbench.conftest import OPEN_CLIP, brute_force
+from tests.negbench.conftest import OPEN_CLIP, brute_force, cosines
 
 TEXTS = ["A man and his dog.", "No car.", "a bench near a car, but not a dog"]
 PICTURES = [tiny.picture(i, 40 + 6 * i, 32) for i in range(4)]
@@ -62,8 +62,8 @@ def test_clip_scores_as_its_own_forward_does(clip_folder: Path) -> None:
     crops = torch.from_numpy(np.stack([model.preprocess(picture) for picture in PICTURES]))
     with torch.no_grad():
         own = model.model(pixel_values=model.preprocess.normalise(crops), **words).logits_per_image
-    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
-    assert own_score(model, cosine) == pytest.approx(own.numpy(), rel=1e-4)
+    cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
+    assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), rel=1e-4)
 
 
 def test_siglip_scores_as_its_own_forward_does(siglip_folder: Path) -> None:
@@ -82,9 +82,9 @@ def test_siglip_scores_as_its_own_forward_does(siglip_folder: Path) -> None:
     pixels = processor(images=[Image.fromarray(p) for p in PICTURES], return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         own = theirs(input_ids=words["input_ids"], pixel_values=pixels).logits_per_image
-    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
+    cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
     assert model.bias == pytest.approx(-3.0)
-    assert own_score(model, cosine) == pytest.approx(own.numpy(), abs=1e-4)
+    assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), abs=1e-4)
 
 
 def test_open_clip_scores_as_its_own_forward_does(open_clip_folder: Path) -> None:
@@ -98,8 +98,8 @@ def test_open_clip_scores_as_its_own_forward_does(open_clip_folder: Path) -> Non
         images, texts, scale = theirs(pixels, words)
         own = scale * images @ texts.T
     model = metrics.load_dual(str(open_clip_folder))
-    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
-    assert own_score(model, cosine) == pytest.approx(own.numpy(), rel=1e-4)
+    cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
+    assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), rel=1e-4)
 
 
 def test_quick_gelu_is_a_choice_that_changes_the_features(
@@ -243,10 +243,10 @@ def test_frames_are_averaged_before_or_after_normalising_by_name() -> None:
         pool(frames, "both")
 
 
-def test_similarity_is_the_cosine_of_every_pair() -> None:
+def test_the_product_of_prepared_features_is_the_cosine_of_a_pair() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((4, 7)).astype(np.float32)
-    assert similarity(prepare(a), prepare(b)) == pytest.approx(brute_force(a, b), abs=1e-6)
+    assert cosines(a, b) == pytest.approx(brute_force(a, b), abs=1e-6)
     assert normalise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
     assert (normalise(a * 4) == normalise(a)).all()
 
@@ -272,6 +272,6 @@ def test_a_model_with_a_text_tower_of_transformers_scores_as_its_own_forward_doe
     model = metrics.load_dual(str(medical_folder))
     assert model.describe()["class"] == "CustomTextCLIP"
     assert type(theirs.text).__name__ == "HFTextEncoder"
-    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
-    assert own_score(model, cosine) == pytest.approx(own.numpy(), rel=1e-4)
+    cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
+    assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), rel=1e-4)
     assert np.ptp(own.numpy(), axis=1).min() > 1e-3

@@ -206,7 +206,7 @@ def test_two_models_of_one_name_are_told_apart(
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
     options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
     run.NEGBENCH(options, Processes())
-    names = {found.about["model"] for found in report.read(options.out_dir)}
+    names = {found.facts["model"] for found in report.read(options.out_dir)}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
 

@@ -168,7 +168,7 @@ def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pic
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
         evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper")
     found = evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper", "--overwrite")
-    assert found["random/coco"].about["protocol"] == "paper"
+    assert found["random/coco"].facts["protocol"] == "paper"
 
 
 def test_a_changed_release_is_said(

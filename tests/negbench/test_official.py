@@ -35,6 +35,11 @@ def test_released_questions_are_read_as_they_are(tmp_path: Path) -> None:
     assert [o.template for o in found[1].options] == [NEGATION, HYBRID, AFFIRMATION, NEGATION]
 
 
+def test_a_training_question_about_one_object_is_an_affirmation(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(MCQ.replace(",positive,", ",modified_positive,"))
+    assert official.read_questions(tmp_path / "a.csv")[0].type == AFFIRMATION
+
+
 def test_the_synthetic_set_has_its_own_table_of_wrong_options(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(MCQ)
     found = official.read_questions(tmp_path / "a.csv", "synthetic")

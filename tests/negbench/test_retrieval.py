@@ -1,17 +1,47 @@
-"""Recall without the matrix: equal to sorting the whole of it, fair to ties, blind to scale, small."""
+"""Recall in blocks equals a computation over the full matrix in float64, ties and all."""
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import astuple
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 from metrics.dual.base import prepare
 from nein.benchmarks.negbench import retrieval
+from nein.benchmarks.negbench.retrieval import Ranks
 from tests.negbench.conftest import brute_force
 
 
 def features(seed: int, rows: int, width: int = 6) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+
+
+def ranked(texts: np.ndarray, pictures: np.ndarray, place: Any) -> tuple[Ranks, Ranks]:
+    """Of captions and pictures of which each has its own feature."""
+    everything = np.arange(len(texts)), np.arange(len(pictures))
+    return retrieval.ranks(texts, pictures, *everything, np.asarray(place))
+
+
+def plainly(texts: np.ndarray, pictures: np.ndarray, place: np.ndarray) -> tuple[Ranks, Ranks]:
+    """The same from the whole matrix in float64, rounded once."""
+    matrix = (prepare(texts) @ prepare(pictures).T).astype(np.float32)
+    owner = place[:, None] == np.arange(len(pictures))
+    return _plainly(matrix, owner), _plainly(matrix.T, owner.T)
+
+
+def _plainly(matrix: np.ndarray, own: np.ndarray) -> Ranks:
+    best = np.where(own, matrix, -np.inf).max(1, initial=-np.inf)
+    best = np.where(own.any(1), best, np.inf).astype(np.float32)
+    same = matrix == best[:, None]
+    first = np.where((same & own).any(1), (same & own).argmax(1), 0)
+    before = [int((row[:at] & ~mine[:at]).sum()) for row, mine, at in zip(same, own, first, strict=True)]
+    return Ranks(
+        best, (matrix > best[:, None]).sum(1), (same & ~own).sum(1), (same & own).sum(1), np.array(before)
+    )
 
 
 def naive_recall(matrix: np.ndarray, own: list[list[int]], k: int) -> list[float]:
@@ -20,36 +50,66 @@ def naive_recall(matrix: np.ndarray, own: list[list[int]], k: int) -> list[float
     return [float(bool(set(row[:k].tolist()) & set(mine))) for row, mine in zip(order, own, strict=True)]
 
 
-@pytest.mark.parametrize("budget", [1, 7, 50, 10_000])
-def test_recall_is_that_of_the_whole_matrix_whatever_the_block_size(budget: int) -> None:
+def test_recall_is_that_of_the_whole_matrix() -> None:
     images, texts = features(0, 40), features(1, 90)
-    own = [[i % 40] for i in range(90)]
+    place = np.arange(90) % 40
     matrix = brute_force(texts, images)
-    found = retrieval.ranks(prepare(texts), prepare(images), own, budget=budget)
-    for k in (1, 5, 39):
-        assert found.recall(k).tolist() == naive_recall(matrix, own, k)
+    found, other = ranked(texts, images, place)
     backwards = [[j for j in range(90) if j % 40 == i] for i in range(40)]
-    other = retrieval.ranks(prepare(images), prepare(texts), backwards, budget=budget)
     for k in (1, 5, 39):
+        assert found.recall(k).tolist() == naive_recall(matrix, [[i] for i in place], k)
         assert other.recall(k).tolist() == naive_recall(matrix.T, backwards, k)
     assert 0 < found.recall(1).mean() < found.recall(5).mean() < 1  # not a trivial case
+    assert found.rank.tolist() == [
+        int((row > row[i]).sum()) + 1 for row, i in zip(matrix, place, strict=True)
+    ]
+    assert found.best == pytest.approx(matrix[np.arange(90), place], abs=1e-6)
 
 
-def test_ranks_and_scores_are_those_of_the_matrix() -> None:
-    images, texts = features(2, 15), features(3, 15)
-    matrix = brute_force(texts, images)
-    found = retrieval.ranks(prepare(texts), prepare(images), [[i] for i in range(15)], budget=20)
-    assert found.rank.tolist() == [int((row > row[i]).sum()) + 1 for i, row in enumerate(matrix)]
-    assert found.best == pytest.approx(np.diag(matrix), abs=1e-6)
+@pytest.mark.parametrize(
+    ("captions", "pictures", "width", "copies", "signal"),
+    [
+        (700, 300, 64, 0.2, 0.5),  # copies of a caption and of a picture: hundreds of ties
+        (300, 2100, 32, 0.3, 0.2),  # more pictures than a tile
+        (500, 7, 512, 0.0, 0.05),
+        (5, 9, 4, 0.0, 1.0),  # most pictures without a caption
+        (260, 50, 512, 1.0, 0.0),  # nothing but ties
+    ],
+)
+def test_every_value_is_that_of_the_whole_matrix_in_float64(
+    captions: int, pictures: int, width: int, copies: float, signal: float
+) -> None:
+    rng = np.random.default_rng(captions)
+    shown, place = features(1, pictures, width), rng.integers(0, pictures, captions)
+    said = (signal * shown[place] + features(2, captions, width)).astype(np.float32)
+    said[rng.random(captions) < copies] = said[0]
+    shown[rng.random(pictures) < copies] = shown[0]
+    for found, plain in zip(ranked(said, shown, place), plainly(said, shown, place), strict=True):
+        for one, other in zip(astuple(found), astuple(plain), strict=True):
+            assert one.tolist() == other.tolist()
+        assert not copies or found.tied.max() > 2
+
+
+def test_scores_closer_than_float32_can_tell_are_told_apart() -> None:
+    # Float32 puts the pictures of a caption into an order of its own; the value that counts is float64's.
+    rng = np.random.default_rng(0)
+    text = rng.standard_normal((1, 512)).astype(np.float32)
+    pictures = (text + 1e-3 * rng.standard_normal((400, 512))).astype(np.float32)
+    texts = np.repeat(text, 400, axis=0)
+    found, plain = ranked(texts, pictures, np.arange(400)), plainly(texts, pictures, np.arange(400))
+    assert found[0].better.tolist() == plain[0].better.tolist()
+    assert found[0].tied.tolist() == plain[0].tied.tolist()
+    unit = torch.from_numpy(prepare(pictures).astype(np.float32))
+    rough = (unit @ torch.from_numpy(prepare(text).astype(np.float32)).T)[:, 0]
+    assert [int((rough > x).sum()) for x in rough] != plain[0].better.tolist()
 
 
 def test_a_tie_counts_as_its_chance_under_random_order() -> None:
     rng = np.random.default_rng(5)
     better, tied, own = 1, 4, 2
     scores = np.array([2.0] * better + [1.0] * (tied + own) + [0.0] * 3)
-    gallery = scores[:, None]
     mine = [better + tied, better + tied + 1]
-    found = retrieval.ranks(np.ones((1, 1)), gallery, [mine])
+    found = Ranks(*(np.array([x]) for x in (1.0, better, tied, own, tied)))
     for k in (1, 2, 3, 5, 8):
         hits = []
         for _ in range(4000):
@@ -58,48 +118,67 @@ def test_a_tie_counts_as_its_chance_under_random_order() -> None:
         assert found.recall(k)[0] == pytest.approx(np.mean(hits), abs=0.03)
 
 
+def test_released_ties_go_to_the_first_of_the_file() -> None:
+    # Five captions say the same of five pictures; the pictures are all alike to them.
+    same, pictures = np.ones((5, 3), np.float32), np.ones((5, 3), np.float32)
+    for found in ranked(same, pictures, np.arange(5)):
+        assert found.recall(1, "fixed").tolist() == pytest.approx([0.2] * 5)
+        assert found.recall(1, "paper").tolist() == [1, 0, 0, 0, 0]
+        assert found.recall(3, "paper").tolist() == [1, 1, 1, 0, 0]
+        assert found.recall(3, "fixed").tolist() == pytest.approx([0.6] * 5)
+    # A picture whose second caption is the first of the best in the file.
+    found = ranked(same, pictures[:3], [2, 0, 0, 1, 1])[1]
+    assert found.before.tolist() == [1, 3, 0]
+    assert found.recall(1, "paper").tolist() == [0, 0, 1]
+
+
 def test_a_constant_scorer_gets_k_in_n_and_no_more() -> None:
     constant = np.ones((50, 3))
-    found = retrieval.ranks(constant, constant, [[i] for i in range(50)], budget=120)
-    assert found.recall(1) == pytest.approx(1 / 50)
-    assert found.recall(5) == pytest.approx(5 / 50)
+    for found in ranked(constant, constant, np.arange(50)):
+        assert found.recall(1) == pytest.approx(1 / 50)
+        assert found.recall(5) == pytest.approx(5 / 50)
 
 
 def test_scaling_a_feature_changes_nothing() -> None:
     images, texts = features(6, 30), features(7, 30)
-    own = [[i] for i in range(30)]
-    plain = retrieval.ranks(prepare(texts), prepare(images), own)
+    plain, _ = ranked(texts, images, np.arange(30))
     factors = np.random.default_rng(8).uniform(0.01, 100, (30, 1)).astype(np.float32)
-    scaled = retrieval.ranks(prepare(texts * factors), prepare(images * factors[::-1]), own)
+    scaled, _ = ranked(texts * factors, images * factors[::-1], np.arange(30))
     assert (plain.rank == scaled.rank).all()
     assert scaled.best == pytest.approx(plain.best, abs=1e-6)
-    raw = retrieval.ranks(
-        prepare(texts * factors, "unnormalised"), prepare(images * factors[::-1], "unnormalised"), own
-    )
-    assert (raw.rank != plain.rank).any()  # the named switch is another thing
 
 
-def test_the_matrix_is_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
-    plain = retrieval.similarity
+def test_neither_threads_nor_the_size_of_a_tile_decide_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, pictures, place = features(3, 600, 40), features(4, 100, 40), np.arange(600) % 100
+    texts[::7] = texts[0]
+    whole = ranked(texts, pictures, place)
+    monkeypatch.setattr(retrieval, "ROWS", 17)
+    monkeypatch.setattr(retrieval, "COLUMNS", 24)
+    monkeypatch.setattr(retrieval, "PAIRS", 5)
+    monkeypatch.setattr(retrieval.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    for one, other in zip(ranked(texts, pictures, place), whole, strict=True):
+        assert [x.tolist() for x in astuple(one)] == [x.tolist() for x in astuple(other)]
 
-    def counting(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        scores = plain(left, right)
-        held.append(scores.size)
-        return scores
 
-    monkeypatch.setattr(retrieval, "similarity", counting)
-    sizes = {}
-    for texts in (200, 2000):
-        held.clear()
-        retrieval.ranks(features(0, texts), features(1, 300), [[i % 300] for i in range(texts)], budget=3000)
-        sizes[texts] = max(held)
-        assert sum(held) == texts * 300  # every pair once, though
-    assert sizes == {200: 3000, 2000: 3000}
+def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval.os, "sched_getaffinity", lambda _: {0}, raising=False)
+    pictures, texts = features(0, 300, 64), features(1, 3000, 64)
+
+    def peak(count: int) -> int:
+        said, place = np.arange(count) % 3000, np.arange(count) % 300
+        tracemalloc.start()
+        retrieval.ranks(texts, pictures, said, np.arange(300), place)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(1000)
+    # A score and four counts of a caption, twice for a moment; all of its scores would be 1,200 bytes.
+    assert (peak(33_000) - peak(3000)) / 30_000 < 120
 
 
 def test_equal_features_tie_wherever_they_stand() -> None:
     # In float32 the last bits of a product depend on where in the matrix it is worked out.
     gallery = np.repeat(features(9, 1, 512), 37, axis=0)
-    found = retrieval.ranks(prepare(features(10, 5, 512)), prepare(gallery), [[3]] * 5, budget=50)
+    found, _ = ranked(features(10, 5, 512), gallery, [3] * 5)
     assert found.tied.tolist() == [36] * 5

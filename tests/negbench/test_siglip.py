@@ -12,8 +12,8 @@ from PIL import Image
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import metrics
-from metrics.dual.base import own_score, prepare, similarity
 from tests.metrics import tiny
+from tests.negbench.conftest import cosines
 
 LENGTH = 64  # tokens, as published
 TEXTS = ["A man and his dog.", "No car.", "a bench near a car, but not a dog"]
@@ -109,17 +109,16 @@ def test_siglip_2_scores_as_its_own_forward_does(name: str, request: pytest.Fixt
     model = metrics.load_dual(str(folder))
     assert type(model.model).__name__ == ("Siglip2Model" if "naflex" in name else "SiglipModel")
     own = own_forward(folder, TEXTS)
-    cosine = similarity(prepare(model.encode(PICTURES)), prepare(model.encode_text(TEXTS)))
-    found = own_score(model, cosine)
+    cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
+    found = cosine * model.scale + model.bias
     assert found == pytest.approx(own, abs=2e-4)
     assert np.ptp(own, axis=0).min() > 1e-3  # pictures differ, and so do sentences
     assert np.ptp(own, axis=1).min() > 1e-3
     # A pair's probability is the sigmoid of the score: no other pair has a part in it.
     assert model.bias == pytest.approx(-2.5)
     assert model.scale == pytest.approx(np.exp(1.5))
-    alone = own_score(
-        model, similarity(prepare(model.encode(PICTURES[:1])), prepare(model.encode_text(TEXTS[:1])))
-    )
+    cosine = cosines(model.encode(PICTURES[:1]), model.encode_text(TEXTS[:1]))
+    alone = cosine * model.scale + model.bias
     assert 1 / (1 + np.exp(-alone[0, 0])) == pytest.approx(float(torch.tensor(own).sigmoid()[0, 0]), abs=1e-4)
 
 

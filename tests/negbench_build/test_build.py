@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from nein import cli
 from nein.datasets.negbench import loading, official
 from nein.engine import atomic
 from tests.helpers import killing
+from train.contrast import table
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,11 +117,10 @@ def test_voc_gives_questions_only_and_difficult_objects_are_neither_present_nor_
 def test_the_training_form_gives_three_captions_and_shuffled_questions(
     coco: Path, negbench: Build, tmp_path: Path
 ) -> None:
-    assert (
-        negbench(*coco_arguments(coco, tmp_path, "--form", "training", "--captions-per-image", "3")).code == 0
-    )
-    items = official.read_retrieval(tmp_path / "dataset" / "negcap.csv", "negated")
-    assert {len(item.captions) for item in items} == {3}
+    assert negbench(*coco_arguments(coco, tmp_path, "--form", "training", "--preset", "paper")).code == 0
+    items = table.Captions(tmp_path / "dataset" / "negcap.csv")
+    assert Counter(item.image for item in items) == {f"{name}.png": 3 for name in (*"abcde", "broken")}
+    assert {len(item.captions) for item in items} == {1}
     asked = official.read_questions(tmp_path / "dataset" / "negmcq.csv")
     assert len(asked) == 6
     assert len({question.correct for question in asked}) > 1

@@ -46,15 +46,107 @@ def test_an_object_that_may_be_there_is_never_absent() -> None:
 
 
 def test_a_caption_is_negated_before_or_behind_and_evenly_so() -> None:
-    texts = Counter(
-        sentences.negated_caption("A dog", "car", sentences.stream(k, "i", "test")) for k in range(400)
-    )
+    placed = [
+        sentences.place(["A dog"], ["car"], sentences.stream(k, "i", "test"), "either")[0] for k in range(400)
+    ]
+    texts = Counter(one.text("image", "where missing") for one in placed)
     assert set(texts) == {"There is no car in the image. A dog.", "A dog. There is no car in the image."}
     assert min(texts.values()) > 150
-    last = sentences.negated_caption(
-        "A dog.", "car", sentences.stream(0, "i", "x"), order="suffix", thing="video"
-    )
-    assert last == "A dog. There is no car in the video."
+    (last,) = sentences.place(["A dog."], ["car"], sentences.stream(0, "i", "x"), "suffix")
+    assert last.text("video", "where missing") == "A dog. There is no car in the video."
+
+
+def test_no_full_stop_is_added_in_evaluation_files_and_always_in_training_files() -> None:
+    image = Concepts("i", "i.png", ("a dog on a street",), ("dog", "cat"), ("car",))
+    both = sentences.retrieval_items(image, 0, order="suffix")
+    assert both is not None
+    assert both[1].captions == ("a dog on a street There is no car in the image.",)
+    assert both[0].captions == image.captions
+    asked = sentences.evaluation_questions(image, 0)
+    assert not any(option.text.endswith(".") for question in asked for option in question.options)
+    trained, item = sentences.training_question(image, 0), sentences.training_captions(image, 0)
+    assert trained is not None
+    assert item is not None
+    assert all(option.text.endswith(".") for option in trained.options)
+    assert all("street." in text for text in item.captions)
+
+
+def test_a_videos_captions_get_a_full_stop_by_paper_even_where_there_is_one() -> None:
+    video = Concepts("v", "v.mp4", ("A dog runs.", "a dog"), ("dog", "running"), ("swimming",))
+    ends: dict[str, tuple[str, ...]] = {}
+    for protocol in ("paper", "fixed"):
+        both = sentences.retrieval_items(video, 0, thing="video", order="suffix", protocol=protocol)  # type: ignore[arg-type]
+        assert both is not None
+        ends[protocol] = tuple(text.partition(" There")[0] for text in both[1].captions)
+    assert ends == {"paper": ("A dog runs..", "a dog."), "fixed": ("A dog runs.", "a dog.")}
+
+
+MANY = [
+    Concepts(f"{k}", "p", ("A",), ("dog", "cat", "sofa", "lamp"), ("car", "boat", "kite")) for k in range(80)
+]
+
+
+def test_by_paper_all_questions_of_an_image_are_about_two_objects_drawn_once() -> None:
+    def objects(image: Concepts, protocol: sentences.Protocol) -> set[tuple[str, str]]:
+        asked = sentences.evaluation_questions(image, 0, protocol=protocol)
+        assert len(asked) == 3
+        return {(q.options[1].text.rpartition(" ")[2], q.options[3].text.rpartition(" ")[2]) for q in asked}
+
+    assert all(len(objects(image, "paper")) == 1 for image in MANY)
+    assert len({pair for image in MANY for pair in objects(image, "paper")}) == 12
+    assert sum(len(objects(image, "fixed")) > 1 for image in MANY) > 60
+
+
+def test_by_paper_a_video_is_asked_about_its_concepts_in_their_order() -> None:
+    videos = [Concepts(f"{k}", "v", (), ("dog", "running"), ("swimming",)) for k in range(20)]
+    denied = {
+        protocol: {
+            question.options[3].text
+            for video in videos
+            for question in sentences.evaluation_questions(video, 0, thing="video", protocol=protocol)
+        }
+        for protocol in ("paper", "fixed")
+    }
+    assert denied["paper"] == {"This video does not feature dog"}
+    assert denied["fixed"] == {"This video does not feature dog", "This video does not feature running"}
+
+
+def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_object() -> None:
+    def shares(protocol: sentences.Protocol) -> int:
+        count = 0
+        for image in MANY:
+            question = sentences.training_question(image, 0, protocol=protocol)
+            assert question is not None
+            wrong = [o.text for k, o in enumerate(question.options) if k != question.correct]
+            (hybrid,) = [text for text in wrong if "but not" in text]
+            (negation,) = [text for text in wrong if "does not" in text]
+            count += hybrid.rpartition(" ")[2] == negation.rpartition(" ")[2]
+        return count
+
+    assert (shares("paper"), shares("fixed")) == (len(MANY), 0)
+
+
+def test_by_paper_an_image_without_an_object_is_asked_about_as_none() -> None:
+    image = Concepts("i", "p", (), (), ("car",))
+    question = sentences.training_question(image, 0, protocol="paper")
+    assert question is not None
+    assert "This image does not feature None." in {option.text for option in question.options}
+    assert sentences.training_question(image, 0, protocol="fixed") is None
+
+
+def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_so_many() -> None:
+    def distinct(absent: tuple[str, ...], protocol: sentences.Protocol) -> Counter[int]:
+        images = [Concepts(f"{k}", "p", ("A dog",), ("dog",), absent) for k in range(300)]
+        items = [sentences.training_captions(image, 0, protocol=protocol) for image in images]
+        return Counter(len(item.negatives or ()) for item in items if item)
+
+    for protocol in ("paper", "fixed"):
+        assert distinct(("car", "boat", "kite"), protocol) == {3: 300}
+        assert distinct(("car", "boat", "kite", "tree", "cup"), protocol) == {3: 300}
+        assert distinct(("car",), protocol) == {1: 300}
+    assert distinct(("car", "boat"), "fixed") == {2: 300}
+    # the released code draws with replacement where there are fewer than three: a quarter denies one object
+    assert 45 <= distinct(("car", "boat"), "paper")[1] <= 105  # 75 expected, four standard deviations
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -74,16 +166,16 @@ def test_one_option_is_true_and_three_are_false(template: str, style: str) -> No
 def test_the_sentences_are_those_of_the_released_files() -> None:
     texts = [option.text for option in sentences.options("dog", "cat", "car", HYBRID)]
     assert texts == [
-        "This image features cat, but not car.",
-        "This image features car, but not cat.",
-        "This image features car.",
-        "This image does not feature dog.",
+        "This image features cat, but not car",
+        "This image features car, but not cat",
+        "This image features car",
+        "This image does not feature dog",
     ]
-    assert sentences.options("dog", "cat", "car", AFFIRMATION)[0].text == "This image features dog and cat."
-    one = sentences.options("dog", None, "car", AFFIRMATION)  # modified_positive
+    assert sentences.options("dog", "cat", "car", AFFIRMATION)[0].text == "This image features dog and cat"
+    one = sentences.options("dog", None, "car", AFFIRMATION, stop=".")  # modified_positive
     assert one[0].text == "This image features dog."
     assert sentences.options("dog", "cat", "car", HYBRID, wording="paper")[0].text == (
-        "This image includes cat but not car."
+        "This image includes cat but not car"
     )
 
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from metrics import MetricError, choices
 from metrics.choices import Asked, Reply, answer_each, prompt
-from metrics.choices.base import SCORINGS
 from metrics.choices.vlm import Memory, TransformersChoices, letter_tokens, towers
+from metrics.letters import SCORINGS
 from tests.metrics.tiny import picture
 
 WORDS = [("What is there?", ["cat", "dog"]), ("What is not to the left of the red car?", ["bench", "dog"])]

@@ -22,8 +22,8 @@ from PIL import Image
 
 from metrics import choices
 from metrics.choices import Asked, prompt
-from metrics.choices.base import SCORINGS
 from metrics.choices.endpoint import EndpointChoices
+from metrics.letters import SCORINGS
 from nein.benchmarks.negvqa import folder as files
 from nein.engine.answers import AnswerCache
 from tests.loopback import HANG_UP, Server, say

@@ -71,11 +71,11 @@ def test_a_shorter_interval_would_not_reproduce_the_table() -> None:
 
 
 def test_known_models_are_found_by_how_they_are_referred_to() -> None:
-    assert paper_numbers.known("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
-    assert paper_numbers.known("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
-    assert paper_numbers.known("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
-    assert paper_numbers.known("nano:negvqa") is None
-    assert paper_numbers.known("Qwen/Qwen2.5-VL-7B-Instruct") is None
+    assert paper_numbers.printed_as("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
+    assert paper_numbers.printed_as("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
+    assert paper_numbers.printed_as("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
+    assert paper_numbers.printed_as("nano:negvqa") is None
+    assert paper_numbers.printed_as("Qwen/Qwen2.5-VL-7B-Instruct") is None
     assert paper_numbers.family("Qwen/Qwen2.5-VL-7B-Instruct") == ("Qwen2.5-VL", 7.0)
     assert paper_numbers.family("DeepSeek-VL-1.3B") == ("DeepSeek-VL", 1.3)
     assert paper_numbers.family("nano:negvqa") is None

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from nein.benchmarks.negvqa import figures, page, paper_numbers, scores, sections
-from nein.reporting import cards, plots, report
 from nein.reporting import figures as frames
+from nein.reporting import plots, report
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 
@@ -39,22 +39,25 @@ def frame(said: dict[str, list[dict[str, Any]]], asking: str | None = None) -> p
 def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> None:
     said = {"good": answers(("A", "B")), "flat": answers(("A", "A")), "mute": answers(("A", "?"))}
     scored = {name: scores.score(rows, BOTH) for name, rows in said.items()}
-    shown = page.samples(said, scored, None, 100, {})
-    assert len(shown) == 9
-    assert shown[0].facets["pair"] == ["both right", "only original", "unscored"]
-    assert [cell.mark for cell in shown[0].rows[1]] == ["", "right", "wrong"]
-    assert shown[0].rows[0][1].aside == "generated A, logprob A; log p -0.10 / –"
-    chosen = page.samples(said, scored, None, 100, {"flat": "logprob", "mute": "logprob"})
-    assert chosen[0].facets["pair"] == ["both right", "only original"]
-    some = [card.id for card in page.samples(said, scored, None, 4, {})]
+    questions = page.questions(said, scored, None, 100, {})
+    shown = questions.described()
+    assert len(shown.ids) == 9
+    assert shown.facets["Pair"][0] == ["both right", "only original", "unscored"]
+    first = next(questions.details())
+    assert [cell.mark for cell in first.said[1].cells] == ["right", "wrong"]
+    assert first.said[0].cells[0].aside == "generated A, logprob A"
+    assert first.said[0].rows[0] == ("original 0?", "A", "generated A, logprob A", "-0.10 / –")
+    assert [value[0] for value in shown.values[2]] == [1.0, None]
+    chosen = page.questions(said, scored, None, 100, {"flat": "logprob", "mute": "logprob"})
+    assert chosen.described().facets["Pair"][0] == ["both right", "only original"]
+    some = list(page.questions(said, scored, None, 4, {}).asked)
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
-    assert page.samples(said, scored, None, 0, {}) == []
-    browser = cards.browser(shown)
-    report.write(tmp_path / "x.html", frame(said), title="t", sections=sections.SECTIONS, browser=browser)
+    parts = [page.part(questions)]
+    report.write(tmp_path / "x.html", frame(said), title="t", sections=sections.SECTIONS, parts=parts)
     html = (tmp_path / "x.html").read_text()
     assert html.count("<script>") == 1
-    assert "&lt;/script&gt;&lt;script&gt;" in html
+    assert "\\u003c/script\\u003e\\u003cscript\\u003e" in html
     assert "<img src=x>" not in html
     assert "default-src &#39;none&#39;" in html
 

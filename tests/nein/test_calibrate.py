@@ -239,7 +239,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     assert by_metric["removal_vqa"]["value"] is None
     assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]
     assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"
-    other = judge_tables.Calibration("vqa", {**found.about, "fingerprint": "another"}, found.rows)
+    other = judge_tables.Calibration("vqa", {**found.manifest, "fingerprint": "another"}, found.rows)
     assert not other.fits(run)
 
 

@@ -114,7 +114,9 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
     done = evaluate(*line, "--out", tmp_path / "out")
     assert done.code == 0, done.stderr
     run = RunDir(tmp_path / "out", "flaky", "negative")
-    assert protocols.disagreements(run) == 0
+    rules = protocols.Rules.of("fixed")
+    for row in run.read_scores():  # what is stored is what the evidence gives
+        assert not row["detail"] or protocols.verdict(row["metric"], row, rules) == row["value"]
     found = {(s.metric, s.quirk): s for s in protocols.shifts(run)}
     failed = sum(edit["image"] is None for edit in run.read_edits())
     assert 0 < failed < 12
@@ -126,17 +128,3 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
     assert missing.paper == pytest.approx((12 - failed) / 12)
     assert (missing.n_fixed, missing.n_paper, missing.flips) == (12 - failed, 12, failed)
     assert found["removal_ovd", "denominator"].paper == 0.0
-
-
-def test_stored_values_that_contradict_their_evidence_are_counted(
-    evaluate: Callable[..., Outcome], make_data: Callable[..., Path], tmp_path: Path
-) -> None:
-    from nein.benchmarks.nein.runs import RunDir
-
-    line = ["--editor", "identity", "--data", make_data(2, 2), "--device", "cpu", "--control", "none"]
-    line += ["--models.vqa", "tests.rehearsal:no", "--metrics", "removal_vqa", "--out", tmp_path / "out"]
-    assert evaluate(*line).code == 0
-    run = RunDir(tmp_path / "out", "identity", "negative")
-    path = run.path / "scores.jsonl"
-    path.write_text(path.read_text().replace('"value": 1.0', '"value": 0.0', 1))
-    assert protocols.disagreements(run) == 1

@@ -69,17 +69,17 @@ def opened(browser: Any, page: Path) -> Page:
 
 
 def test_all_samples_are_there_page_by_page_with_their_pictures(opened: Page) -> None:
-    assert opened.count() == "70 of 70 samples, page 1 of 3"
+    assert opened.count() == "70 of 70 samples, page 1 of 6"
     opened.drawn()
     widths = opened.script(
         "return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)"
     )
-    assert len(widths) == 24 * 5 - 1  # sample, target and three runs; one edit failed
+    assert len(widths) == 12 * 5 - 1  # sample, target and three runs; one edit failed
     assert all(widths)
-    opened.find("next").click()
-    opened.find("next").click()
-    assert len(opened.ids()) == 70 - 48
-    assert opened.hash()["page"] == ["3"]
+    for _ in range(5):
+        opened.find("next").click()
+    assert len(opened.ids()) == 70 - 5 * 12
+    assert opened.hash()["page"] == ["6"]
 
 
 def test_search_finds_words_in_captions_instructions_and_ids(opened: Page) -> None:
@@ -98,7 +98,7 @@ def test_search_finds_words_in_captions_instructions_and_ids(opened: Page) -> No
 def test_filters_combine_and_reset_brings_everything_back(opened: Page) -> None:
     Select(opened.find("object")).select_by_visible_text("cat")
     assert opened.count().startswith("14 of 70")
-    Select(opened.find("run")).select_by_visible_text("ip2p/negative")
+    Select(opened.find("member")).select_by_visible_text("ip2p/negative")
     Select(opened.find("verdict")).select_by_value("one")
     # cats are samples 0, 5, 10, ...; ip2p removed every fourth sample: 0, 20, 40, 60.
     assert opened.ids() == [f"NeIn_{i // 2 + 1:012d}_{i % 2 + 1}" for i in (0, 20, 40, 60)]
@@ -110,7 +110,7 @@ def test_filters_combine_and_reset_brings_everything_back(opened: Page) -> None:
 
 
 def test_a_link_keeps_the_filter_and_the_order(browser: Any, page: Path) -> None:
-    first = Page(browser, page).open("#object=dog&run=2&metric=l1&sort=worst")
+    first = Page(browser, page).open("#object=dog&member=magicbrush/negative&measure=l1&sort=worst")
     ids = first.ids()
     assert first.count().startswith("14 of 70")
     # magicbrush's L1 falls with the index, lower is better: the worst dog is the first one, sample 3.
@@ -118,23 +118,27 @@ def test_a_link_keeps_the_filter_and_the_order(browser: Any, page: Path) -> None
     assert Select(first.find("object")).first_selected_option.text == "dog"
     again = Page(browser, page).open("#" + urlsplit(browser.current_url).fragment)
     assert again.ids() == ids
-    best = Page(browser, page).open("#object=dog&run=2&metric=l1&sort=best")
-    assert best.ids()[0] == ids[-1]
+    last = Page(browser, page).open("#object=dog&member=magicbrush/negative&measure=l1&sort=worst&page=2")
+    best = last.ids()[-1]
+    assert (
+        Page(browser, page).open("#object=dog&member=magicbrush/negative&measure=l1&sort=best").ids()[0]
+        == best
+    )
 
 
 def test_nonsense_in_a_link_is_ignored(browser: Any, page: Path) -> None:
-    found = Page(browser, page).open("#run=99&metric=%3Cb%3E&page=-5&object=&unknown=1")
-    assert found.count() == "70 of 70 samples, page 1 of 3"
+    found = Page(browser, page).open("#member=99&measure=%3Cb%3E&page=-5&object=&unknown=1")
+    assert found.count() == "70 of 70 samples, page 1 of 6"
 
 
 def test_disagreeing_judges_come_first_when_asked(opened: Page) -> None:
-    Select(opened.find("run")).select_by_visible_text("ip2p/negative")
-    opened.driver.find_element(By.CSS_SELECTOR, "[data-view=judges]").click()
+    Select(opened.find("member")).select_by_visible_text("ip2p/negative")
+    opened.driver.find_element(By.CSS_SELECTOR, "[data-view=rivals]").click()
     assert (
         opened.ids()[0] == "NeIn_000000000005_2"
     )  # sample 9: VQA says it is there, detection that it is gone
     pressed = opened.script(
-        "return document.querySelector('[data-view=judges]').getAttribute('aria-pressed')"
+        "return document.querySelector('[data-view=rivals]').getAttribute('aria-pressed')"
     )
     assert pressed == "true"
 
@@ -178,9 +182,9 @@ def test_everything_works_from_the_keyboard(opened: Page) -> None:
     opened.until(lambda: opened.focused() == first)
     assert "sample" not in opened.hash()
     opened.press("n")
-    assert "page 2 of 3" in opened.count()
+    assert "page 2 of 6" in opened.count()
     opened.press("p")
-    assert "page 1 of 3" in opened.count()
+    assert "page 1 of 6" in opened.count()
     opened.press("/")
     assert opened.focused() == "q"
     opened.press("jn/")  # typed, not obeyed
@@ -197,16 +201,16 @@ def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser: Any, p
     widths = found.script(
         "return [...document.querySelectorAll('.card img')].map(i => i.complete && i.naturalWidth)"
     )
-    assert len(widths) == 24 * 5 - 1
+    assert len(widths) == 12 * 5 - 1
     assert all(widths)
     assert found.driver.get_log("browser") == []
     lost = page_with_files.parent / "beside-data" / "00002.js"
     kept = lost.read_bytes()
     lost.unlink()
     try:
-        gone = Page(browser, page_with_files).open("#page=3")
+        gone = Page(browser, page_with_files).open("#page=6")
         gone.drawn()
-        assert "the file with this picture is missing" in gone.find("cards").text
+        assert "the file with this picture is missing" in gone.find("deck").text
     finally:
         lost.write_bytes(kept)
 
@@ -226,13 +230,71 @@ def test_the_policy_lets_no_script_and_no_fetch_in(opened: Page) -> None:
     assert blocked != "sent"
 
 
-def test_nothing_is_wider_than_a_narrow_screen(browser: Any, page: Path) -> None:
-    browser.set_window_size(500, 900)
+def test_pictures_are_enlarged_and_walked_through_from_the_keyboard_and_by_link(
+    browser: Any, page: Path
+) -> None:
+    found = Page(browser, page).open("#sample=NeIn_000000000001_1&picture=1")
+    found.until(lambda: found.find("zoom").is_displayed())
+    assert found.find("zoom-caption").text == "target of NeIn_000000000001_1"
+    size = found.find("zoomed").size
+    assert min(size["width"], size["height"]) > 500  # a thumbnail is 131
+    found.press(Keys.ARROW_RIGHT)
+    found.until(lambda: found.find("zoom-caption").text == "ip2p/negative of NeIn_000000000001_1")
+    assert found.hash()["picture"] == ["2"]
+    found.press(Keys.ESCAPE)
+    found.until(lambda: not found.find("zoom").is_displayed())
+    assert found.find("dialog").is_displayed()
+    assert "picture" not in found.hash()
+    found.press("j")  # the next sample
+    found.until(lambda: found.hash()["sample"] == ["NeIn_000000000001_2"])
+    found.press("z")
+    found.until(lambda: found.find("zoom-caption").text == "sample of NeIn_000000000001_2")
+
+
+def test_a_link_to_a_table_unfolds_it_and_tables_are_easy_to_read(browser: Any, page: Path) -> None:
+    found = Page(browser, page).open()
+    folds = "return [...document.querySelectorAll('#tables details')].map(d => d.open)"
+    assert not any(found.script(folds))
+    found = Page(browser, page).open("#table-results_presence")
+    assert found.script("return document.getElementById('results').open")
+    cell = "return getComputedStyle(document.querySelector('#table-results_presence {}')).{}"
+    assert found.script(cell.format("td.number", "textAlign")) == "right"
+    assert found.script(cell.format("tbody th", "position")) == "sticky"
+    assert found.script(cell.format("td.best", "fontWeight")) == "700"
+
+
+def test_a_dark_scheme_turns_the_page_and_its_figures_dark(browser: Any, page: Path) -> None:
+    shade = (
+        "const [image, done] = [document.querySelector('figure img'), arguments[0]];"
+        "const canvas = Object.assign(document.createElement('canvas'), {width: 9, height: 9});"
+        "const pen = canvas.getContext('2d'); pen.drawImage(image, 0, 0);"
+        "done([getComputedStyle(document.body).backgroundColor, ...pen.getImageData(4, 4, 1, 1).data])"
+    )
+    ground = {}
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        try:
+            found = Page(browser, page).open()
+            ground[scheme] = found.driver.execute_async_script(shade)
+        finally:
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert ground["light"] == ["rgb(255, 255, 255)", 255, 255, 255, 255]
+    assert ground["dark"] == ["rgb(19, 19, 19)", 19, 19, 19, 255]
+
+
+def test_on_a_telephone_nothing_is_too_wide_and_figures_have_a_shape_of_their_own(
+    browser: Any, page: Path
+) -> None:
+    metrics = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         found = Page(browser, page).open()
         found.drawn()
-        assert found.script(
-            "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-        )
+        assert found.script("return document.documentElement.scrollWidth") <= 390
+        figure = "const i = document.querySelector('figure img'); return [i.naturalWidth, i.clientWidth]"
+        natural, shown = found.script(figure)
+        assert shown > 340
+        assert shown / natural > 0.9  # 9 point letters are 9 point letters
     finally:
-        browser.set_window_size(1280, 1000)
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

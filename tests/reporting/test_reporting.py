@@ -68,7 +68,7 @@ def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame: pd.DataFr
     assert len(frame) == 4
     negated = figures.pick(frame, model="unsure|er", variant="negated")
     assert negated is not None
-    expected = statistics.proportion([float(n < 12) for n in range(19)], list(range(19)))
+    expected = statistics.bounded_mean([float(n < 12) for n in range(19)], list(range(19)))
     assert expected is not None
     assert {key: negated[key] for key in expected.as_dict()} == expected.as_dict()
     assert (negated["n"], negated["unscored"]) == (19, 1)
@@ -141,7 +141,15 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     frame: pd.DataFrame, scored: dict[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     def write(out: Path) -> list[Path]:
-        browser = cards.browser(cards.of_scores(scored, limit=10))
+        samples = cards.Samples(
+            [row["id"] for row in scored["sure"]],
+            [row["question"] for row in scored["sure"]],
+            members=[cards.Member(name) for name in scored],
+            measures=[cards.Measure("right", "right")],
+            values=[[[row["value"] for row in answers]] for answers in scored.values()],
+        )
+        said = [cards.Said(cells=[cards.Cell(MARKUP, mark="wrong")]) for _ in scored]
+        part, _ = cards.browser(samples, [cards.Detail(said=said)] * 40)
         setting = {"sure": page.setting({"data": "/home/me/x"})}
         return report.write(
             out,
@@ -149,7 +157,8 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
             title="Counting",
             sections=SECTIONS,
             notes=["drawn"],
-            browser=browser,
+            findings=["There are not two."],
+            parts=[part],
             settings=setting,
         )
 
@@ -160,11 +169,12 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     assert text.startswith("# Counting\n\n## Accuracy\n\n| model")
     assert text.endswith("Note: drawn\n")
     html = (tmp_path / "a" / "report.html").read_text()
-    assert html.count("<script") == 1
+    assert html.count("<script") == html.count("</script>") == 1 + 1 + 2  # program, index, two chunks
     assert MARKUP not in html
     assert "home/me" not in html
     assert not re.search(r'(?:src|href)="(?:https?:)?//', html)
-    assert html.count('class="sample"') == 10
+    order = [html.index(text) for text in ("There are not two.", "<figure>", 'id="cards"', 'id="tables"')]
+    assert order == sorted(order)
     write(tmp_path / "b.html")
     assert (tmp_path / "b-accuracy.svg").read_bytes() == (tmp_path / "a" / "accuracy.svg").read_bytes()
     assert (tmp_path / "b.html").read_text() == html

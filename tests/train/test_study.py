@@ -15,7 +15,7 @@ from nein.config.launch import launch
 from nein.engine import atomic, exits
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
-from train import study
+from train import generalise, study
 from train.commands import NEGBENCH_NANO
 from train.contrast import sweep
 
@@ -64,25 +64,6 @@ def rows(tmp_path: Path) -> list[sweep.Row]:
     ]
 
 
-def test_changes_are_paired_by_caption_and_by_question(rows: list[sweep.Row]) -> None:
-    assert sweep.change(rows[0], rows[1], "accuracy").value == pytest.approx(0.5)
-    assert sweep.change(rows[0], rows[2], "accuracy").value == pytest.approx(0.125)
-    assert sweep.change(rows[0], rows[1], "gap").value == pytest.approx(0.25)  # 0.5 before, 0.25 after
-    assert sweep.change(rows[0], rows[2], "gap").value == pytest.approx(0.5)
-    assert sweep.change(rows[1], rows[0], "gap").value == pytest.approx(-0.25)
-
-
-def test_the_sentences_say_what_was_measured(rows: list[sweep.Row]) -> None:
-    found = study.findings(rows)
-    assert "recall@1 is 75.0 % with the original captions and 25.0 % with the negated ones" in found[0]
-    assert "negation gap 50.0" in found[0]
-    assert "25.0 % right (chance 25.0 %)" in found[1]
-    assert "Alpha 0: the negation gap is 25.0" in found[2]
-    assert "50 % of it gone" in found[2]
-    assert "100 % of it gone" in found[3]
-    assert "multiple choice at alpha 0." in found[-1]
-
-
 def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row], tmp_path: Path) -> None:
     text = sweep.write(rows, tmp_path / "out")
     assert text == (tmp_path / "out" / "tradeoff.md").read_text()
@@ -118,6 +99,40 @@ def test_the_nano_clip_has_learned_from_affirmative_text_only(monkeypatch: pytes
     assert count > 1500
 
 
+def figure(recipe: str, seed: str, world: str, value: float, **about: str) -> dict[str, Any]:
+    return {"recipe": recipe, "seed": seed, "world": world, "value": value, "unit": "%", "n": 4, **about}
+
+
+def test_a_cell_is_the_mean_over_seeds_with_the_lowest_and_the_highest(tmp_path: Path) -> None:
+    choice = study.METRICS["choices right"]
+    parts = [
+        frames.frame([figure("before", "", "nano:taught", 0.4, **choice)]),
+        frames.frame([figure("nano", s, "nano:taught", v, **choice) for s, v in (("0", 0.6), ("1", 0.9))]),
+        frames.frame([figure("nano", s, "nano:unlike", v, **choice) for s, v in (("0", 0.1), ("1", 0.2))]),
+    ]
+    text = generalise.write(tmp_path, "Title", parts, study.METRICS, command="nein x", sentences=["One."])
+    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "|" in line]
+    assert lines[0][3:5] == ["as taught", "wording, objects and style"]
+    assert lines[2][1:5] == ["before", "choices right", "40.0", "\u2013"]
+    assert lines[3][1:5] == ["nano", "choices right", "75.0 (60.0 to 90.0)", "15.0 (10.0 to 20.0)"]
+    assert "seeds 0, 1 " in text
+    assert "`nein x`" in text
+    assert "- One." in text
+    assert (tmp_path / "generalise.md").read_text() == text
+    assert len(frames.read(tmp_path / "generalise.csv")) == 5
+
+
+def test_a_sentence_begins_with_what_was_not_taught() -> None:
+    rows = [
+        figure("nano", "0", world, value, **where)
+        for world, value in (("nano:taught", 0.9), ("nano:wording", 0.5), ("nano:unlike", 0.3))
+        for where in study.METRICS.values()
+    ]
+    [sentence] = study.findings(frames.frame(rows))
+    assert sentence.index("30.0 %") < sentence.index("50.0 %") < sentence.index("90.0 %")
+    assert "were not taught 30.0 % of the choices" in sentence
+
+
 @pytest.mark.slow
 def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -127,17 +142,28 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
     monkeypatch.setattr(vision, "POOL", 50)
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
 
-    words = ["--alpha", "0,1", "--scenes", "8", "--steps", "2", "--out", str(tmp_path / "out")]
+    words = [
+        "--seed",
+        "0,1",
+        "--recipe",
+        "nano",
+        "--scenes",
+        "8",
+        "--steps",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+    ]
 
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            exits.exit_with(lambda: launch("negbench nano", NEGBENCH_NANO, words))
+            exits.exit_with(lambda: launch("nein negbench nano", NEGBENCH_NANO, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out
 
     first: Callable[[], str] | str = run()
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
-        "study.md", "tradeoff.md", "tradeoff.csv", "tradeoff.png", "alpha-0", "alpha-1", "evaluation",
+        "study.md", "generalise.md", "generalise.csv", "nano", "evaluation",
     }  # fmt: skip
     assert run().split("\nStudy:")[0] == str(first).split("\nStudy:")[0]

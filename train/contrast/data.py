@@ -23,6 +23,7 @@ from nein.datasets.negbench.records import Media, Question, RetrievalItem
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.engine.seeds import sample_seed
+from nein.nano.worlds import is_nano, world
 from train.contrast.options import ContrastConfig
 from train.order import Passes, generator, share
 
@@ -63,19 +64,39 @@ def load(config: ContrastConfig) -> Corpus:
     root = Path(config.image_root) if config.image_root else None
 
     def media(source: str) -> Media:
-        return Drawn(drawn.picture) if source == "nano" else Files(root, Path(source).parent)
+        return Drawn(drawn.picture) if is_nano(source) else Files(root, Path(source).parent)
 
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     digests: list[str] = []
-    if config.captions == "nano":
-        captions = drawn.negcap("train", config.nano_scenes, config.seed)[: config.limit]
+    if is_nano(config.captions):
+        captions = drawn.negcap(
+            "train",
+            config.nano_scenes,
+            config.seed,
+            world(config.captions),
+            config.wordings,
+            config.original_captions,
+        )[: config.limit]
         digests.append(_digest(captions))
     else:
-        captions = table.Captions(Path(config.captions), config.limit)
+        captions = table.Captions(
+            Path(config.captions),
+            config.limit,
+            image=config.image_column,
+            captions=config.caption_column,
+            delimiter={"comma": ",", "tab": "\t"}[config.separator],
+        )
         digests.append(captions.sha256)
-    if config.questions == "nano":
-        questions = drawn.negmcq("train", config.nano_scenes, config.seed)[: config.limit]
+    if is_nano(config.questions):
+        questions = drawn.negmcq(
+            "train",
+            config.nano_scenes,
+            config.seed,
+            world(config.questions),
+            config.wordings,
+            config.caption_questions,
+        )[: config.limit]
         digests.append(_digest(questions))
     else:
         questions = table.Questions(Path(config.questions), config.limit)
@@ -97,13 +118,15 @@ def load(config: ContrastConfig) -> Corpus:
     facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
-        "pictures_with_captions": len(captions),
+        "rows_of_captions": len(captions),
+        "rows_without_caption": getattr(captions, "left_out", 0),
         "number_of_questions": len(questions),
         "records_sha256": hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
     }
     shown = media(config.captions)
-    shared = config.captions == config.questions == "nano" or (
-        "nano" not in (config.captions, config.questions)
+    drawn_too = is_nano(config.captions), is_nano(config.questions)
+    shared = all(drawn_too) or (
+        not any(drawn_too)
         and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
     )
     return Corpus(captions, questions, shown, shown if shared else media(config.questions), facts)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nein.nano.worlds import is_nano
 from train.contrast.options import ContrastConfig
 from train.contrast.towers import Tower
 from train.export import MODEL, base_model, finished_model, option_rows, portable
@@ -64,11 +65,11 @@ def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
         "cross-entropy over multiple-choice options (Alhamoud et al., CVPR 2025).",
         "",
         f"{facts['steps']} steps of {config.batch_size} captions and {config.questions_per_step} questions, "
-        f"from {data['pictures_with_captions']} pictures with captions ({data['captions']}) and "
+        f"from {data['rows_of_captions']} rows of captions ({data['captions']}) and "
         f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
         f"{facts['processes']} process(es).",
         "",
-        *([NANO, ""] if "nano" in (data["captions"], data["questions"]) else []),
+        *([NANO, ""] if any(is_nano(data[key]) for key in ("captions", "questions")) else []),
         "Evaluate: `nein negbench eval --model FOLDER`.",
         "",
         *option_rows(facts["options"], ContrastConfig().identity(), ALWAYS),

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.groups import Output, Seed
+from nein.config.groups import Output
 from nein.config.options import Names
-from nein.engine.errors import UserError
+from nein.datasets.negbench.rewording import VARIED
+from nein.engine.errors import UserError, unknown
 from train.options import Learning, option
 
 COMMAND = "train/finetune_clip.py"
+PRESETS = ("nano", "varied", "paper")
+#: Wordings that a training may use.
+TAUGHT = ("code", *VARIED)
 
 
 @dataclass(kw_only=True)
@@ -28,8 +32,9 @@ class ContrastConfig(Learning):
     """Everything that decides a run. Field names are the keys of a configuration file."""
 
     presets = "train/clip-"
+    preset_names = PRESETS
 
-    preset: Literal["nano", "paper"] = option(
+    preset: Literal["nano", "varied", "paper"] = option(
         "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "What", decides=False
     )
     base: str = option(
@@ -44,12 +49,37 @@ class ContrastConfig(Learning):
         "all", "which weights learn; text: the vision tower is frozen and its features are kept", "What"
     )
 
-    captions: str = option("nano", "nano, or a CSV file with filepath and captions (NegCap)", "Data")
-    questions: str = option("nano", "nano, or a CSV file of multiple-choice questions (NegMCQ)", "Data")
+    words: Names = option(
+        [], "words that become tokens of their own, in a CLIP of transformers: --words no,not,without", "What"
+    )
+
+    captions: str = option(
+        "nano", "nano, nano:WORLD, or a CSV file with filepath and captions (NegCap)", "Data"
+    )
+    image_column: str = option("filepath", "captions file: column of the pictures", "Data")
+    caption_column: str | None = option(
+        None,
+        "captions file: column of a caption or of a list of them; default: negative_captions, captions, "
+        "caption or title",
+        "Data",
+    )
+    separator: Literal["comma", "tab"] = option("comma", "captions file: what separates the cells", "Data")
+    questions: str = option(
+        "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
+    )
     image_root: str | None = option(
         None, "folder of the pictures, if not beside the CSV files", "Data", decides=False
     )
     nano_scenes: PositiveInt = option(8000, "scenes drawn for nano data", "Data")
+    wordings: Names = option(
+        ["code"], f"nano data: wordings of the sentences, of {', '.join(TAUGHT)}", "Data"
+    )
+    original_captions: NonNegativeInt = option(
+        0, "nano data: captions per scene as they are, beside the negated ones", "Data"
+    )
+    caption_questions: bool = option(
+        False, "nano data: a second question per scene, its caption with four claims", "Data", negatable=True
+    )
     limit: PositiveInt | None = option(None, "only the first N pictures of either file", "Data")
     augment: Literal["none", "crop"] = option(
         "none", "crop: a random crop of 90 to 100 %% of the area, as open_clip trains", "Data"
@@ -93,15 +123,34 @@ class ContrastConfig(Learning):
 
 
 @dataclass(kw_only=True)
-class StudyConfig(Seed, Output):
+class StudyConfig(Output):
     """What `nein negbench nano` varies, and on how many scenes."""
 
     default_out = "runs/negbench-study"
 
-    alpha: Names = option(["0", "0.5", "0.9", "0.99", "1"], "weights of the contrastive loss", "What")
-    scenes: PositiveInt = option(600, "held-out scenes", "What")
-    steps: PositiveInt | None = option(None, "steps per alpha (default: the recipe's)", "What")
+    recipe: Names = option(
+        ["nano", "varied"], "how CLIP is fine-tuned, configs/train/clip-RECIPE.yaml", "What",
+        among=("nano", "varied"), what="recipe",
+    )  # fmt: skip
+    seed: Names = option(["0", "1", "2"], "training seeds", "What")
+    alpha: Names = option(["0.5"], "weights of the contrastive loss", "What")
+    scenes: PositiveInt = option(300, "held-out scenes of every world", "What")
+    steps: PositiveInt | None = option(None, "steps per model (default: the recipe's)", "What")
     base: str = option("nano:clip", "model to start from", "What")
+
+    def check(self) -> None:
+        for seed in self.seed:
+            if not seed.isdecimal():
+                raise UserError(f"--seed has '{seed}'; seeds are whole numbers from 0 on: --seed 0,1,2.")
+
+    def command(self) -> str:
+        """The command line that makes the study, without what is a default."""
+        words = ["nein negbench nano"]
+        for name in ("recipe", "seed", "alpha", "scenes", "steps", "base"):
+            value, usual = getattr(self, name), getattr(StudyConfig(), name)
+            if value != usual:
+                words.append(f"--{name} {','.join(value) if isinstance(value, list) else value}")
+        return " ".join(words)
 
 
 def spelled(alpha: float) -> str:
@@ -147,6 +196,9 @@ def check(config: ContrastConfig) -> None:
         raise UserError("--trainable text keeps the features of the pictures; it needs --augment none.")
     if not config.epoch_share <= 1:
         raise UserError(f"--epoch-share is {config.epoch_share}; it must be at most 1.")
+    for wording in config.wordings:
+        if wording not in TAUGHT:
+            raise unknown("wording", wording, TAUGHT)
     if config.preset == "paper" and "nano" in (config.captions, config.questions):
         raise UserError(
             "The preset 'paper' needs its data: --captions and --questions name the CSV files that "

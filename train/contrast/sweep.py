@@ -16,7 +16,6 @@ from typing import Any
 
 import pandas as pd
 
-from nein import statistics
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import report, run
 from nein.benchmarks.negbench.config import EvalConfig
@@ -26,12 +25,10 @@ from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_column
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
-from nein.statistics.estimates import Estimate
 from train.contrast.options import ContrastConfig, spelled
 
 BASE = "base"
@@ -105,15 +102,15 @@ def trade_off(
 
 def write(rows: Sequence[Row], out: Path) -> str:
     """Writes tradeoff.md, .csv and .png; the table as text."""
-    found = figures(rows)
+    table = figures(rows)
     nano = all(row.dataset == "nano" for row in rows)
     sheet = replace(
-        TABLE.sheet(found), title=f"Trade-off over alpha, {NANO_LABEL if nano else 'measured here'}"
+        TABLE.sheet(table), title=f"Trade-off over alpha, {NANO_LABEL if nano else 'measured here'}"
     )
     text = f"{tables.section(sheet)}\n\n{NOTE}\n"
     atomic.write_text(out / "tradeoff.md", text)
-    frames.write(out / "tradeoff.csv", found)
-    drawing = plots.draw(PLOT, frames.select(found, series=tuple(SERIES)))
+    frames.write(out / "tradeoff.csv", table)
+    drawing = plots.draw(PLOT, frames.select(table, series=tuple(SERIES)))
     if drawing is not None:
         atomic.write_bytes(out / "tradeoff.png", drawing.png)
     return text
@@ -163,7 +160,7 @@ def evaluate(
         names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)
     out = config.out_dir / "evaluation"
     settings = EvalConfig(
-        preset=config.preset,
+        preset="paper" if config.preset == "paper" else "nano",
         model=list(names),
         data=config.evaluate or "nano",
         image_root=[config.image_root] if config.image_root else [],
@@ -188,35 +185,3 @@ def evaluate(
     ]
     order = list(names.values())
     return sorted(rows, key=lambda row: order.index((row.label, row.alpha)))
-
-
-def credits_of(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """(credit by question, picture by question) of a model's multiple choice."""
-    lines = atomic.read_lines(files.samples(row.folder, f"{MCQ}.{TEMPLATED}"))
-    return {line["id"]: line["credit"] for line in lines}, {line["id"]: line["source"] for line in lines}
-
-
-def caption_gaps(row: Row) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """(recall@1 with the original minus with the negated caption, picture) by caption, text to image."""
-    lines = atomic.read_lines(files.samples(row.folder, f"{RETRIEVAL}.{TEMPLATED}"))
-    from_text = [line for line in lines if line["direction"] == TEXT_TO_IMAGE]
-    recalls = {
-        kind: {x["id"]: x["recall@1"] for x in from_text if x["kind"] == kind} for kind in (ORIGINAL, NEGATED)
-    }
-    gaps: dict[str, float | None] = {}
-    for key, value in recalls[ORIGINAL].items():
-        other = recalls[NEGATED].get(key)
-        gaps[key] = None if value is None or other is None else float(value) - float(other)
-    return gaps, {line["id"]: line["source"] for line in from_text}
-
-
-def change(before: Row, after: Row, what: str) -> Estimate:
-    """What fine-tuning changed, paired: "accuracy" (after minus before) or "gap" (before minus after)."""
-    read = credits_of if what == "accuracy" else caption_gaps
-    first, clusters = read(before)
-    second, _ = read(after)
-    pair = (second, first) if what == "accuracy" else (first, second)
-    difference = statistics.paired_difference(*pair, clusters, 1.0 if what == "accuracy" else 2.0)
-    if difference is None:
-        raise UserError("The two models share no scored sample; evaluate them on the same data.")
-    return difference

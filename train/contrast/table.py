@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -28,7 +29,8 @@ from nein.datasets.negbench.rows import Records, parse
 from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
 
-FORMAT = 2
+log = logging.getLogger(__name__)
+FORMAT = 3
 Record = TypeVar("Record", RetrievalItem, Question)
 
 
@@ -38,10 +40,12 @@ class Table(Sequence[Record], Generic[Record]):
     sha256   Over the rows. `options`: the numbers of options that occur among questions.
     limit    Only the first rows, which alone are looked at.
 
-    Raises UserError, naming file and line, for the first row that cannot be used.
+    A row of which `record` makes nothing is left out, which is said and counted (`left_out`). Raises
+    UserError, naming file and line, for the first row that cannot be used.
     """
 
     needed: tuple[str, ...] = ()
+    delimiter = ","
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self.path, self._limit = path, limit
@@ -52,7 +56,7 @@ class Table(Sequence[Record], Generic[Record]):
             raise UserError(f"There is no file '{path}'.") from None
         except OSError as error:
             raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-        stamp = [FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, limit, self.needed]
+        stamp = [FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, limit, *self._layout()]
         name = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:24]
         ends = user_cache.root() / "tables" / f"{name}.ends"
         facts = ends.with_suffix(".json")  # written last: with it all is there
@@ -62,11 +66,18 @@ class Table(Sequence[Record], Generic[Record]):
         self.columns: list[str] = content["columns"]
         self.sha256: str = content["sha256"]
         self.options: list[int] = content["options"]
+        self.left_out: int = content["left_out"]
+        if self.left_out:
+            log.warning("%d rows of '%s' hold no caption and are left out", self.left_out, path)
         self._first: int = content["first"]
         self._ends = np.memmap(ends, "<u8", "r")
 
-    def record(self, row: dict[str, str], where: int | str) -> Record:
-        """A checked record of a row. Raises UserError."""
+    def _layout(self) -> list[Any]:
+        """What decides how the file is read."""
+        return [self.needed]
+
+    def record(self, row: dict[str, str], where: int | str) -> Record | None:
+        """A checked record of a row; None for one that is left out. Raises UserError."""
         raise AssertionError("a table is of captions or of questions")
 
     def __len__(self) -> int:
@@ -86,13 +97,19 @@ class Table(Sequence[Record], Generic[Record]):
             raise UserError(
                 f"'{self.path}' has become shorter while it was read; start again with the whole file."
             )
-        return self.record(parse(self.columns, data), f"row {k + 1}")
+        record = self.record(parse(self.columns, data, self.delimiter), f"row {k + 1}")
+        assert record is not None, "rows that are left out are in no table"
+        return record
 
     def _look_through(self, ends: Path, facts: Path) -> None:
         """Checks the rows and writes where each ends, and what is to be known of them all."""
-        rows, noted, options, first = Records(self.path, self.needed), array("Q"), set[int](), 0
+        rows = Records(self.path, self.needed, self.delimiter)
+        noted, options, first, left_out = array("Q"), set[int](), 0, 0
         for row in rows:
             record = self.record(row.cells, row.line)
+            if record is None:
+                left_out += 1
+                continue
             if isinstance(record, Question):
                 options.add(len(record.options))
             first = first if noted else row.start
@@ -100,20 +117,48 @@ class Table(Sequence[Record], Generic[Record]):
             if len(noted) == self._limit:
                 break
         atomic.write_bytes(ends, np.frombuffer(noted, np.uint64).astype("<u8").tobytes())
-        content = {"sha256": rows.sha256, "columns": rows.columns, "options": sorted(options), "first": first}
+        if not noted:
+            raise UserError(f"'{self.path}' has {left_out} rows and a caption in none of them.")
+        content = {
+            "sha256": rows.sha256,
+            "columns": rows.columns,
+            "options": sorted(options),
+            "first": first,
+            "left_out": left_out,
+        }
         atomic.write_json(facts, content)
 
 
 class Captions(Table[RetrievalItem]):
-    needed = ("filepath", "captions")
+    """Pictures with one caption or a list of them per row; what `*_neg_captions.csv` lost is left out.
 
-    def record(self, row: dict[str, str], where: int | str) -> RetrievalItem:
+    image, captions  Columns; captions None: the first of `official.CAPTIONS` that is there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        limit: int | None = None,
+        *,
+        image: str = "filepath",
+        captions: str | None = None,
+        delimiter: str = ",",
+    ) -> None:
+        self.needed = (image,)
+        self.delimiter, self._image, self._captions = delimiter, image, captions
+        super().__init__(path, limit)
+
+    def _layout(self) -> list[Any]:
+        return [self.needed, self._captions, self.delimiter]
+
+    def record(self, row: dict[str, str], where: int | str) -> RetrievalItem | None:
         place = f"{self.path}, line {where}"
-        item = RetrievalItem(
-            id=row.get("id") or f"line {where}",
-            image=official.cell(row, "filepath", self.path, where),
-            captions=official.strings(row["captions"], f"{place}, captions"),
-        )
+        column = official.caption_column(list(row), self.path, self._captions)
+        image = official.cell(row, self._image, self.path, where)
+        texts = official.caption_texts(row[column], column, f"{place}, {column}")
+        if not texts:
+            return None
+        item = RetrievalItem(id=row.get("id") or f"line {where}", image=image, captions=texts)
         check_items([item], place)
         return item
 

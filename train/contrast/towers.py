@@ -23,6 +23,7 @@ from metrics.encoders.clip import pooled
 from metrics.preprocess import map_images
 from nein.engine.errors import UserError
 from nein.models import references
+from train.words import teach
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
 VISION = ("vision_model.", "visual_projection.", "visual.")
@@ -62,6 +63,14 @@ class Tower(nn.Module):
             frozen = trainable == "text" and name.startswith(VISION)
             # A sigmoid model's bias shifts all logits alike: the losses do not depend on it.
             parameter.requires_grad_(not frozen and not name.endswith("logit_bias"))
+
+    def teach(self, words: Sequence[str]) -> None:
+        """Words become tokens of their own, see `train.words`. Raises UserError where that cannot be."""
+        if not isinstance(self.dual, ClipDual):
+            raise UserError("--words needs a CLIP of transformers; leave it out for this model.")
+        tokenizer = self.dual.tokenizer._tokenizer
+        teach(tokenizer, self.model.text_model, words)
+        self.model.config.text_config.vocab_size = len(tokenizer)
 
     def groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Parameters for AdamW: matrices with weight decay; gains, biases and the logit scale without."""
@@ -158,8 +167,13 @@ class Tower(nn.Module):
         source = self.dual.source
         with _no_bar(local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
-        for kind in (AutoImageProcessor, AutoTokenizer):
-            from_pretrained(kind, source.reference, revision=source.revision).save_pretrained(folder)
+        from_pretrained(AutoImageProcessor, source.reference, revision=source.revision).save_pretrained(
+            folder
+        )
+        if isinstance(self.dual, ClipDual):
+            self.dual.tokenizer._tokenizer.save_pretrained(folder)  # it may have learned words
+        else:
+            from_pretrained(AutoTokenizer, source.reference, revision=source.revision).save_pretrained(folder)
 
     def _save_open_clip(self, folder: Path) -> None:
         import open_clip

@@ -55,7 +55,7 @@ CHANGED = 0.4
 
 
 class Loader:
-    """Makes batches. `read` may run in threads ahead of training; `finish` runs on the training thread.
+    """Makes batches. `read` may run in threads ahead of training; `to_batch` runs on the training thread.
 
     features  Stored features, or None to encode pictures with `encoder` in every step.
     """
@@ -119,7 +119,7 @@ class Loader:
         source, target = (p.flip(1) if flip else p for p in pictures)
         return {"source": source, "target": target}
 
-    def finish(
+    def to_batch(
         self, members: list[tuple[Example, Draw, dict[str, torch.Tensor]]], device: torch.device
     ) -> Batch:
         """The batch on the device; encodes pictures here when nothing is stored."""

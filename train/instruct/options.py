@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config.options import Names, read
+from nein.config import options
+from nein.config.groups import Limit, OnDevice
+from nein.config.options import Names, Options, argument, read
 from nein.engine.errors import UserError, unknown
 from train.options import Learning, option
 
@@ -140,6 +143,34 @@ class TuneConfig(Learning):
     )
     out: str = "runs/finetune"
     push: str | None = option(None, "hub id OWNER/NAME to upload the result to", "Files", decides=False)
+
+
+@dataclass(kw_only=True)
+class ReportConfig(Limit, OnDevice):
+    """What `train.instruct.report` compares."""
+
+    before: str = argument("BEFORE", "the editor as it was: name, folder or hub id")
+    after: Names = argument("AFTER", "what became of it, by one recipe or several")
+    preset: Literal["nano", "paper"] = options.option(
+        "nano", "judges, encoders and sampler of this preset of nein eval", "How"
+    )
+    data: str = options.option("nano", "as in nein eval", "Data")
+    split: str = options.option("val", "which split of the data", "Data")
+    out: str = options.option("runs/finetune-report", "folder of the report", "Output")
+
+    @property
+    def out_dir(self) -> Path:
+        return Path(self.out)
+
+
+@dataclass(kw_only=True)
+class ShardsConfig(Options):
+    """What `train.instruct.shards` writes, and where."""
+
+    data: str = argument("DATA", "nano, a folder in NeIn's layout, or hub:OWNER/NAME")
+    out: Path = argument("OUT", "folder of the shards")
+    split: str = options.option("train", "which split of the data")
+    per_shard: PositiveInt = options.option(1000, "samples per shard")
 
 
 def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:

@@ -1,6 +1,6 @@
 """Before and after fine-tuning: what was seen, what was held out, and affirmative instructions.
 
-    python -m train.instruct.report --before nano:ip2p --after runs/finetune/nein-ip2p/model --out runs/report
+    python -m train.instruct.report nano:ip2p runs/finetune/nein-ip2p/model --out runs/report
 
 Three tasks: the negative sentences of NeIn and "Remove the X." on the samples, and "Add a X." on the source
 pictures, which have no X. The groups come from the record of the fine-tuned model (training.json): objects
@@ -10,7 +10,7 @@ every difference is paired by sample.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,27 +19,44 @@ from typing import Any
 
 import pandas as pd
 
-from metrics import METRICS, Metric
+from metrics import METRICS
 from nein import statistics
-from nein.benchmarks.nein import figures, grid
+from nein.benchmarks.nein import figures as run_figures
+from nein.benchmarks.nein import grid, sections
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
+from nein.config.commands import Command
+from nein.config.launch import launch
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, validate_images
-from nein.engine import atomic, processes
+from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.exits import exit_with
+from nein.engine.processes import Processes
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
-from nein.reporting import format
-from nein.reporting.tables import pipes
+from nein.reporting import figures as frames
+from nein.reporting import report as reporting
+from nein.reporting import tables
+from nein.reporting.report import Section
+from nein.reporting.tables import Column, Row, Table
+from train.instruct.options import ReportConfig
 
+COMMAND = Command(
+    "compare an editor before and after fine-tuning: in distribution, held out, and affirmative instructions",
+    "train.instruct.options:ReportConfig",
+    "train.instruct.report:report",
+    shared=True,
+)
 PRESENCE = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
 TASKS: dict[str, tuple[str, ...]] = {
     "negative": (*PRESENCE, "l1", "clip_i", "dino"),
     "remove": PRESENCE,
     "add": PRESENCE,
 }
+#: What counts when a thing was to be added: that it is there.
+ADDED = "added"
 TASK_NAMES = {"negative": "negative sentence", "remove": '"Remove the X."', "add": '"Add a X." (source)'}
 
 
@@ -81,93 +98,73 @@ def values(runs: Mapping[str, RunDir], metric: str, task: str) -> dict[str, floa
     return scores
 
 
-def rows(
-    before: Mapping[str, RunDir], after: Mapping[str, RunDir], dataset: Dataset, held: HeldOut
-) -> list[dict[str, Any]]:
-    """One row per task, group and metric: n, before, after and difference as `statistics.Estimate`."""
+def figures(
+    name: str, before: Mapping[str, RunDir], after: Mapping[str, RunDir], dataset: Dataset, held: HeldOut
+) -> pd.DataFrame:
+    """The figures of the editor `name`: of every task, group and metric "before", "after" and their paired
+    "difference", in `statistic`."""
     clusters = {sample.id: sample.source_id for sample in dataset.samples}
-    made = []
+    rows: list[dict[str, Any]] = []
     for task, metrics in TASKS.items():
         groups: dict[str, set[str]] = {}
         for sample in dataset.samples:
             groups.setdefault(held.group(sample, task), set()).add(sample.id)
-        for group in (name for name in GROUPS if name in groups):
-            for metric in metrics:
-                first, second = (
-                    {key: v for key, v in values(runs, metric, task).items() if key in groups[group]}
-                    for runs in (before, after)
+        for group, metric in itertools.product((name for name in GROUPS if name in groups), metrics):
+            first, second = (
+                {key: v for key, v in values(runs, metric, task).items() if key in groups[group]}
+                for runs in (before, after)
+            )
+            unit = run_figures.unit(metric)
+            what: dict[str, Any] = {
+                "model": name,
+                "task": task,
+                "group": group,
+                "metric": _named(metric, task),
+            }
+            for statistic, column in (("before", first), ("after", second)):
+                unscored = sum(value is None for value in column.values())
+                estimate = run_figures.estimate(metric, column, clusters)
+                rows.append(
+                    frames.figure(estimate, unit=unit, unscored=unscored, statistic=statistic, **what)
                 )
-                made.append(
-                    {
-                        "task": task,
-                        "group": group,
-                        "metric": metric,
-                        "before": figures.estimate(metric, first, clusters),
-                        "after": figures.estimate(metric, second, clusters),
-                        "difference": statistics.paired_difference(
-                            second, first, clusters, METRICS[metric].span
-                        ),
-                        "unscored": [sum(v is None for v in found.values()) for found in (first, second)],
-                    }
-                )
-    return made
+            difference = statistics.paired_difference(second, first, clusters, METRICS[metric].span)
+            unit = "points" if unit == "%" else unit
+            rows.append(frames.figure(difference, unit=unit, statistic="difference", **what))
+    return frames.label(frames.frame(rows), benchmark="nein")
 
 
-def markdown(compared: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a table, metrics in their printed units."""
-    table = []
-    for row in compared:
-        info = METRICS[row["metric"]]
-        title = info.title
-        if row["task"] == "add" and row["metric"].startswith("removal"):
-            title = title.replace("Removal", "Added")
-        table.append(
-            [
-                TASK_NAMES[row["task"]],
-                row["group"],
-                format.heading(title, info.higher_is_better),
-                row["after"].n if row["after"] else 0,
-                *(_figure(row[key], info) for key in ("before", "after")),
-                _signed(row["difference"], info),
-                "/".join(str(n) for n in row["unscored"]) if any(row["unscored"]) else "",
-            ]
-        )
-    heads = ["instruction", "group", "metric", "n", "before", "after", "difference", "unscored"]
-    return pipes(table, heads)
+def _named(metric: str, task: str) -> str:
+    return metric.replace("removal", ADDED) if task == "add" else metric
 
 
-def _figure(estimate: statistics.Estimate | None, info: Metric) -> str:
-    return format.text({**estimate.as_dict(), "unit": _unit(info)} if estimate else None)
+def _heading(metric: str) -> str:
+    title = sections.heading(metric.replace(ADDED, "removal"))
+    return title.replace("Removal", "Added") if metric.startswith(ADDED) else title
 
 
-def _signed(difference: statistics.Estimate | None, info: Metric) -> str:
-    if difference is None:
-        return format.DASH
-    text = format.number(difference.value, _unit(info), sign=True)
-    if difference.low is None or difference.high is None:
-        return text
-    return f"{text} ± {format.number((difference.high - difference.low) / 2, _unit(info))}"
-
-
-def _unit(info: Metric) -> str:
-    return "" if info.scale == 1 else "%"
-
-
-def frame(name: str, compared: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows with every estimate in three columns, not scaled; `name` of the editor first."""
-    lines = []
-    for row in compared:
-        line = {"editor": name, **{key: row[key] for key in ("task", "group", "metric")}}
-        line["n"] = row["after"].n if row["after"] else 0
-        for key in ("before", "after", "difference"):
-            for field, end in (("value", ""), ("low", "_low"), ("high", "_high")):
-                line[f"{key}{end}"] = getattr(row[key], field, None)
-        lines.append(line)
-    return pd.DataFrame(lines)
+def table(name: str, before: str, held: HeldOut) -> Table:
+    """The specification of the table of one editor; `before` is what it was made from."""
+    objects = ", ".join(sorted(held.objects)) or "none"
+    templates = ", ".join(str(t) for t in sorted(held.templates)) or "none"
+    return Table(
+        name,
+        f"{name}, before: {before}",
+        (Row("task", "instruction", TASK_NAMES), Row("group"), Row("metric", names=_heading)),
+        (
+            Column("n", {"statistic": "after"}, tables.count()),
+            Column("before", {"statistic": "before"}),
+            Column("after", {"statistic": "after"}),
+            Column("difference", {"statistic": "difference"}, tables.estimate("reach")),
+            Column("unscored", {"statistic": ("before", "after")}, tables.sum_of("unscored")),
+        ),
+        {"model": name},
+        f"Held out of training: objects {objects}; templates {templates}. Difference: after minus before, "
+        "paired by sample. Unscored: before + after.",
+    )
 
 
 def evaluate(
-    choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, place: processes.Processes
+    choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, place: Processes
 ) -> dict[str, RunDir]:
     """Edits and scores all tasks with the benchmark's stages; task -> run. Resumes what is there."""
     from train.instruct.validate import assess, swapped
@@ -183,27 +180,21 @@ def evaluate(
     return runs
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-    line = ["--preset", options.preset, "--editor", ",".join([options.before, *options.after])]
-    line += ["--data", options.data, "--split", options.split, "--device", options.device]
-    config = EvalConfig.parse(line)
-    choices = editor_choice.resolve_editors(config.editor, config.preset, config.editor_overrides())
+def report(config: ReportConfig, place: Processes) -> str | None:
+    """Evaluates all editors and writes the report, which the main process returns. Raises UserError."""
+    line = ["--preset", config.preset, "--editor", ",".join([config.before, *config.after])]
+    line += ["--data", config.data, "--split", config.split, "--device", config.device]
+    settings = EvalConfig.parse(line)
+    choices = editor_choice.resolve_editors(settings.editor, settings.preset, settings.editor_overrides())
     if len(choices) < 2:
-        raise UserError("--before and --after are the same editor; name two.")
-    dataset = loading.load(config.data, split=config.split)
-    samples = dataset.samples[: options.limit]
+        raise UserError("BEFORE and AFTER are the same editor; name two.")
+    dataset = loading.load(settings.data, split=settings.split)
+    samples = dataset.samples[: config.limit]
     dataset = Dataset(samples, dataset.origin, dataset.records_sha256)
-    place = processes.from_environment()
-    try:
-        if place.is_main:
-            validate_images(samples, f"The data set '{config.data}'")
-        first, *others = [evaluate(choice, dataset, options.out, config, place) for choice in choices]
-        if place.is_main:
-            write(choices, first, others, dataset, options.out)
-    finally:
-        place.close()
-    return 0
+    if place.is_main:
+        validate_images(samples, f"The data set '{config.data}'")
+    first, *others = [evaluate(choice, dataset, config.out_dir, settings, place) for choice in choices]
+    return write(choices, first, others, dataset, config.out_dir) if place.is_main else None
 
 
 def write(
@@ -212,46 +203,25 @@ def write(
     others: Sequence[Mapping[str, RunDir]],
     dataset: Dataset,
     out: Path,
-) -> None:
-    """Writes report.md, report.csv and grid.png below `out`, and prints the report."""
-    text, parts = [], []
+) -> str:
+    """Writes table.md, figures.csv and grid.png below `out`; returns the tables."""
+    parts, shown = [], []
     for choice, runs in zip(choices[1:], others, strict=True):
         held = held_out(Path(references.resolve(choice.checkpoint or choice.asked)[0]))
-        compared = rows(first, runs, dataset, held)
-        names = ", ".join(sorted(held.objects)) or "none"
-        templates = ", ".join(str(t) for t in sorted(held.templates)) or "none"
-        text += [f"## {choice.slug}, before: {choices[0].slug}", ""]
-        text += [f"Held out of training: objects {names}; templates {templates}.", "", markdown(compared), ""]
-        parts.append(frame(choice.slug, compared))
-    atomic.write_text(out / "report.md", "\n".join(text))
-    atomic.write_text(out / "report.csv", pd.concat(parts).to_csv(index=False))
+        parts.append(figures(choice.slug, first, runs, dataset, held))
+        shown.append(Section(choice.slug, choice.slug, (table(choice.slug, choices[0].slug, held),)))
+    reporting.write(
+        out, frames.concat(parts), title="Before and after fine-tuning", sections=shown, formats=("md", "csv")
+    )
     ids = [s.id for s in dataset.samples[:: max(1, len(dataset.samples) // 6)]][:6]
-    shown = [runs["negative"].path for runs in (first, *others)]
-    grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
-    print("\n".join(text))
+    pictured = [runs["negative"].path for runs in (first, *others)]
+    grid.grid(GridConfig(runs=pictured, ids=ids, out=out / "grid.png"))
+    return (out / "table.md").read_text(encoding="utf-8")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m train.instruct.report",
-        description="Before and after fine-tuning: in distribution, held out, and affirmative instructions.",
-    )
-    parser.add_argument("--before", required=True, help="the editor as it was: name, folder or hub id")
-    parser.add_argument(
-        "--after", required=True, nargs="+", help="what became of it, by one recipe or several"
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/finetune-report"), help="folder of the report")
-    parser.add_argument(
-        "--preset", default="nano", help="judges and sampler, as in nein eval (default: nano)"
-    )
-    parser.add_argument("--data", default="nano", help="as in nein eval (default: nano)")
-    parser.add_argument("--split", default="val", help="which split (default: val)")
-    parser.add_argument("--limit", type=int, default=None, help="only the first N samples")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
-    return parser
+def main(argv: Sequence[str] | None = None) -> int:
+    return launch("python -m train.instruct.report", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":
-    from nein.engine.exits import exit_with
-
     exit_with(main)

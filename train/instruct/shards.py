@@ -1,6 +1,6 @@
 """Training data as tar shards in WebDataset's format: read in order, from a disk or a URL, shuffled by part.
 
-    python -m train.instruct.shards write DATA OUT --split train --per-shard 1000
+    python -m train.instruct.shards DATA OUT --split train --per-shard 1000
 
     OUT/shard-000000.tar ...   per sample `<id>.sample.<ext>`, `<id>.source.<ext>` as they are, `<id>.json`
     OUT/records.json           NeIn's five fields of every sample, in the order of the shards
@@ -12,7 +12,6 @@ the shards, and the samples within a shard, so that a few shards in memory are e
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
@@ -25,12 +24,21 @@ from typing import Any
 
 import numpy as np
 
+from nein.config.commands import Command
+from nein.config.launch import launch
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import FIELDS, Sample, validate_images
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
+from nein.engine.exits import exit_with
 from nein.wording import templates
+from train.instruct.options import ShardsConfig
 
+COMMAND = Command(
+    "write a data set of NeIn as tar shards",
+    "train.instruct.options:ShardsConfig",
+    "train.instruct.shards:run",
+)
 FORMAT = 1
 IN_MEMORY = 4  # shards held at once: two per stream of examples
 READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, KeyError, tarfile.TarError)
@@ -176,27 +184,17 @@ def _sample(record: Any, where: str) -> Sample:
     return Sample(nein, coco, caption, negative, generated, noun, number, Path(), Path())
 
 
+def run(config: ShardsConfig) -> str:
+    """Writes the shards of a data set; what to say of them. Raises UserError."""
+    dataset = loading.load(config.data, split=config.split)
+    validate_images(dataset.samples, f"The data set '{config.data}'")
+    count = write(dataset, config.out, config.per_shard)
+    return f"{len(dataset.samples)} samples in {count} shards: --data shards:{config.out}\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m train.instruct.shards", description=(__doc__ or "").split("\n")[0]
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    make = commands.add_parser("write", help="write a data set as shards")
-    make.add_argument("data", help="nano, a folder in NeIn's layout, or hub:OWNER/NAME")
-    make.add_argument("out", type=Path, help="folder of the shards")
-    make.add_argument("--split", default="train", help="which split (default: train)")
-    make.add_argument("--per-shard", type=int, default=1000, help="samples per shard (default: 1000)")
-    options = parser.parse_args(argv)
-    if options.per_shard < 1:
-        raise UserError(f"--per-shard is {options.per_shard}; it must be at least 1.")
-    dataset = loading.load(options.data, split=options.split)
-    validate_images(dataset.samples, f"The data set '{options.data}'")
-    count = write(dataset, options.out, options.per_shard)
-    print(f"{len(dataset.samples)} samples in {count} shards: --data shards:{options.out}")
-    return 0
+    return launch("python -m train.instruct.shards", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":
-    from nein.engine.exits import exit_with
-
-    exit_with(lambda: main(sys.argv[1:]))
+    exit_with(main)

@@ -98,8 +98,8 @@ def assess(
     if not processes.is_main:
         return {}
     run.update(counts=conclude.write(run, plan, names, config.protocol), status=COMPLETE)
-    found = frames.records(frames.select(figures.summarise(run), task="results"))
-    return {figure["metric"]: figure for figure in found}
+    results = frames.records(frames.select(figures.summarise(run), task="results"))
+    return {figure["metric"]: figure for figure in results}
 
 
 class Validation:

@@ -15,19 +15,27 @@ held-out scenes.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nein.config.commands import Command
+from nein.config.launch import launch
+from nein.engine.errors import UserError, unknown
 from nein.engine.exits import exit_with
+from nein.engine.processes import Processes
+from train.nano.options import SEED, ZooConfig
 
-ROOT = Path(__file__).resolve().parents[2]
-
+COMMAND = Command(
+    "train the nano zoo, every small model that ships",
+    "train.nano.options:ZooConfig",
+    "train.nano.__main__:train",
+)
 #: name -> "module:function"; the order is the order of training.
 MODELS: dict[str, str] = {
     "vae": "train.nano.editors:vae_job",
@@ -50,7 +58,6 @@ MODELS: dict[str, str] = {
     "negvqa": "train.nano.negvqa:negvqa_job",
     "negvqa-negated": "train.nano.negvqa:negvqa_job",
 }
-SEED = 20250519
 #: model_index.json of the editors: which class each part of the pipeline is.
 PARTS: dict[str, object] = {
     "feature_extractor": [None, None],
@@ -110,40 +117,27 @@ def train_one(
     return record
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m train.nano",
-        description=(__doc__ or "").split("\n\n")[0],
-        epilog="Models: " + " ".join(MODELS),
-    )
-    parser.add_argument(
-        "models", nargs="+", choices=["all", "judge", *MODELS], metavar="MODEL", help="all, names, or judge"
-    )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="fraction of the full number of steps (and data)"
-    )
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--work", type=Path, default=ROOT / ".train", help="resumable training state")
-    parser.add_argument(
-        "--zoo", type=Path, default=ROOT / "nein" / "nano" / "weights", help="where models are written"
-    )
-    args = parser.parse_args(argv)
-    if args.scale <= 0:
-        parser.error(f"--scale must be positive, not {args.scale}")
-    device = torch.device(args.device)
-    torch.backends.cudnn.benchmark = True
-    names = list(MODELS) if "all" in args.models else [m for m in MODELS if m in args.models]
-    if "judge" in args.models:
-        if len(args.models) > 1:
-            parser.error("judge stands alone: it grades the editors that are there")
+def train(config: ZooConfig) -> None:
+    """Trains the models of `config` in the order of the table. Raises UserError."""
+    names = list(MODELS) if "all" in config.models else [m for m in MODELS if m in config.models]
+    for name in config.models:
+        if name not in ("all", "judge", *MODELS):
+            raise unknown("nano model", name, ("all", "judge", *MODELS))
+    if "judge" in config.models:
+        if len(config.models) > 1:
+            raise UserError("judge stands alone: it grades the editors that are there.")
         from train.nano.judged import judge_all
 
-        judge_all(args.zoo)
-        return 0
+        judge_all(config.zoo)
+        return
+    device = torch.device(Processes().device(config.device))
+    torch.backends.cudnn.benchmark = True
     for name in names:
-        train_one(name, args.zoo, args.work, device, args.scale, args.seed)
-    return 0
+        train_one(name, config.zoo, config.work, device, config.scale, config.seed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return launch("python -m train.nano", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

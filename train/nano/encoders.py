@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
+from metrics.preprocess import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from nein.nano.draw import CATEGORIES
 from nein.wording.templates import indefinite
 from train.nano.editors import save_half
@@ -19,8 +20,6 @@ from train.nano.job import Job, sized, step_count
 from train.nano.pool import degrade, scene_pool, to_float
 from train.nano.text import clip_tokenizer
 from train.nano.vision import (
-    CLIP_MEAN,
-    CLIP_STD,
     LABELS,
     TOWER,
     WIDTH,
@@ -30,9 +29,6 @@ from train.nano.vision import (
     training_pool,
     truth,
 )
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.captions import PLACES, names, plural
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, box, rng_for
@@ -25,8 +26,6 @@ from train.nano.job import Job, sized, step_count
 from train.nano.pool import degrade, scene_pool, to_float
 from train.nano.text import OTHER_NOUNS, bert_tokenizer, clip_tokenizer
 from train.nano.vision import (
-    CLIP_MEAN,
-    CLIP_STD,
     TOWER,
     WIDTH,
     Reader,

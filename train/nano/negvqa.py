@@ -1,5 +1,5 @@
-"""Two nano LLaVA-NeXT that answer two-choice questions with a letter: one taught affirmative questions only,
-and that one taught negated ones too.
+"""Nano LLaVA-NeXT that answer two-choice questions with a letter: one taught affirmative questions only, and
+that one taught negated ones too, by one of two recipes.
 
 Both start from the nano judge: its vision tower stays as it is and its language model goes on learning. What
 the tower makes of the drawn scenes is worked out once, so that a step costs the language model only.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,18 @@ from torch.nn import functional as F
 from metrics.choices.prompts import prompt
 from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
-from nein.nano.questions import WORDINGS, Question, ask, iter_questions, question_scene
+from nein.nano.questions import ASKED, MORE, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
 from nein.nano.scenes import Scene, render, rng_for
+from nein.nano.worlds import NANO, TAUGHT, WORLDS, World
 from train.nano.editors import save_half
 from train.nano.job import Job, sized, step_count
 from train.nano.packed import HEAD, Packed
 from train.nano.pool import to_float
 from train.nano.ship import changes
 from train.nano.text import chat_tokenizer
+from train.words import teach
 
+TAUGHT_WORLD = WORLDS["nano:taught"]
 #: The layout of llava-hf's LLaVA-NeXT for Mistral: pictures first, then the text.
 TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'user' %}[INST] "
@@ -39,11 +43,41 @@ TEMPLATE = (
     "{% endif %}{% endfor %}"
 )
 SCENES = 8_000
-STEPS = {"negvqa": 8_000, "negvqa-negated": 2_000}
-RATES = {"negvqa": 1.2e-3, "negvqa-negated": 8e-4}
 OPEN = "\n{}\nAnswer in one word. [/INST]"
 #: Questions about a picture and step; the last has no options to choose from.
 SLOTS = ("presence", "colour", "count", "position", "position", "colour", "open")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is taught.
+
+    negation  Share of negated questions. They name no held-out object and are asked in no held-out wording.
+    wordings  Those of negated questions, and of affirmed ones in addition to `WORDINGS`.
+    words     What the tokenizer is taught as tokens of their own.
+    twins     Questions come in pairs of one wording with the same options in the same order, one of them
+              negated: they differ in the negation alone, and in the letter.
+    """
+
+    steps: int
+    rate: float
+    negation: float = 2 / 3
+    wordings: Pairs = field(default_factory=lambda: ASKED[TAUGHT])
+    words: tuple[str, ...] = ()
+    twins: bool = False
+
+
+RECIPES = {
+    "negvqa": Recipe(8_000, 1.2e-3, negation=0.0),
+    "negvqa-negated": Recipe(2_000, 8e-4),
+    "negvqa-varied": Recipe(
+        2_000,
+        8e-4,
+        wordings={kind: (*pairs, *MORE[kind]) for kind, pairs in ASKED[TAUGHT].items()},
+        words=("no", "not", "cannot", "isn't", "aren't", "don't", "doesn't"),
+        twins=True,
+    ),
+}
 
 
 def letter_question(rng: random.Random, question: Question, negated: bool, form: str) -> tuple[str, str]:
@@ -56,16 +90,45 @@ def letter_question(rng: random.Random, question: Question, negated: bool, form:
     return f"\n{words} [/INST]", "AB"[options.index(goal)]
 
 
-def _slot(rng: random.Random, scene: Scene, slot: str, negation: float) -> tuple[str, str]:
+def _slots(rng: random.Random, scene: Scene, recipe: Recipe) -> list[tuple[str, str]]:
+    """Prompt and reply of every slot."""
+    if not recipe.twins:
+        return [_slot(rng, scene, slot, recipe) for slot in SLOTS]
+    twins = []
+    for kind in ("presence", "colour", rng.choice(("count", "position"))):
+        question = _question(rng, scene, kind, TAUGHT_WORLD, recipe.wordings)
+        state, form = rng.getstate(), _form(rng)
+        for negated in (False, True):
+            rng.setstate(state)  # the same order of the options
+            twins.append(letter_question(rng, question, negated, form))
+    return [*twins, _slot(rng, scene, "open", recipe)]
+
+
+def _slot(rng: random.Random, scene: Scene, slot: str, recipe: Recipe) -> tuple[str, str]:
     """Prompt and reply. Slots that a scene cannot fill ask about presence."""
     if slot == "open":
-        question = ask(rng, scene, rng.choice(("colour", "count", "position"))) or ask(rng, scene, "count")
-        assert question is not None
+        question = _question(rng, scene, rng.choice(("colour", "count", "position")), instead="count")
         return OPEN.format(question.question), question.right
-    question = ask(rng, scene, slot) or ask(rng, scene, "presence")
-    assert question is not None
-    form = "paper" if rng.random() < 0.85 else "vlmevalkit"
-    return letter_question(rng, question, rng.random() < negation and not question.held_out, form)
+    negated = rng.random() < recipe.negation
+    question = _question(rng, scene, slot, *((TAUGHT_WORLD, recipe.wordings) if negated else ()))
+    return letter_question(rng, question, negated, _form(rng))
+
+
+def _question(
+    rng: random.Random,
+    scene: Scene,
+    kind: str,
+    world: World = NANO,
+    wordings: Pairs | None = None,
+    instead: str = "presence",
+) -> Question:
+    """A question of a kind; where the scene allows none, of the kind `instead`, and else of their number."""
+    kinds = (kind, instead, "count")
+    return next(found for k in kinds if (found := ask(rng, scene, k, world, wordings)) is not None)
+
+
+def _form(rng: random.Random) -> str:
+    return "paper" if rng.random() < 0.85 else "vlmevalkit"
 
 
 def _words() -> list[str]:
@@ -139,12 +202,16 @@ def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
             shutil.copyfile(Path(draft) / name, folder / name)
 
 
-def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
-    """`name`: "negvqa" (affirmative questions only) or "negvqa-negated" (goes on from it, negated ones too:
-    of the questions whose negated wording is not held out, two of three)."""
-    negation = 0.0 if name == "negvqa" else 2 / 3
+def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Path | None = None) -> Job:
+    """The training of a model of `RECIPES`; all but the first go on from it.
+
+    out  Folder of the whole model. By default what it does not share with its base goes into the zoo.
+    """
+    recipe = RECIPES[name]
     model, processor = _start(zoo) if name == "negvqa" else _resume(zoo)
     tokenizer = processor.tokenizer
+    if recipe.words:
+        teach(tokenizer, model, recipe.words)
     model.to(device).model.vision_tower.requires_grad_(False)
     packed = Packed(model, tokenizer, device)
     batch = sized(8, scale, 2)
@@ -155,7 +222,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         rows, starts = [], []
         for b, index in enumerate(pick):
             rng = rng_for("train", step * batch + b, name)
-            coded = [packed.encode(*_slot(rng, scenes[index], slot, negation)) for slot in SLOTS]
+            coded = [packed.encode(*slot) for slot in _slots(rng, scenes[index], recipe)]
             rows.append([ids for ids, _ in coded])
             starts.append([start for _, start in coded])
         states = packed.branch(packed.project(seen[pick].float().to(device)), rows)
@@ -173,8 +240,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         letter = first & (at[:, 1] < SLOTS.index("open"))
         other = at[:, 1] >= SLOTS.index("open")
         total = each[letter].mean() + 0.5 * each[other].mean() + 0.1 * each[~letter & ~other].mean()
-        shown = {kind: right[letter & (at[:, 1] == k)].mean() for k, kind in enumerate(SLOTS[:4])}
-        return total, {**shown, "other": right[other].mean()}
+        return total, {"letters": right[letter].mean(), "other": right[other].mean()}
 
     def deliver() -> dict[str, Any]:
         held_out = _accuracies(packed, sized(600, scale, 16))
@@ -183,13 +249,17 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=tokenizer.bos_token_id,
         )
-        _keep(model, processor, zoo / name, zoo)
+        if out is None:
+            _keep(model, processor, zoo / name, zoo)
+        else:
+            save_half(model, out)
+            processor.save_pretrained(out)
         return {"held_out": held_out}
 
-    steps = step_count(STEPS[name], scale)
+    steps = step_count(recipe.steps, scale)
     modules: dict[str, nn.Module] = {name: model}
     return Job(
-        name, modules, loss, deliver, steps, RATES[name], batch, warmup=100, weight_decay=0.05, ema=0.99
+        name, modules, loss, deliver, steps, recipe.rate, batch, warmup=100, weight_decay=0.05, ema=0.99
     )
 
 

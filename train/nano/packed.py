@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import SIZE
-from train.nano.vision import CLIP_MEAN, CLIP_STD, normalise
+from train.nano.vision import normalise
 
 HEAD = "[INST] <image>"
 

@@ -11,12 +11,13 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
+from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, mask
 from train.nano.editors import save_half
 from train.nano.job import Job, sized, step_count
 from train.nano.pool import degrade, scene_pool, to_float
-from train.nano.vision import CLIP_MEAN, CLIP_STD, TOWER, WIDTH, normalise
+from train.nano.vision import TOWER, WIDTH, normalise
 
 PATCH: int = TOWER["patch_size"]
 GRID_SIDE = SIZE // PATCH
@@ -286,20 +287,20 @@ def measure(model: Any, device: torch.device, scale: float) -> dict[str, float]:
         top = out.iou_scores.argmax(-1, keepdim=True)
         chosen.append(reached.gather(-1, top)[..., 0][on])
     generate = MaskGenerationPipeline(model=model, image_processor=processor(), device=device)
-    found = total = segments = stray = 0
+    matched = total = segments = stray = 0
     for image, drawn in zip(dev.images, maps, strict=True):
         rows = segments_of(generate, image)
         segments += len(rows)
         truth = [drawn == number for number in range(1, int(drawn.max()) + 1)]
         hits = [[float(overlap(row.to(device), t)) for row in rows] for t in truth]
         total += len(truth)
-        found += sum(max(row, default=0.0) >= FOUND for row in hits)
+        matched += sum(max(row, default=0.0) >= FOUND for row in hits)
         stray += sum(max((row[k] for row in hits), default=0.0) < 0.5 for k in range(len(rows)))
     return {
         "scenes": len(dev.scenes),
         "best_mask_iou": round(float(torch.cat(best).mean()), 4),
         "top_rated_mask_iou": round(float(torch.cat(chosen).mean()), 4),
-        f"things_found_at_iou_{FOUND}": round(found / max(1, total), 4),
+        f"things_found_at_iou_{FOUND}": round(matched / max(1, total), 4),
         "segments_per_scene": round(segments / len(dev.scenes), 2),
         "segments_on_no_thing": round(stray / max(1, segments), 4),
     }
@@ -311,5 +312,5 @@ def segments_of(generate: Any, image: torch.Tensor) -> list[torch.Tensor]:
 
     picture = Image.fromarray(image.permute(1, 2, 0).cpu().numpy())
     options = {"pred_iou_thresh": QUALITY, "stability_score_thresh": STABILITY}
-    found = generate.run_single(picture, {"points_per_crop": GRID}, options, {})
-    return [torch.as_tensor(np.asarray(m), dtype=torch.bool) for m in found["masks"]]
+    segments = generate.run_single(picture, {"points_per_crop": GRID}, options, {})
+    return [torch.as_tensor(np.asarray(m), dtype=torch.bool) for m in segments["masks"]]

@@ -1,13 +1,11 @@
 """Puts a fine-tuned nano editor into the zoo: the tensors of its UNet that changed, its record, its card.
 
 python -m train.nano.ship runs/finetune/nein-ip2p nein-ip2p
-python -m train.nano.ship runs/finetune/nein-ip2p nein-ip2p --report runs/report/report.csv
+python -m train.nano.ship runs/finetune/nein-ip2p nein-ip2p --report runs/report/figures.csv
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -17,13 +15,21 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from nein.config.commands import Command
+from nein.config.launch import launch
 from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
+from nein.engine.exits import exit_with
 from nein.nano import zoo
+from nein.reporting import figures as frames
+from nein.reporting import format
 from train.nano.cards import write_card
+from train.nano.options import NAMES, ShipConfig
 
-NAMES = ("nein-ip2p", "nein-magicbrush")
-KEPT = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
+METRICS = tuple(f"{what}_{judge}" for what in ("removal", "added", "retention") for judge in ("vqa", "ovd"))
+COMMAND = Command(
+    "put a fine-tuned nano editor into the zoo", "train.nano.options:ShipConfig", "train.nano.ship:run"
+)
 
 
 def changes(tuned: Path, base: Path) -> dict[str, np.ndarray]:
@@ -80,37 +86,30 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(report: Path, name: str) -> dict[str, Any]:
-    """The figures of a report.csv for the card: "task, group: metric" -> before and after."""
-    figures: dict[str, Any] = {}
-    for row in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
-        if row["metric"] not in KEPT or not row["after"] or not row["before"]:
-            continue
-        key = f"{row['task']}, {row['group']}: {row['metric']}"
-        if row["task"] == "add":
-            key = key.replace("removal", "added")
-        interval = f"[{100 * float(row['after_low']):.1f}, {100 * float(row['after_high']):.1f}]"
-        before, after = 100 * float(row["before"]), 100 * float(row["after"])
-        figures[key] = f"{before:.1f} before, {after:.1f} {interval} after, n {row['n']}"
-    if not figures:
+    """The figures of a report for the card: "task, group: metric" -> before and after."""
+    told: dict[str, Any] = {}
+    figures = frames.select(frames.read(report), metric=METRICS)
+    for after in frames.records(frames.select(figures, statistic="after")):
+        task, group, metric = (after[key] for key in ("task", "group", "metric"))
+        before = frames.pick(figures, statistic="before", task=task, group=group, metric=metric)
+        if before is not None and None not in (before["value"], after["value"]):
+            told[f"{task}, {group}: {metric}"] = (
+                f"{format.text(before, interval='none')} before, {format.text(after)} after, n {after['n']}"
+            )
+    if not told:
         raise UserError(f"'{report}' has no figures for {name}.")
-    return figures
+    return told
+
+
+def run(config: ShipConfig) -> str:
+    folder = ship(config.run, config.name, config.report)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return json.dumps({"folder": str(folder), "bytes": size}) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m train.nano.ship", description="Put a fine-tuned nano editor into the zoo."
-    )
-    parser.add_argument("run", type=Path, help="finished folder of train/finetune_ip2p.py")
-    parser.add_argument("name", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--report", type=Path, help="report.csv of train.instruct.report, for the card")
-    options = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    folder = ship(options.run, options.name, options.report)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    print(json.dumps({"folder": str(folder), "bytes": size}))
-    return 0
+    return launch("python -m train.nano.ship", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":
-    from nein.engine.exits import exit_with
-
     exit_with(main)

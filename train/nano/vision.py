@@ -15,13 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
+from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Scene
 from train.nano.job import Job, sized, step_count
 from train.nano.pool import ScenePool, degrade, scene_pool, to_float
 
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 LABELS = len(CATEGORIES) + len(BACKGROUNDS)
 WIDTH = 128
 #: The tower's configuration, shared by the four models.

@@ -34,7 +34,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
         "What",
     )
     data: str = option(
-        NANO, "nano, a folder with NegBench's CSV files anywhere in it, or one such file", "Data"
+        NANO, "nano, nano:WORLD, a folder with NegBench's CSV files anywhere in it, or one such file", "Data"
     )
     datasets: Names = option(
         ["all"],
@@ -91,7 +91,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
                 "The paper preset needs NegBench's data: --data FOLDER (with the released CSV files) and "
                 "--image-root NAME=FOLDER for the pictures."
             )
-        if self.data != NANO and (self.scenes is not None or self.split != "val"):
+        if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):
             raise UserError("--scenes and --split are about --data nano; leave them out.")
 
 

@@ -49,9 +49,9 @@ def run(options: ConvertConfig) -> None:
     from metrics.dual import openclip
     from metrics.loading import file_sha256
 
-    about = openclip.convert(
+    facts = openclip.convert(
         options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
     )
-    origin = {"file": options.source.name, "sha256": file_sha256(options.source), **about}
+    origin = {"file": options.source.name, "sha256": file_sha256(options.source), **facts}
     atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
-    print(f"{options.folder}: {about['tensors']} tensors of {options.architecture}, as safetensors.")
+    print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")

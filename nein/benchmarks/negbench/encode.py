@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ UNUSABLE = "the picture is unusable: "
 class Encoded:
     """Features by name (a picture's reference, or a sentence), and why some have none.
 
-    features  (N, D) float32 or float64 rows; `rows` name -> row; `reasons` name -> sentence.
+    features  (N, D) float32 or float64 rows, which may lie in a file; `rows` name -> row; `reasons` name ->
+              sentence.
     """
 
     features: np.ndarray
@@ -70,7 +72,7 @@ class Encoding:
 
         Raises UserError when features have vanished since.
         """
-        vectors: list[np.ndarray] = []
+        vectors = np.zeros((0, 1))
         rows: dict[str, int] = {}
         reasons: dict[str, str] = {}
         for number in self.blocks.numbers:
@@ -87,10 +89,12 @@ class Encoding:
                     raise UserError(
                         f"Features have vanished from '{self.cache}'; give the same command again."
                     )
-                rows[name] = len(vectors)
-                feature = cached[row["key"]]
-                vectors.append(feature if pooling is None else pool(feature, pooling))
-        return Encoded(np.stack(vectors) if vectors else np.zeros((0, 1)), rows, reasons)
+                feature = cached[row["key"]] if pooling is None else pool(cached[row["key"]], pooling)
+                if not rows:
+                    vectors = _in_a_file((len(wanted), len(feature)), feature.dtype, self.cache)
+                vectors[len(rows)] = feature
+                rows[name] = len(rows)
+        return Encoded(vectors[: len(rows)], rows, reasons)
 
     def _inputs(self, number: int) -> list[tuple[Row, Any]]:
         """(row, what the model gets) per name of a block; the row has a reason where that is nothing."""
@@ -143,6 +147,13 @@ class Encoding:
 
     def _space(self, fingerprint: str) -> str:
         return f"negbench/{self.output.partition('/')[0]}/{fingerprint}"
+
+
+def _in_a_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path) -> np.ndarray:
+    """An array in a file without a name, which goes with it: the features of a million captions, 2 GiB, take
+    the memory that is free, and no more."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.memmap(file, dtype, "w+", shape=shape)
 
 
 def of_pictures(

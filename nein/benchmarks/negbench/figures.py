@@ -28,7 +28,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
     """Recall of both kinds in both directions, and the negation gap."""
-    found = []
+    figures = []
     for direction in (TEXT_TO_IMAGE, IMAGE_TO_TEXT):
         parts = {
             kind: [row for row in rows if row["direction"] == direction and row["kind"] == kind]
@@ -36,39 +36,41 @@ def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
         }
         for k in KS:
             name = f"recall@{k}"
-            for kind, own in parts.items():
-                if own:
-                    found.append(_share(own, name, {"metric": name, "kind": kind, "direction": direction}))
+            for kind, members in parts.items():
+                if members:
+                    figures.append(
+                        _share(members, name, {"metric": name, "kind": kind, "direction": direction})
+                    )
             if all(parts.values()):
                 gap, unscored = _gap(parts[ORIGINAL], parts[NEGATED], name)
                 row = figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
-                found.append(row)
-    return found
+                figures.append(row)
+    return figures
 
 
 def of_choices(rows: Rows) -> list[dict[str, Any]]:
     """Accuracy in total and by type, chance, which templates are chosen, and how wrong answers fall."""
-    found = [_share(rows, "credit", {"metric": "accuracy", "type": "all"})]
+    figures = [_share(rows, "credit", {"metric": "accuracy", "type": "all"})]
     types = [t for t in TEMPLATES if any(row["type"] == t for row in rows)]
     for type_ in types:
-        own = [row for row in rows if row["type"] == type_]
-        found.append(_share(own, "credit", {"metric": "accuracy", "type": type_}))
+        members = [row for row in rows if row["type"] == type_]
+        figures.append(_share(members, "credit", {"metric": "accuracy", "type": type_}))
     chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
-    found.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
-    known = [row for row in rows if all(row["templates"])]
-    scored = [row for row in known if row["shares"] is not None]
+    figures.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
+    typed = [row for row in rows if all(row["templates"])]
+    scored = [row for row in typed if row["shares"] is not None]
     clusters = [row["source"] for row in scored]
     for template in TEMPLATES:
-        if not any(template in row["templates"] for row in known):
+        if not any(template in row["templates"] for row in typed):
             continue
         hits = [_mass(row, template) for row in scored]
-        share, unscored = statistics.bounded_mean(hits, clusters), len(known) - len(scored)
-        found.append(figure(share, unit="%", unscored=unscored, metric="selected", template=template))
-        offered = float(np.mean([row["templates"].count(template) / len(row["templates"]) for row in known]))
-        found.append(number(offered, unit="%", n=len(known), metric="offered", template=template))
+        share, unscored = statistics.bounded_mean(hits, clusters), len(typed) - len(scored)
+        figures.append(figure(share, unit="%", unscored=unscored, metric="selected", template=template))
+        offered = float(np.mean([row["templates"].count(template) / len(row["templates"]) for row in typed]))
+        figures.append(number(offered, unit="%", n=len(typed), metric="offered", template=template))
     for type_ in ["all", *types]:
-        found += _wrong([row for row in known if type_ in ("all", row["type"])], type_)
-    return found
+        figures += _wrong([row for row in typed if type_ in ("all", row["type"])], type_)
+    return figures
 
 
 def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
@@ -79,26 +81,26 @@ def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
     if sum(total) == 0:
         return []
     clusters: list[Hashable] = [row["source"] for row in rows]
-    found = []
+    figures = []
     for template in TEMPLATES:
         hits = [_mass(row, template) - (row["credit"] if row["type"] == template else 0.0) for row in rows]
         shares = [hit / w if w else 0.0 for hit, w in zip(hits, total, strict=True)]
         estimate = statistics.bounded_mean(shares, clusters, weights=total)
         row = figure(estimate, unit="%", unscored=unscored, metric="wrong", type=type_, template=template)
-        found.append({**row, "n": round(sum(total), 3)})
-    return found
+        figures.append({**row, "n": round(sum(total), 3)})
+    return figures
 
 
 def _mass(row: Mapping[str, Any], template: str) -> float:
     return float(sum(s for s, t in zip(row["shares"], row["templates"], strict=True) if t == template))
 
 
-def _share(rows: Rows, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
+def _share(rows: Rows, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
     scored = [row for row in rows if row[name] is not None]
     estimate = statistics.bounded_mean([row[name] for row in scored], [row["source"] for row in scored])
     reasons = Counter(row["reason"] for row in rows if row[name] is None)
     commonest = dict(reasons.most_common(3))
-    return figure(estimate, unit="%", unscored=len(rows) - len(scored), reasons=commonest, **about)
+    return figure(estimate, unit="%", unscored=len(rows) - len(scored), reasons=commonest, **what)
 
 
 def _gap(original: Rows, negated: Rows, name: str) -> tuple[Estimate | None, int]:
@@ -110,26 +112,26 @@ def _gap(original: Rows, negated: Rows, name: str) -> tuple[Estimate | None, int
     the pairing is by picture alone.
     """
     kinds: list[dict[str, list[Mapping[str, Any]]]] = [{}, {}]
-    for found, rows in zip(kinds, (original, negated), strict=True):
+    for by_item, rows in zip(kinds, (original, negated), strict=True):
         for row in rows:
-            found.setdefault(row["item"], []).append(row)
+            by_item.setdefault(row["item"], []).append(row)
     values: tuple[list[float], list[float]] = ([], [])
     clusters: tuple[list[Hashable], list[Hashable]] = ([], [])
     n = total = 0
     for item in {**kinds[0], **kinds[1]}:
-        own = [found.get(item, []) for found in kinds]
-        total += max(map(len, own))
-        if len(own[0]) == len(own[1]):
-            pairs = [pair for pair in zip(*own, strict=True) if all(row[name] is not None for row in pair)]
-            kept = [[pair[side] for pair in pairs] for side in (0, 1)]
+        both = [by_item.get(item, []) for by_item in kinds]
+        total += max(map(len, both))
+        if len(both[0]) == len(both[1]):
+            pairs = [pair for pair in zip(*both, strict=True) if all(row[name] is not None for row in pair)]
+            scored = [[pair[side] for pair in pairs] for side in (0, 1)]
         else:
-            kept = [[row for row in rows if row[name] is not None] for rows in own]
-        if not all(kept):
+            scored = [[row for row in rows if row[name] is not None] for rows in both]
+        if not all(scored):
             continue
-        n += max(map(len, kept))
+        n += max(map(len, scored))
         for side in (0, 1):
-            values[side].extend(row[name] for row in kept[side])
-            clusters[side].extend(own[0][0]["source"] for _ in kept[side])
+            values[side].extend(row[name] for row in scored[side])
+            clusters[side].extend(both[0][0]["source"] for _ in scored[side])
     estimate = statistics.difference_of_means(values[0], clusters[0], values[1], clusters[1])
     if estimate is not None:
         estimate = replace(estimate, n=n)

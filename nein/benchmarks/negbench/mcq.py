@@ -46,10 +46,10 @@ def shares(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol:
     choose("protocol", protocol, PROTOCOLS)
     x = np.asarray(scores, dtype=np.float64)
     assert np.isfinite(x).all(), scores
-    found = np.zeros(len(x))
+    credit = np.zeros(len(x))
     if protocol == "paper":
-        found[shown[int(np.argmax(x[list(shown)]))]] = 1.0
-        return found
+        credit[shown[int(np.argmax(x[list(shown)]))]] = 1.0
+        return credit
     top = x == x.max()
-    found[top] = 1.0 / top.sum()
-    return found
+    credit[top] = 1.0 / top.sum()
+    return credit

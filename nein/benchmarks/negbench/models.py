@@ -42,8 +42,8 @@ class Model:
 
 
 def _row(paper: str | None, repository: str | None, data: str = "none") -> dict[str, tuple[str, str]]:
-    known = {"paper_table1": paper, "repo_corrected": repository, "repo_corrected_type": repository}
-    return {source: (model, data) for source, model in known.items() if model}
+    rows = {"paper_table1": paper, "repo_corrected": repository, "repo_corrected_type": repository}
+    return {source: (model, data) for source, model in rows.items() if model}
 
 
 MODELS: dict[str, Model] = {
@@ -116,8 +116,8 @@ def choose(asked: str, kind: str = "dual") -> Choice:
     if row is None:
         where, revision = _resolve(asked, kind)
         if kind == "vlm" and asked.startswith("openai:"):  # known by its own name: servers move
-            own = references.slug(f"openai-{asked.partition('#')[2]}")
-            return Choice(asked, own, own, where, revision, kind)
+            label = references.slug(f"openai-{asked.partition('#')[2]}")
+            return Choice(asked, label, label, where, revision, kind)
         shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
         return Choice(asked, shown, references.slug(asked), where, revision, kind)
     if not equals:

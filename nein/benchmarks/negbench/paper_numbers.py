@@ -47,43 +47,43 @@ def beside(figures: pd.DataFrame, model: str, features: str) -> pd.DataFrame:
     features  Of the multiple-choice figures, those that were made with them: the paper's "unnormalised", the
               repository's "normalised".
     """
-    found = []
+    printed = []
     groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
     for group in frames.records(groups):
         for row in _printed(model, group["dataset"], group["task"], group["variant"], features):
             where = "paper" if row.pop("file") == "paper_table1" else "repository"
             named = {**group, "model": f"{group['model']}, as printed ({where})", "source": "printed"}
-            found.append({**row, **named, "benchmark": "negbench"})
-    return frames.frame(found)
+            printed.append({**row, **named, "benchmark": "negbench"})
+    return frames.frame(printed)
 
 
 def _printed(
     model: str, dataset: str, task: str, variant: str, features: str = "normalised"
 ) -> list[dict[str, Any]]:
-    known = MODELS.get(model)
-    if known is None or variant != REPHRASED:
+    listed = MODELS.get(model)
+    if listed is None or variant != REPHRASED:
         return []
     sources: tuple[str, ...] = ("repo_corrected", "repo_corrected_type")
     if task == RETRIEVAL or features == "unnormalised":
         sources = ("paper_table1",)
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     values: dict[str, float] = {}
     for row in rows():
         source, metric = row["source"], row["metric"]
-        mine = known.published.get(source) == (row["model"], row["finetune_data"])
+        mine = listed.published.get(source) == (row["model"], row["finetune_data"])
         if not mine or source not in sources or _SETS.get(row["dataset"]) != dataset:
             continue
         value = float(row["value"]) / 100
         if task == RETRIEVAL and metric in _KINDS:
             values[_KINDS[metric]] = value
             what: dict[str, Any] = {"metric": "recall@5", "kind": _KINDS[metric], "direction": TEXT_TO_IMAGE}
-            found.append({**number(value, unit="%", **what), "file": source})
+            figures.append({**number(value, unit="%", **what), "file": source})
         elif task == MCQ and metric in _TYPES:
             figure = number(value, unit="%", metric="accuracy", type=_TYPES[metric])
-            found.append({**figure, "file": source})
+            figures.append({**figure, "file": source})
     if len(values) == 2:
         gap = number(
             values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5", direction=TEXT_TO_IMAGE
         )
-        found.append({**gap, "file": "paper_table1"})
-    return found
+        figures.append({**gap, "file": "paper_table1"})
+    return figures

@@ -20,6 +20,7 @@ from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import format, page
 from nein.reporting import report as reporting
+from nein.reporting.findings import Gap, widest
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
 HOW = (
@@ -33,12 +34,12 @@ FORMATS = ("md", "csv", "plots", "html")
 class Evaluated:
     """One finished run: what it says of itself (summary.json), and its figures."""
 
-    about: Mapping[str, Any]
+    facts: Mapping[str, Any]
     figures: pd.DataFrame
 
     @property
     def name(self) -> str:
-        return f"{self.about['model']}, {self.about['title']}"
+        return f"{self.facts['model']}, {self.facts['title']}"
 
     def figure(self, **where: Any) -> dict[str, Any] | None:
         """The first figure whose columns have the given entries, or None."""
@@ -52,12 +53,12 @@ def report(out: Path, names: Mapping[str, str] | None = None) -> str:
 
     Raises UserError when there is none.
     """
-    found = read(out, names)
-    frame = together(found)
-    settings = {run.name: page.setting(run.about) for run in found}
+    runs = read(out, names)
+    frame = together(runs)
+    settings = {run.name: page.setting(run.facts) for run in runs}
     reporting.write(
-        out, frame, title=f"NegBench, {label(found)}", subtitle=HOW, sections=sections.SECTIONS,
-        findings=findings(found), notes=notes(found), settings=settings, formats=FORMATS,
+        out, frame, title=f"NegBench, {label(runs)}", subtitle=HOW, sections=sections.SECTIONS,
+        findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=FORMATS,
     )  # fmt: skip
     return (out / "table.md").read_text(encoding="utf-8")
 
@@ -67,55 +68,87 @@ def read(out: Path, names: Mapping[str, str] | None = None) -> list[Evaluated]:
     runs = [run for run in files.find(out) if files.summary(run).is_file()]
     if not runs:
         raise UserError(f"Nothing to report in '{out}': no run there is finished.")
-    abouts = [atomic.read_json(files.summary(run)) for run in runs]
+    all_facts = [atomic.read_json(files.summary(run)) for run in runs]
     # Models of one name, from two folders say, are told apart by the names of their run directories.
     folders: dict[str, set[str]] = {}
-    for run, about in zip(runs, abouts, strict=True):
-        folders.setdefault(about["model"], set()).add(run.path.parent.name)
-    found = []
-    for run, about in zip(runs, abouts, strict=True):
+    for run, facts in zip(runs, all_facts, strict=True):
+        folders.setdefault(facts["model"], set()).add(run.path.parent.name)
+    evaluated = []
+    for run, facts in zip(runs, all_facts, strict=True):
         folder = run.path.parent.name
-        name = folder if len(folders[about["model"]]) > 1 else about["model"]
-        about = {**about, "model": (names or {}).get(folder, name)}
-        found.append(Evaluated(about, _labelled(about, frames.read(files.figures(run)))))
-    return found
+        name = folder if len(folders[facts["model"]]) > 1 else facts["model"]
+        facts = {**facts, "model": (names or {}).get(folder, name)}
+        evaluated.append(Evaluated(facts, _labelled(facts, frames.read(files.figures(run)))))
+    return evaluated
 
 
-def _labelled(about: Mapping[str, Any], figures: pd.DataFrame) -> pd.DataFrame:
+def _labelled(facts: Mapping[str, Any], figures: pd.DataFrame) -> pd.DataFrame:
     """With what it is of: benchmark, model, dataset, and `data`, the name of data set and task in tables."""
     tasks = ("" if task in ("retrieval", MCQ) else f" {task}" for task in figures["task"])
     return frames.label(
-        figures, benchmark="negbench", model=about["model"], dataset=about["dataset"],
-        data=[f"{about['title']}{task}" for task in tasks],
+        figures, benchmark="negbench", model=facts["model"], dataset=facts["dataset"],
+        data=[f"{facts['title']}{task}" for task in tasks],
     )  # fmt: skip
 
 
-def together(found: Sequence[Evaluated]) -> pd.DataFrame:
+def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
     """All figures; in the paper preset, those that its authors print stand behind those of their model."""
     parts = []
-    for run in found:
+    for run in runs:
         parts.append(run.figures)
-        if run.about["preset"] == "paper" and run.about["row"] is not None:
-            features = run.about["features"] or "normalised"
-            parts.append(paper_numbers.beside(run.figures, run.about["row"], features))
+        if run.facts["preset"] == "paper" and run.facts["row"] is not None:
+            features = run.facts["features"] or "normalised"
+            parts.append(paper_numbers.beside(run.figures, run.facts["row"], features))
     return frames.concat(parts)
 
 
-def label(found: Sequence[Evaluated]) -> str:
-    return NANO_LABEL if {run.about["dataset"] for run in found} == {NANO} else "measured here"
+def label(runs: Sequence[Evaluated]) -> str:
+    return (
+        NANO_LABEL if {run.facts["dataset"].partition("-")[0] for run in runs} == {NANO} else "measured here"
+    )
 
 
-def findings(found: Sequence[Evaluated]) -> list[str]:
+def finding(frame: pd.DataFrame) -> list[str]:
+    """The widest negation gap of text-to-image retrieval in a sentence; without any, who chooses best."""
+    recall, gap = f"recall@{KS[0]}", f"gap@{KS[0]}"
+    retrieved = frames.select(frame, direction=TEXT_TO_IMAGE, metric=(recall, gap), source="")
+    runs: dict[str, dict[str, dict[str, Any]]] = {}
+    for figure in frames.records(retrieved):
+        runs.setdefault(_run(figure), {})[figure["kind"]] = figure
+    gaps = [Gap(name, by[ORIGINAL], by[NEGATED], by[""]) for name, by in runs.items() if len(by) == 3]
+    what = f"text-to-image {recall.replace('@', ' at ')}"
+    sentence = widest(gaps, what=what, change="a caption says what is absent", models="models and data sets")
+    return [sentence] if sentence else _best_chooser(frame)
+
+
+def _best_chooser(frame: pd.DataFrame) -> list[str]:
+    chosen = frames.select(frame, metric="accuracy", source="")
+    totals = [f for f in frames.records(frames.select(chosen, type="all")) if f["value"] is not None]
+    if not totals:
+        return []
+    best = max(totals, key=lambda figure: figure["value"])
+    same = {key: best[key] for key in ("model", "data", "variant")}
+    negation = frames.pick(chosen, type="negation", **same)
+    denied = f"; {format.text(negation)} % where a negation is right" if negation else ""
+    most = " most" if len(totals) > 1 else ""
+    return [f"{_run(best)} gets{most} choices right: {format.text(best)} %{denied}."]
+
+
+def _run(figure: Mapping[str, Any]) -> str:
+    return f"{figure['model']} ({figure['data']}, {figure['variant']})"
+
+
+def findings(runs: Sequence[Evaluated]) -> list[str]:
     """The negation gap in words, one sentence per run and wording of the captions."""
     said = []
-    for run in found:
-        own = frames.select(run.figures, direction=TEXT_TO_IMAGE)
-        for variant in frames.values(own, "variant"):
+    for run in runs:
+        figures = frames.select(run.figures, direction=TEXT_TO_IMAGE)
+        for variant in frames.values(figures, "variant"):
             parts = []
             for k in KS:
-                gap = frames.pick(own, variant=variant, metric=f"gap@{k}")
+                gap = frames.pick(figures, variant=variant, metric=f"gap@{k}")
                 recalls = [
-                    frames.pick(own, variant=variant, metric=f"recall@{k}", kind=kind)
+                    frames.pick(figures, variant=variant, metric=f"recall@{k}", kind=kind)
                     for kind in (ORIGINAL, NEGATED)
                 ]
                 if gap is not None and gap["value"] is not None:
@@ -129,24 +162,24 @@ def findings(found: Sequence[Evaluated]) -> list[str]:
     return said
 
 
-def notes(found: Sequence[Evaluated]) -> list[str]:
+def notes(runs: Sequence[Evaluated]) -> list[str]:
     """What a reader has to know: rows that differ, quirks, limits, unscored samples."""
-    abouts, said = [run.about for run in found], []
+    all_facts, said = [run.facts for run in runs], []
     for key, what in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
-        if len({about[key] for about in abouts if about["kind"] == "dual"}) > 1:
+        if len({facts[key] for facts in all_facts if facts["kind"] == "dual"}) > 1:
             said.append(f"the rows differ in {what}; they are not comparable with each other.")
     for value, text in (
         ("paper", "protocol 'paper': the right option comes first and ties go to the first, as released."),
         ("unnormalised", "multiple choice compares features that are not normalised, as first published."),
     ):
-        if any(value in (about["protocol"], about["features"]) for about in abouts):
+        if any(value in (facts["protocol"], facts["features"]) for facts in all_facts):
             said.append(text)
-    if limits := {about["limit"] for about in abouts if about["limit"]}:
+    if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         said.append(
             f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "
             "comparable with it."
         )
-    for run in found:
+    for run in runs:
         for figure in frames.records(run.figures):
             if figure["unscored"] and (reasons := frames.reasons(figure)):
                 if figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all":

@@ -6,14 +6,14 @@ Choice row: id, source, type, templates, correct, shown, scores, shares, credit,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from metrics.base import choose
-from metrics.dual.base import prepare
+from metrics.dual.base import prepare, products
 from nein.benchmarks.negbench import mcq, retrieval
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.records import (
@@ -23,7 +23,10 @@ from nein.datasets.negbench.records import (
     RetrievalTask,
 )
 
+_Values = Callable[[int | None], dict[str, Any] | None]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
+#: Questions scored at once: what decides the memory, whatever their number.
+BLOCK = 512
 
 
 def retrieval_rows(
@@ -34,12 +37,15 @@ def retrieval_rows(
     scale: float = 1.0,
     bias: float = 0.0,
     protocol: str = "fixed",
+    device: str = "cpu",
 ) -> list[dict[str, Any]]:
     """One row per caption (text_to_image) and per picture (image_to_text), of either kind.
 
     protocol  What a caption is looked for among. "fixed": every picture of the task that could be encoded,
               once, so that original and negated captions search the same gallery even where a file lacks some
               pictures or has one in several rows. "paper": the rows of the caption's own file, as released.
+              It also decides between ties (`retrieval.Ranks.recall`).
+    device    Where scores are worked out; it decides no value.
 
     A caption that occurs for two pictures is two captions.
     """
@@ -47,7 +53,7 @@ def retrieval_rows(
     rows = []
     for items in (task.original, task.negated):
         gallery = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
-        rows += _one_kind(items, gallery, pictures, texts, scale, bias)
+        rows += _one_kind(items, gallery, pictures, texts, scale, bias, protocol, device)
     return rows
 
 
@@ -75,10 +81,11 @@ def _one_kind(
     texts: Encoded,
     scale: float,
     bias: float,
+    protocol: str,
+    device: str,
 ) -> list[dict[str, Any]]:
     readable = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
     column = {index: number for number, index in enumerate(readable)}
-    shown = prepare(pictures.features[[pictures.rows[gallery.images[index]] for index in readable]])
     captions = [
         (column[entry], item, k)
         for item, entry in zip(items, gallery.place, strict=True)
@@ -86,35 +93,36 @@ def _one_kind(
         for k, text in enumerate(item.captions)
         if _why_not(text, texts) == ""
     ]
-    queries = prepare(texts.features[[texts.rows[item.captions[k]] for _, item, k in captions]])
-    captions_of: dict[int, list[int]] = {}
-    for index, (entry, _, _) in enumerate(captions):
-        captions_of.setdefault(entry, []).append(index)
-    to_image: dict[str, dict[str, Any]] = {}
-    to_text: dict[int, dict[str, Any]] = {}
+    to_image: _Values = _no_values
+    to_text: _Values = _no_values
     if captions:
-        ranks = retrieval.ranks(queries, shown, [[entry] for entry, _, _ in captions])
-        for row, (_, item, k) in zip(_ranked(ranks, scale, bias), captions, strict=True):
-            to_image[f"{item.id}#{k}"] = row
-        ranks = retrieval.ranks(shown[list(captions_of)], queries, list(captions_of.values()))
-        to_text = dict(zip(captions_of, _ranked(ranks, scale, bias), strict=True))
+        of_captions, of_pictures = retrieval.ranks(
+            texts.features,
+            pictures.features,
+            np.array([texts.rows[item.captions[k]] for _, item, k in captions]),
+            np.array([pictures.rows[gallery.images[index]] for index in readable]),
+            np.array([entry for entry, _, _ in captions]),
+            device=device,
+        )
+        to_image = _values(of_captions, scale, bias, protocol)
+        to_text = _values(of_pictures, scale, bias, protocol)
+    query = {(item.id, k): number for number, (_, item, k) in enumerate(captions)}
     rows = []
     asked: set[int] = set()
     for item, entry in zip(items, gallery.place, strict=True):
         subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
         unreadable = pictures.reasons.get(item.image, "")
         for k, text in enumerate(item.captions):
-            name = f"{item.id}#{k}"
             reason = unreadable or _why_not(text, texts)
-            rows.append(_row(name, subject, TEXT_TO_IMAGE, to_image.get(name), reason))
+            values = to_image(query.get((item.id, k)))
+            rows.append(_row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, values, reason))
         if entry in asked:  # another row about the same picture, which is one query
             continue
         asked.add(entry)
         reason = unreadable or (
             "none of its captions could be encoded" if item.captions else "it has no caption"
         )
-        ranked = to_text.get(column[entry]) if entry in column else None
-        rows.append(_row(item.id, subject, IMAGE_TO_TEXT, ranked, reason))
+        rows.append(_row(item.id, subject, IMAGE_TO_TEXT, to_text(column.get(entry)), reason))
     return rows
 
 
@@ -122,17 +130,25 @@ def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else "the caption is empty"
 
 
-def _ranked(ranks: retrieval.Ranks, scale: float, bias: float) -> list[dict[str, Any]]:
-    recalls = {f"recall@{k}": ranks.recall(k) for k in retrieval.KS}
-    return [
-        {
-            "rank": int(ranks.rank[i]),
+def _values(ranks: retrieval.Ranks, scale: float, bias: float, protocol: str) -> _Values:
+    """The number of a query -> the values of its row; None for no query, or one without an own entry."""
+    recalls = {f"recall@{k}": ranks.recall(k, protocol) for k in retrieval.KS}
+
+    def values(i: int | None) -> dict[str, Any] | None:
+        if i is None or not ranks.relevant[i]:
+            return None
+        return {
+            "rank": int(ranks.better[i]) + 1,
             "tied": int(ranks.tied[i]),
             "score": float(scale * float(ranks.best[i]) + bias),
             **{name: float(values[i]) for name, values in recalls.items()},
         }
-        for i in range(len(ranks.best))
-    ]
+
+    return values
+
+
+def _no_values(i: int | None) -> None:
+    """Where there is no query at all."""
 
 
 def _row(
@@ -161,33 +177,52 @@ def choice_rows(
     features  "unnormalised" compares options by the products of features as they are, which the released code
               did at first, in multiple choice only.
     """
-    shown = prepare(pictures.features, features)
-    said = prepare(texts.features, features)
     if features != "normalised":
         scale, bias = 1.0, 0.0
     rows = []
-    for question in task.questions:
-        asked = _asked(question, seed, protocol)
-        reason = pictures.reasons.get(question.image) or next(
-            (texts.reasons[o.text] for o in question.options if o.text in texts.reasons), ""
-        )
-        if reason:
-            rows.append({**asked, "scores": None, "shares": None, "credit": None, "reason": reason})
-            continue
-        options = said[[texts.rows[option.text] for option in question.options]]
-        # One product per option, so that equal sentences get equal scores to the last bit.
-        products = (options * shown[pictures.rows[question.image]]).sum(1).astype(np.float32)
-        shares = mcq.shares(products, asked["shown"], protocol)
-        rows.append(
-            {
-                **asked,
-                "scores": [float(scale * float(x) + bias) for x in products],
-                "shares": shares.tolist(),
-                "credit": float(shares[question.correct]),
-                "reason": "",
-            }
-        )
+    for start in range(0, len(task.questions), BLOCK):
+        asked = [
+            (question, _asked(question, seed, protocol)) for question in task.questions[start : start + BLOCK]
+        ]
+        reasons = [_unreadable(question, pictures, texts) for question, _ in asked]
+        usable = [question for (question, _), reason in zip(asked, reasons, strict=True) if not reason]
+        scored = iter(_option_scores(usable, pictures, texts, features))
+        for (question, row), reason in zip(asked, reasons, strict=True):
+            if reason:
+                rows.append({**row, "scores": None, "shares": None, "credit": None, "reason": reason})
+                continue
+            scores = next(scored)
+            shares = mcq.shares(scores, row["shown"], protocol)
+            rows.append(
+                {
+                    **row,
+                    "scores": [float(scale * float(x) + bias) for x in scores],
+                    "shares": shares.tolist(),
+                    "credit": float(shares[question.correct]),
+                    "reason": "",
+                }
+            )
     return rows
+
+
+def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
+    """Why a question has no scores, or ""."""
+    return pictures.reasons.get(question.image) or next(
+        (texts.reasons[option.text] for option in question.options if option.text in texts.reasons), ""
+    )
+
+
+def _option_scores(
+    questions: Sequence[Question], pictures: Encoded, texts: Encoded, features: str
+) -> list[np.ndarray]:
+    """(options,) float32 per question: the product of every option with the picture."""
+    if not questions:
+        return []
+    counts = [len(question.options) for question in questions]
+    said = [texts.rows[option.text] for question in questions for option in question.options]
+    shown = np.repeat([pictures.rows[question.image] for question in questions], counts)
+    found = products(prepare(pictures.features[shown], features), prepare(texts.features[said], features))
+    return np.split(found, np.cumsum(counts)[:-1])
 
 
 def answer_rows(

@@ -196,7 +196,7 @@ def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple
         pictures = encoded.read(set(task.references), config.pooling)
         texts = _sentences(config, run, task).read(set(task.sentences))
         if isinstance(task, RetrievalTask):
-            rows = results.retrieval_rows(task, pictures, texts, **how)
+            rows = results.retrieval_rows(task, pictures, texts, **how, device=run.identity["device"])
         else:
             rows = results.choice_rows(
                 task, pictures, texts, **how, features=config.features, seed=config.seed

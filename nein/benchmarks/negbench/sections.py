@@ -29,17 +29,17 @@ def retrieval_columns(k: int) -> tuple[Column, ...]:
     """Recall at k with either kind of captions, and the gap."""
     recall = f"recall@{k}"
     return (
-        Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN),
-        Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN),
-        Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN),
+        Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
+        Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
+        Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN, False),
     )
 
 
 def accuracy_columns(title: str) -> tuple[Column | Across, ...]:
     """Accuracy in total and by type of question."""
     return (
-        Column(title, {"metric": "accuracy", "type": "all"}, _SHOWN),
-        *(Column(type_, {"metric": "accuracy", "type": type_}, _SHOWN) for type_ in TEMPLATES),
+        Column(title, {"metric": "accuracy", "type": "all"}, _SHOWN, True),
+        *(Column(type_, {"metric": "accuracy", "type": type_}, _SHOWN, True) for type_ in TEMPLATES),
     )
 
 
@@ -48,9 +48,9 @@ def _retrieval(direction: str, title: str) -> Table:
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
-def _chosen_and_offered(found: Sequence[Figure]) -> str:
+def _chosen_and_offered(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
-    by = {figure["metric"]: figure for figure in found}
+    by = {figure["metric"]: figure for figure in figures}
     share = format.text(by.get("selected"), interval="reach")
     return f"{share} ({format.text(by['offered'])})" if "selected" in by else format.DASH
 

@@ -115,8 +115,8 @@ def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Mann
     if manner.scoring == "logprob":
         letter = reply.likeliest
         return letter, "" if letter else "the model gives no probability to a letter, or the same to several"
-    found = parse(reply.text or "", [question.options[k].text for k in order], manner.rule)
-    return found.letter, found.reason
+    answer = parse(reply.text or "", [question.options[k].text for k in order], manner.rule)
+    return answer.letter, answer.reason
 
 
 def _picture(task: ChoiceTask, question: Question) -> np.ndarray | str:

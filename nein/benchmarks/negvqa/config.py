@@ -8,7 +8,7 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from metrics.choices.base import SCORINGS
+from metrics.letters import SCORINGS
 from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
@@ -28,7 +28,9 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
         "that decides Removal (repeatable, or a,b)",
         "What",
     )
-    data: str = option("nano", "nano, hub:OWNER/NAME[@REVISION], or a .jsonl file in NegVQA's layout", "Data")
+    data: str = option(
+        "nano", "nano, nano:WORLD, hub:OWNER/NAME[@REVISION], or a .jsonl file in NegVQA's layout", "Data"
+    )
     negated: str | None = option(
         None, "the second of two files with question and answer: *-negated.jsonl", "Data"
     )
@@ -69,7 +71,7 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
             raise UserError(
                 "--model names no model; give a hub id, a folder, openai:URL#MODEL, nano:negvqa or judge."
             )
-        if self.negated is not None and (self.data == "nano" or self.data.startswith("hub:")):
+        if self.negated is not None and self.data.partition(":")[0] in ("nano", "hub"):
             raise UserError("--negated is the second of two files; --data must be the first.")
 
 

@@ -63,18 +63,18 @@ def figures(scored: Rows, asking: str | None = None) -> pd.DataFrame:
     made: list[dict[str, Any]] = []
     for scoring in dict.fromkeys(row["scoring"] for row in scored):
         for protocol in PROTOCOLS:
-            own = [r for r in scored if r["scoring"] == scoring and r["protocol"] == protocol]
-            rows = [entry for part in _PARTS for entry in part(own, protocol)]
+            read = [r for r in scored if r["scoring"] == scoring and r["protocol"] == protocol]
+            rows = [entry for part in _PARTS for entry in part(read, protocol)]
             made += [{**entry, "scoring": scoring, "protocol": protocol} for entry in rows]
     both = agreement(scored)
-    found = frames.frame([*made, *([both] if both else [])])
-    return frames.label(found, headline=np.where(found["scoring"] == headline(found, asking), "yes", ""))
+    frame = frames.frame([*made, *([both] if both else [])])
+    return frames.label(frame, headline=np.where(frame["scoring"] == headline(frame, asking), "yes", ""))
 
 
-def headline(found: pd.DataFrame, asking: str | None) -> str:
+def headline(frame: pd.DataFrame, asking: str | None) -> str:
     """The scoring that stands for a model: what is written, unless no letter could be read there; of a judge
     asked about one option at a time, which seldom says yes to just one, the likeliest yes."""
-    there = frames.select(found, task="accuracy", protocol="fixed")
+    there = frames.select(frame, task="accuracy", protocol="fixed")
     scored = there.groupby("scoring", sort=False)["n"].sum()
     order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
     return next((name for name in order if scored.get(name)), str(next(iter(scored.index), "")))
@@ -92,12 +92,12 @@ def _in(rows: Rows, category: str) -> list[Mapping[str, Any]]:
 
 def _accuracies(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
-        own = [row for row in rows if row["variant"] == variant]
-        for category in categories_of(own):
-            estimate = accuracy(own, category, protocol)
+        members = [row for row in rows if row["variant"] == variant]
+        for category in categories_of(members):
+            estimate = accuracy(members, category, protocol)
             what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
             what |= {"category": category, "unit": "%"}
-            what["unscored"] = len(_in(own, category)) - (estimate.n if estimate else 0)
+            what["unscored"] = len(_in(members, category)) - (estimate.n if estimate else 0)
             yield frames.figure(estimate, **what, interval="clustered")
             yield frames.figure(normal(estimate), **what, interval="normal")
 
@@ -108,11 +108,11 @@ def accuracy(rows: Rows, category: str, protocol: str) -> Estimate | None:
     protocol  "fixed": over all questions of the category. "paper": the unweighted mean of its subsets'
               accuracies, as the released notebook has it; the average is over all questions in both.
     """
-    own = _in(rows, category)
-    scored = [row for row in own if row["value"] is not None]
+    members = _in(rows, category)
+    scored = [row for row in members if row["value"] is not None]
     subsets = sorted({row["subset"] for row in scored})
     if protocol != "paper" or category == AVERAGE or len(subsets) < 2:
-        return _pooled(own)
+        return _pooled(members)
     # Columns: right answers per subset, then questions per subset.
     table = np.zeros((len(scored), 2 * len(subsets)))
     for line, row in enumerate(scored):
@@ -147,10 +147,10 @@ def _by_subset(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
     for subset in dict.fromkeys(row["subset"] for row in rows):
         ends = []
         for variant in VARIANTS:
-            own = [row for row in rows if (row["subset"], row["variant"]) == (subset, variant)]
-            ends.append(estimate := _pooled(own))
+            members = [row for row in rows if (row["subset"], row["variant"]) == (subset, variant)]
+            ends.append(estimate := _pooled(members))
             yield frames.figure(
-                estimate, unit="%", unscored=len(own) - (estimate.n if estimate else 0), task="subsets",
+                estimate, unit="%", unscored=len(members) - (estimate.n if estimate else 0), task="subsets",
                 metric="accuracy", variant=variant, subset=subset,
             )  # fmt: skip
         first, second = ends
@@ -172,9 +172,9 @@ def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
     accuracy on the original over accuracy on the negated questions. Its `p` respects pictures
     (`nein.statistics.paired_test`); that of "mcnemar" takes pairs for independent.
     """
-    own = _in(rows, category)
-    sides = {v: {row["id"]: row["value"] for row in own if row["variant"] == v} for v in VARIANTS}
-    source = {row["id"]: row["source"] for row in own}
+    members = _in(rows, category)
+    sides = {v: {row["id"]: row["value"] for row in members if row["variant"] == v} for v in VARIANTS}
+    source = {row["id"]: row["source"] for row in members}
     original, negated = sides["original"], sides["negated"]
     both = [key for key, value in original.items() if value is not None and negated.get(key) is not None]
     test = statistics.paired_test(original, negated, source)
@@ -240,8 +240,8 @@ def agreement(scored: Rows) -> dict[str, Any] | None:
     for row in scored:
         if row["protocol"] == "fixed":
             letters.setdefault((row["id"], row["variant"]), {})[row["scoring"]] = row["letter"]
-    both = [own for own in letters.values() if all(own.values()) and len(own) == 2]
-    same = sum(len({*own.values()}) == 1 for own in both)
+    both = [chosen for chosen in letters.values() if all(chosen.values()) and len(chosen) == 2]
+    same = sum(len({*chosen.values()}) == 1 for chosen in both)
     return frames.number(
         same / len(both) if both else None, unit="%", n=len(both), task="agreement", metric="same"
     )

@@ -1,97 +1,154 @@
-"""Single questions in the page of a NegVQA report: a card each, with the answers of every model."""
+"""Single questions in the page of a NegVQA report: what every model says to one and to its negation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nein.datasets.negvqa.questions import VARIANTS, Item
 from nein.engine import images
 from nein.reporting import cards, page
-from nein.reporting.cards import Card, Cell
+from nein.reporting.cards import Cell
 
-SIDE = 128
-OUTCOMES = {
-    ("right", "right"): "both right",
-    ("right", "wrong"): "only original",
-    ("wrong", "right"): "only negated",
-    ("wrong", "wrong"): "neither",
+SIDE = 256
+OUTCOMES: dict[tuple[float | None, float | None], str] = {
+    (1.0, 1.0): "both right",
+    (1.0, 0.0): "only original",
+    (0.0, 1.0): "only negated",
+    (0.0, 0.0): "neither",
 }
-Lines = Sequence[Mapping[str, Any]]
+MARKS = {1.0: "right", 0.0: "wrong", None: "none"}
+MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VARIANTS)
+COLUMNS = ("question", "answer", "read as", "log p")
+Line = Mapping[str, Any]
+Lines = Sequence[Line]
 
 
-def samples(
+@dataclass(frozen=True)
+class Questions:
+    """What was asked, said and read.
+
+    asked     Question id -> its two lines, of the first model.
+    replies   (model, question id, variant) -> line of answers.jsonl.
+    verdicts  The same with the scoring -> line of scores.jsonl, protocol "fixed".
+    headlines Model -> the scoring that makes an answer right or wrong, where it has that.
+    pictures  Question id -> its picture; empty: no pictures.
+    """
+
+    asked: Mapping[str, Sequence[Line]]
+    models: Sequence[str]
+    replies: Mapping[tuple[str, str, str], Line]
+    verdicts: Mapping[tuple[str, str, str, str], Line]
+    headlines: Mapping[str, str]
+    pictures: Mapping[str, Item]
+
+    def read(self, model: str, identity: str, variant: str) -> list[Line]:
+        """The letters that were read, the one that decides first."""
+        scorings = sorted(("generated", "logprob"), key=lambda scoring: scoring != self.headlines.get(model))
+        keys = [(model, identity, variant, scoring) for scoring in scorings]
+        return [self.verdicts[key] for key in keys if key in self.verdicts]
+
+    def value(self, model: str, identity: str, variant: str) -> float | None:
+        """1.0 right, 0.0 wrong, None unscored or not asked."""
+        read = self.read(model, identity, variant)
+        return read[0]["value"] if read else None
+
+    def outcome(self, model: str, identity: str) -> str:
+        """What becomes of the pair, as facets name it."""
+        pair = self.value(model, identity, "original"), self.value(model, identity, "negated")
+        return OUTCOMES.get(pair, "unscored")
+
+    def described(self) -> cards.Samples:
+        ids = list(self.asked)
+        outcomes = [sorted({self.outcome(model, name) for model in self.models}) for name in ids]
+        return cards.Samples(
+            ids,
+            [self.asked[name][0]["question"] for name in ids],
+            [self.asked[name][0]["subset"] for name in ids],
+            {"Subset": [[self.asked[name][0]["subset"]] for name in ids], "Pair": outcomes},
+            [cards.Member(model) for model in self.models],
+            MEASURES,
+            [
+                [[self.value(model, name, variant) for name in ids] for variant in VARIANTS]
+                for model in self.models
+            ],
+            chosen=VARIANTS[1],
+            rivals=(*VARIANTS, "Negation decides"),
+            words=("questions", "Model", "Asked"),
+            heads=VARIANTS,
+            columns=COLUMNS,
+        )
+
+    def details(self) -> Iterator[cards.Detail]:
+        for name, lines in self.asked.items():
+            options = zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", lines[0]["options"], strict=False)
+            texts = [
+                f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
+            ]
+            thumbnail = self._picture(name)
+            yield cards.Detail(
+                [("", thumbnail)] if thumbnail else [],
+                [*texts, "   ".join(f"{letter}: {text}" for letter, text in options)],
+                [self._said(model, name) for model in self.models],
+            )
+
+    def _said(self, model: str, name: str) -> cards.Said:
+        cells, rows = [], []
+        for variant in VARIANTS:
+            row = self.replies.get((model, name, variant))
+            if row is None:
+                cells.append(Cell("not asked", mark="none"))
+                continue
+            read = ", ".join(
+                f"{r['scoring']} {r['letter'] or r['reason']}" for r in self.read(model, name, variant)
+            )
+            said = row["error"] or row["text"] or ""
+            logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
+            cells.append(Cell(said, read, MARKS[self.value(model, name, variant)]))
+            rows.append((row["question"], said, read, logs))
+        return cards.Said(cells=cells, rows=rows)
+
+    def _picture(self, name: str) -> cards.Thumbnail | None:
+        if name not in self.pictures:
+            return None
+        try:
+            return cards.thumbnail(self.pictures[name].load(), SIDE)
+        except images.ImageError as error:
+            return {"none": str(error)}
+
+
+def questions(
     answers: Mapping[str, Lines],
     scores: Mapping[str, Lines],
     items: Sequence[Item] | None,
     limit: int,
     headlines: Mapping[str, str],
-) -> list[Card]:
+) -> Questions:
     """The first model's questions in data order, `limit` random ones if there are more.
 
     answers, scores  Model -> lines of answers.jsonl and scores.jsonl.
     items            The questions with their pictures, or None: no pictures.
-    headlines        Model -> the scoring that makes an answer right or wrong, where it has that.
     """
-    pictures = {item.id: item for item in items or ()}
+    replies = {(m, row["id"], row["variant"]): row for m, rows in answers.items() for row in rows}
     verdicts = {
         (model, row["id"], row["variant"], row["scoring"]): row
         for model, rows in scores.items()
         for row in rows
         if row["protocol"] == "fixed"
     }
-    replies = {(m, row["id"], row["variant"]): row for m, rows in answers.items() for row in rows}
     first = next(iter(answers), "")
     ids = list(dict.fromkeys(row["id"] for row in answers.get(first, [])))
-    made = []
-    for identity in cards.drawn(ids, limit):
-        asked = [replies[first, identity, variant] for variant in VARIANTS]
-        lines, outcomes = [], []
-        for model in answers:
-            said = [
-                _said(model, replies.get((model, identity, variant)), verdicts, headlines.get(model, ""))
-                for variant in VARIANTS
-            ]
-            lines.append([Cell(model), *said])
-            outcomes.append(OUTCOMES.get((said[0].mark, said[1].mark), "unscored"))
-        options = zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", asked[0]["options"], strict=False)
-        heads = [f"{row['question']} ({row['variant']}: {row['answer']})" for row in asked]
-        title = "   ".join(f"{letter}: {text}" for letter, text in options)
-        made.append(
-            Card(
-                identity, title, ["model", *heads], lines,
-                subtitle=asked[0]["subset"],
-                picture=_picture(pictures.get(identity)),
-                facets={"subset": [asked[0]["subset"]], "pair": sorted({*outcomes})},
-            )
-        )  # fmt: skip
-    return made
+    return Questions(
+        {name: [replies[first, name, variant] for variant in VARIANTS] for name in cards.drawn(ids, limit)},
+        list(answers),
+        replies,
+        verdicts,
+        headlines,
+        {item.id: item for item in items or ()},
+    )
 
 
-def _said(
-    model: str,
-    row: Mapping[str, Any] | None,
-    verdicts: Mapping[tuple[str, str, str, str], Mapping[str, Any]],
-    headline: str,
-) -> Cell:
-    """What a model said to one question, the letters that were read, and whether it is right."""
-    if row is None:
-        return Cell("not asked", mark="none")
-    keys = [(model, row["id"], row["variant"], scoring) for scoring in ("generated", "logprob")]
-    read = [verdicts[key] for key in keys if key in verdicts]
-    letters = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in read)
-    if row["logprobs"]:
-        letters += f"; log p {' / '.join('–' if p is None else f'{p:.2f}' for p in row['logprobs'])}"
-    chief = next((r for r in read if r["scoring"] == headline), read[0] if read else None)
-    value = chief["value"] if chief else None
-    mark = "none" if value is None else "right" if value else "wrong"
-    return Cell(row["error"] or row["text"] or "", letters, mark)
-
-
-def _picture(item: Item | None) -> str:
-    if item is None:
-        return ""
-    try:
-        return page.uri(page.thumbnail(item.load(), SIDE), "webp")
-    except images.ImageError:
-        return ""
+def part(shown: Questions) -> page.Part:
+    """What the page shows of single questions."""
+    return cards.browser(shown.described(), shown.details(), title="Answers")[0]

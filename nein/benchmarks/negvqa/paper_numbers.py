@@ -85,11 +85,11 @@ def cell(model: str, variant: str, category: str) -> Cell | None:
     return next((c for c in cells() if (c.model, c.variant, c.category) == (model, variant, category)), None)
 
 
-def known(reference: str) -> str | None:
+def printed_as(reference: str) -> str | None:
     """Table 1's name of a model that we call `reference` (hub id, folder, openai:URL#MODEL); None for one
     that is not in the table."""
     tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
-    return next((name for name, own in HUB_IDS.items() if own == tail), None)
+    return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
 
 
 def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
@@ -99,25 +99,25 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
 
     figures  Of one model, as `nein.benchmarks.negvqa.figures` makes them.
     """
-    printed, size = known(reference), family(known(reference) or reference)
-    own = frames.select(figures, task="accuracy", protocol="paper", interval="normal")
-    own = own[own["value"].notna()]
+    printed, size = printed_as(reference), family(printed_as(reference) or reference)
+    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal")
+    shares = shares[shares["value"].notna()]
     rows: list[dict[str, Any]] = []
-    for row in frames.records(frames.select(own, scoring=_scoring(own))) if printed else []:
+    for row in frames.records(frames.select(shares, scoring=_scoring(shares))) if printed else []:
         what = {key: row[key] for key in ("metric", "variant", "category")}
         there = cell(printed or "", row["variant"], row["category"])
         if there is not None:
             what |= {"model": model, "task": "table1", "printed_as": printed}
             rows.append({**row, **what, "source": "here"})
             rows.append({**_figure(there), **what, "source": "printed"})
-    for row in frames.records(frames.select(own, headline="yes")) if size else []:
+    for row in frames.records(frames.select(shares, headline="yes")) if size else []:
         named = {"model": model, "task": "scaling", "source": "here"}
         rows.append({**row, **named, "family": size[0], "size": f"{size[1]:g}"})  # type: ignore[index]
     return frames.frame(rows)
 
 
-def _scoring(own: pd.DataFrame) -> str:
-    there = list(own["scoring"].unique())
+def _scoring(shares: pd.DataFrame) -> str:
+    there = list(shares["scoring"].unique())
     return "generated" if "generated" in there else next(iter(there), "")
 
 
@@ -142,5 +142,5 @@ def family(name: str) -> tuple[str, float] | None:
     """("Qwen2-VL", 7.0), family and billions of parameters, from a name that says so
     ("Qwen2-VL-7B-Instruct"); None for a name that does not."""
     tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
-    found = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
-    return (found[1], float(found[2])) if found else None
+    sized = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
+    return (sized[1], float(sized[2])) if sized else None

@@ -12,12 +12,14 @@ from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa import page, paper_numbers, sections
 from nein.benchmarks.negvqa.config import ReportConfig
 from nein.config.groups import FORMATS
+from nein.datasets.negvqa.categories import AVERAGE
 from nein.datasets.negvqa.questions import Item
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
-from nein.reporting import cards, report
 from nein.reporting import figures as frames
+from nein.reporting import report
+from nein.reporting.findings import Gap, widest
 
 
 def write(
@@ -38,16 +40,16 @@ def write(
     named = _by_name(folders)
     manifests = {name: folder.manifest() for name, folder in named.items()}
     figures = read(named, manifests)
-    browser = None
+    parts = []
     if "html" in formats and samples:
         answers = {name: atomic.read_lines(files.answers(folder)) for name, folder in named.items()}
         scores = {name: atomic.read_lines(files.scores(folder)) for name, folder in named.items()}
         chief = frames.select(figures, headline="yes").drop_duplicates("model")
         headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-        browser = cards.browser(page.samples(answers, scores, items, samples, headlines), "Answers")
+        parts = [page.part(page.questions(answers, scores, items, samples, headlines))]
     written = report.write(
-        out, figures, title="NegVQA", sections=sections.SECTIONS, notes=_notes(manifests), browser=browser,
-        formats=formats,
+        out, figures, title="NegVQA", sections=sections.SECTIONS, findings=finding(figures),
+        notes=_notes(manifests), parts=parts, formats=formats,
     )  # fmt: skip
     protocols = {manifest["protocol"] for manifest in manifests.values()}
     protocol = protocols.pop() if len(protocols) == 1 else "fixed"
@@ -58,13 +60,25 @@ def write(
 
 def read(named: dict[str, Folder], manifests: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """The figures of all runs, and what the paper prints beside those of its models."""
-    found = []
+    parts = []
     for name, folder in named.items():
-        own = frames.label(frames.read(files.figures(folder)), benchmark="negvqa", model=name)
-        found.append(own)
+        figures = frames.label(frames.read(files.figures(folder)), benchmark="negvqa", model=name)
+        parts.append(figures)
         if manifests[name]["preset"] != "nano":
-            found.append(paper_numbers.beside(own, name, manifests[name]["reference"]))
-    return frames.concat(found)
+            parts.append(paper_numbers.beside(figures, name, manifests[name]["reference"]))
+    return frames.concat(parts)
+
+
+def finding(figures: pd.DataFrame) -> list[str]:
+    """The widest negation gap in a sentence, over all categories, by the scoring that counts for a model."""
+    where = {"task": "gap", "category": AVERAGE, "protocol": "fixed", "headline": "yes"}
+    gaps = []
+    for model in frames.values(figures, "model"):
+        by = {f["metric"]: f for f in frames.records(frames.select(figures, model=model, **where))}
+        if {"original", "negated", "gap"} <= by.keys():
+            gaps.append(Gap(model, by["original"], by["negated"], by["gap"]))
+    sentence = widest(gaps, what="accuracy", change="a question becomes its negation")
+    return [sentence] if sentence else []
 
 
 def _by_name(folders: Sequence[Folder]) -> dict[str, Folder]:
@@ -93,7 +107,7 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
                 f"{name}: asked about one option at a time in its yes/no question about a caption; "
                 "'generated' is the only option with a yes, 'logprob' the one whose yes is likelier."
             )
-        printed = paper_numbers.known(manifest["reference"])
+        printed = paper_numbers.printed_as(manifest["reference"])
         for (model, variant, category), why in paper_numbers.MISPRINTS.items():
             if printed == model:
                 notes.append(f"{name}: the printed figure for {category}, {variant}, is odd: {why}.")
@@ -118,13 +132,13 @@ def _items(
 
     origin = folders[0].manifest()["data"]
     if source is None and origin["kind"] == "nano":
-        return questions.load("nano", questions=origin["questions"]).items
+        return questions.load(origin["world"], questions=origin["questions"]).items
     if source is None:
         return None
-    found = questions.load(
+    source_items = questions.load(
         source, negated=negated, pictures=pictures, columns=origin.get("columns"),
         split=origin.get("split", "test"),
     )  # fmt: skip
-    if found.sha256 != origin["sha256"]:
+    if source_items.sha256 != origin["sha256"]:
         raise UserError(f"'{source}' does not hold the questions that '{folders[0].path}' was asked.")
-    return found.items
+    return source_items.items

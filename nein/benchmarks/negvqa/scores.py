@@ -41,10 +41,10 @@ def read(row: Mapping[str, Any], scoring: str, protocol: str) -> dict[str, Any]:
     elif scoring == "generated":
         letter, reason = parse(row["text"] or "", row["options"], PROTOCOLS[protocol])
     else:
-        found = None if row["logprobs"] is None else tuple(row["logprobs"])
-        letter = Reply(logprobs=found).likeliest
+        logprobs = None if row["logprobs"] is None else tuple(row["logprobs"])
+        letter = Reply(logprobs=logprobs).likeliest
         reason = (
-            "" if letter else "no probabilities of letters" if found is None else "no letter is likeliest"
+            "" if letter else "no probabilities of letters" if logprobs is None else "no letter is likeliest"
         )
     if letter is not None:
         return {"letter": letter, "value": float(letter == row["answer"]), "reason": ""}

@@ -47,7 +47,7 @@ def accuracy(protocol: str, interval: str) -> Table:
         f"Accuracy, protocol '{protocol}', {interval} intervals",
         rows=(_MODEL, _SCORING, _QUESTIONS),
         columns=(
-            Across("category", names=TITLES, order=ORDER),
+            Across("category", names=TITLES, order=ORDER, higher_is_better=True),
             Column("n", average, tables.count()),
             Column("unscored", average, tables.count("unscored")),
         ),
@@ -61,9 +61,9 @@ GAP = Table(
     "Negation gap",
     rows=(_MODEL, _SCORING, _CATEGORY),
     columns=(
-        Column("original", {"metric": "original"}),
-        Column("negated", {"metric": "negated"}),
-        Column("gap (points)", {"metric": "gap"}),
+        Column("original", {"metric": "original"}, higher_is_better=True),
+        Column("negated", {"metric": "negated"}, higher_is_better=True),
+        Column("gap (points)", {"metric": "gap"}, higher_is_better=False),
         Column("ratio", {"metric": "ratio"}),
         Column("p", {"metric": "gap"}, tables.p_value()),
         Column("pairs", {"metric": "original"}, tables.count()),
@@ -75,9 +75,9 @@ GAP = Table(
 )
 
 
-def _count_and_share(found: Sequence[Figure]) -> str:
+def _count_and_share(figures: Sequence[Figure]) -> str:
     """ "12 (37.5)"."""
-    figure = found[0]
+    figure = figures[0]
     if figure["value"] is None:
         return "0"
     return f"{round(figure['value'] * figure['n'])} ({format.number(figure['value'], figure['unit'])})"
@@ -117,7 +117,7 @@ AGREEMENT = Table(
     rows=(_MODEL,),
     columns=(
         Column("same letter %"),
-        Column("same", show=lambda found: _count_and_share(found).partition(" ")[0]),
+        Column("same", show=lambda figures: _count_and_share(figures).partition(" ")[0]),
         Column("questions with both", show=tables.count()),
     ),
     where={"task": "agreement"},
@@ -130,15 +130,17 @@ SUBSETS = Table(
     columns=(
         *(Column(variant, {"metric": "accuracy", "variant": variant}) for variant in VARIANTS),
         Column("difference", {"metric": "difference"}),
-        Column("n", {"metric": "accuracy"}, lambda found: " / ".join(str(figure["n"]) for figure in found)),
+        Column(
+            "n", {"metric": "accuracy"}, lambda figures: " / ".join(str(figure["n"]) for figure in figures)
+        ),
     ),
     where={"task": "subsets"},
     note=f"{_CLUSTERED}.",
 )
 
 
-def _inside(found: Sequence[Figure]) -> str:
-    here, printed = found
+def _inside(figures: Sequence[Figure]) -> str:
+    here, printed = figures
     return "yes" if printed["low"] <= here["value"] <= printed["high"] else "no"
 
 
@@ -151,7 +153,9 @@ TABLE_1 = Table(
         Column("printed", {"source": "printed"}),
         Column(
             "difference",
-            show=lambda found: format.number(found[0]["value"] - found[1]["value"], "points", sign=True),
+            show=lambda figures: format.number(
+                figures[0]["value"] - figures[1]["value"], "points", sign=True
+            ),
         ),
         Column("inside", show=_inside),
     ),
@@ -183,6 +187,18 @@ BARS = plots.Bars(
     axis="accuracy, per cent",
     rule=50,
 )
+ORIGINAL_AND_NEGATED = plots.Bars(
+    "gap",
+    "Negation gap: accuracy on questions and on their negations, over pairs scored in both, protocol "
+    "'fixed'; dashed: two options by chance",
+    place=("model",),
+    series="metric",
+    where={"task": "gap", "metric": VARIANTS, "category": AVERAGE, **_HEADLINE},
+    order=VARIANTS,
+    colors=COLORS,
+    axis="accuracy, per cent",
+    rule=50,
+)
 OUTCOMES_OF_PAIRS = plots.Stack(
     "outcomes",
     "Original and negated question of a pair together",
@@ -199,13 +215,13 @@ OUTCOMES_OF_PAIRS = plots.Stack(
 class Scaling(plots.Curves):
     """Accuracy against parameters, a line per family: the printed models, and those measured here."""
 
-    def canvas(self, figures: pd.DataFrame) -> plots.Canvas | None:
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> plots.Canvas | None:
         both = frames.concat([paper_numbers.by_size(), frames.select(figures, task="scaling")])
         panels = [
             f"{TITLES.get(c, c)}, {v} questions"
             for c, v in zip(both["category"], both["variant"], strict=True)
         ]
-        return super().canvas(frames.label(both, panel=panels))
+        return super().canvas(frames.label(both, panel=panels), narrow)
 
 
 SCALING = Scaling(
@@ -223,8 +239,8 @@ SCALING = Scaling(
     log=True,
 )
 SECTIONS = (
+    Section("gap", "Negation gap", [GAP, PAIRS], [ORIGINAL_AND_NEGATED, OUTCOMES_OF_PAIRS]),
     Section("accuracy", "Accuracy", [accuracy(p, i) for p in _HOW for i in _INTERVALS] + [SUBSETS], [BARS]),
-    Section("gap", "Negation gap", [GAP, PAIRS], [OUTCOMES_OF_PAIRS]),
     Section("paper", "Beside the paper", [TABLE_1], [SCALING]),
     Section("letters", "Letters", [POSITION, AGREEMENT, UNREAD]),
 )

@@ -16,7 +16,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.config.groups import Dtype, Formats, Limit, Machine, Output, Preset, Runs, Sampler, Seed
 from nein.config.options import Names, Options, Paths, option
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError, chosen
 
 STAGES = ("edit", "score", "report")
 
@@ -55,7 +55,9 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     edited: str | None = option(
         None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
     )
-    data: str = option("nano", "nano, a folder in NeIn's layout, or hub:OWNER/NAME[@REVISION]", "Data")
+    data: str = option(
+        "nano", "nano, nano:WORLD, a folder in NeIn's layout, or hub:OWNER/NAME[@REVISION]", "Data"
+    )
     split: str = option("val", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
     source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
@@ -107,15 +109,15 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
 
     def check(self) -> None:
         import metrics
+        from nein.models import editor_choice
 
         if self.metrics == ["all"]:
             self.metrics = list(metrics.METRICS)
-        for name in self.metrics:
-            if name not in metrics.METRICS:
-                raise unknown("metric", name, metrics.METRICS)
-        self.metrics = [name for name in metrics.METRICS if name in self.metrics]  # in the order of the table
+        asked = {chosen("metric", name, metrics.METRICS) for name in self.metrics}
+        self.metrics = [name for name in metrics.METRICS if name in asked]  # in the order of the table
         if not self.editor:
             raise UserError("No editor was named; say --editor NAME, a comma list, or all.")
+        self.editor = [editor_choice.spelled(name) for name in self.editor]
         if not self.stages:
             raise UserError(f"No stage was named; --stages takes some of {', '.join(STAGES)}.")
         if "score" in self.stages and not self.metrics:
@@ -158,8 +160,8 @@ class GridConfig(Runs, Elsewhere, Seed):
 
         if self.size < 16:
             raise UserError(f"--size is {self.size}; at least 16 pixels are needed.")
-        if self.metric is not None and self.metric not in metrics.METRICS:
-            raise unknown("metric", self.metric, metrics.METRICS)
+        if self.metric is not None:
+            self.metric = chosen("metric", self.metric, metrics.METRICS)
 
 
 @dataclass(kw_only=True)
@@ -220,6 +222,4 @@ class CompareConfig(Runs, Comparing):
     def check(self) -> None:
         import metrics
 
-        for name in self.metrics:
-            if name not in metrics.METRICS:
-                raise unknown("metric", name, metrics.METRICS)
+        self.metrics = [chosen("metric", name, metrics.METRICS) for name in self.metrics]

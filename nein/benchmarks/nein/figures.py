@@ -57,8 +57,10 @@ def of(run: RunDir) -> pd.DataFrame:
 def summarise(run: RunDir) -> pd.DataFrame:
     """The figures of a complete run from its canonical files."""
     corpus = run.path / "corpus.json"
-    found = of_rows(run.read_edits(), run.read_scores(), atomic.read_json(corpus) if corpus.exists() else {})
-    return frames.label(found, benchmark="nein", model=run.editor, variant=run.track)
+    figures = of_rows(
+        run.read_edits(), run.read_scores(), atomic.read_json(corpus) if corpus.exists() else {}
+    )
+    return frames.label(figures, benchmark="nein", model=run.editor, variant=run.track)
 
 
 def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Row]) -> pd.DataFrame:
@@ -71,14 +73,14 @@ def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Ro
         if metric in corpus:
             rows.append(_of_the_whole(metric, corpus[metric]))
         elif metric in whole:
-            own = whole[metric]
-            rows.append(_figure(metric, own, clusters, task="results", reasons=reasons.get(metric)))
+            values = whole[metric]
+            rows.append(_figure(metric, values, clusters, task="results", reasons=reasons.get(metric)))
     for family in FAMILIES:
         for metric, column in _by_metric(scores).items():
-            own = {key: value for key, value in column.items() if families.get(key) == family}
-            if own:
+            values = {key: value for key, value in column.items() if families.get(key) == family}
+            if values:
                 group = family + (FAMILY_NOTE if family in STAYS else "")
-                rows.append(_figure(metric, own, clusters, task="families", group=group))
+                rows.append(_figure(metric, values, clusters, task="families", group=group))
     return frames.frame(rows)
 
 
@@ -92,18 +94,18 @@ def values_of(edits: Sequence[Row], scores: Sequence[Row]) -> Values:
 
 
 def _by_metric(scores: Sequence[Row]) -> Values:
-    found: Values = {}
+    values: Values = {}
     for row in scores:
-        found.setdefault(row["metric"], {})[row["id"]] = row["value"]
-    return found
+        values.setdefault(row["metric"], {})[row["id"]] = row["value"]
+    return values
 
 
 def _reasons(scores: Sequence[Row]) -> dict[str, dict[str, int]]:
-    found: dict[str, Counter[str]] = {}
+    reasons: dict[str, Counter[str]] = {}
     for row in scores:
         if row["value"] is None:
-            found.setdefault(row["metric"], Counter())[row["reason"]] += 1
-    return {metric: dict(counts.most_common()) for metric, counts in found.items()}
+            reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
+    return {metric: dict(counts.most_common()) for metric, counts in reasons.items()}
 
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
@@ -118,28 +120,28 @@ def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[
 def _figure(
     metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str], **what: Any
 ) -> dict[str, Any]:
-    found = estimate(metric, values, clusters)
-    unscored = len(values) - (found.n if found else 0)
-    return frames.figure(found, unit=unit(metric), unscored=unscored, metric=metric, **what)
+    summary = estimate(metric, values, clusters)
+    unscored = len(values) - (summary.n if summary else 0)
+    return frames.figure(summary, unit=unit(metric), unscored=unscored, metric=metric, **what)
 
 
 def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
     numbers = {name: entry.get(name) for name in ("value", "low", "high", "standard_error", "n", "clusters")}
-    about = {"task": "results", "metric": metric, "unit": unit(metric), "reasons": dict(entry["reasons"])}
-    return {**about, **numbers, "unscored": entry["n_unscored"]}
+    what = {"task": "results", "metric": metric, "unit": unit(metric), "reasons": dict(entry["reasons"])}
+    return {**what, **numbers, "unscored": entry["n_unscored"]}
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:
     """What the paper's Table 3 has of an editor on negative instructions, called `name` and so; empty for
     others."""
-    found = paper_numbers.figures(editor) or {}
+    table = paper_numbers.figures(editor) or {}
     return frames.frame(
         {
             **frames.number(value / (100 if unit(metric) == "%" else 1), unit=unit(metric), n=24182),
             "task": "results", "metric": metric, "benchmark": "nein", "model": f"{name}{PRINTED}",
             "variant": "negative", "source": "printed",
         }
-        for metric, value in found.items()
+        for metric, value in table.items()
     )  # fmt: skip
 
 
@@ -199,9 +201,9 @@ def breakdown(
     chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in values]
     for group in sorted(groups, key=lambda g: (list(order).index(g) if g in order else -1, g)):
         for metric in chosen:
-            own = {key: values[metric].get(key) for key in groups[group]}
-            found = estimate(metric, own, clusters)
-            unscored = len(own) - (found.n if found else 0)
+            members = {key: values[metric].get(key) for key in groups[group]}
+            mean = estimate(metric, members, clusters)
+            unscored = len(members) - (mean.n if mean else 0)
             yield frames.figure(
-                found, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
+                mean, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
             )

@@ -41,13 +41,13 @@ class Records:
 
 def grid(options: GridConfig) -> str:
     """Draws the picture; returns its path, a line. Raises UserError for anything the user can mend."""
-    found = read_runs(options.runs, options.tracks)
+    drawn = read_runs(options.runs, options.tracks)
     dataset = (
-        loading.load(options.data, split=options.split) if options.data else loading.reload(found[0].origin)
+        loading.load(options.data, split=options.split) if options.data else loading.reload(drawn[0].origin)
     )
     chosen = choose(
         dataset,
-        found,
+        drawn,
         ids=options.ids,
         select=options.select,
         metric=options.metric,
@@ -55,8 +55,8 @@ def grid(options: GridConfig) -> str:
         seed=options.seed,
     )
     shown = options.metric if options.metric not in JUDGES else None
-    rows = [build_row(sample, found, shown) for sample in chosen]
-    columns = ["NeIn sample", *(_column(records, found) for records in found), "target"]
+    rows = [build_row(sample, drawn, shown) for sample in chosen]
+    columns = ["NeIn sample", *(_column(records, drawn) for records in drawn), "target"]
     picture = draw(columns, rows, options.size)
     out = options.out or options.runs[0] / "grid.png"
     atomic.write_bytes(out, _png(picture))
@@ -68,17 +68,17 @@ def grid(options: GridConfig) -> str:
 
 def read_runs(paths: Sequence[Path], tracks: Sequence[str] | None = None) -> list[Records]:
     """Every run at or below `paths`, grouped by editor in the order found; all must be on the same data."""
-    found: dict[Path, Records] = {}
+    by_folder: dict[Path, Records] = {}
     for path in paths:
         below = runs.find(path)
         if not below:
             raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
         for run in below:
             if not tracks or run.track in tracks:
-                found.setdefault(run.path.resolve(), _read_run(run))
-    if not found:
+                by_folder.setdefault(run.path.resolve(), _read_run(run))
+    if not by_folder:
         raise UserError(f"There is no run of track {', '.join(tracks or ())} there.")
-    records = list(found.values())
+    records = list(by_folder.values())
     first = records[0]
     for other in records[1:]:
         if other.origin.get("records_sha256") != first.origin.get("records_sha256"):
@@ -109,7 +109,7 @@ def _read_run(run: RunDir) -> Records:
 
 def choose(
     dataset: Dataset,
-    found: Sequence[Records],
+    records: Sequence[Records],
     *,
     ids: Sequence[str] | None = None,
     select: str = "random",
@@ -131,23 +131,23 @@ def choose(
                 guess = f"; did you mean '{near}'?" if near else "."
                 raise UserError(f"There is no sample '{name}' in the data{guess}")
         return [by_id[name] for name in ids]
-    edited = [sample for sample in dataset.samples if any(sample.id in records.edits for records in found)]
+    edited = [sample for sample in dataset.samples if any(sample.id in run.edits for run in records)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")
     ranked = sorted(edited, key=lambda sample: hashlib.sha256(f"{seed}:{sample.id}".encode()).hexdigest())
     if select == "random":
-        kept = set(ranked[:number])
-        return [sample for sample in edited if sample in kept]
-    means = _means(found, metric or "removal_vqa")
+        drawn = set(ranked[:number])
+        return [sample for sample in edited if sample in drawn]
+    means = _means(records, metric or "removal_vqa")
     scored = [sample for sample in ranked if sample.id in means]
     ascending = METRICS[metric or "removal_vqa"].higher_is_better == (select == "worst")
     return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
 
 
-def _means(found: Sequence[Records], metric: str) -> dict[str, float]:
+def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
     """Sample id -> mean of the metric over the runs that scored it."""
     values: dict[str, list[float]] = {}
-    for records in found:
+    for records in runs:
         for name, row in records.scores.get(metric, {}).items():
             if row["value"] is not None:
                 values.setdefault(name, []).append(row["value"])
@@ -159,14 +159,14 @@ def _means(found: Sequence[Records], metric: str) -> dict[str, float]:
 # --- rows --------------------------------------------------------------------------------
 
 
-def build_row(sample: Sample, found: Sequence[Records], shown: str | None = None) -> Row:
+def build_row(sample: Sample, columns: Sequence[Records], shown: str | None = None) -> Row:
     """What is drawn for one sample; `shown` is a metric whose value is added below every edit."""
-    tracks = list(dict.fromkeys(records.run.track for records in found))
+    tracks = list(dict.fromkeys(records.run.track for records in columns))
     lines = [sample.instruction(track) for track in tracks]
     if len(tracks) > 1:
         lines = [f"{track}: {line}" for track, line in zip(tracks, lines, strict=True)]
     cells = [_source_cell(sample.sample_path)]
-    cells += [_edit_cell(sample.id, records, shown) for records in found]
+    cells += [_edit_cell(sample.id, records, shown) for records in columns]
     cells.append(_source_cell(sample.source_path))
     return Row("\n".join(lines), f"{sample.id}   object: {sample.object}   caption: {sample.caption}", cells)
 
@@ -204,9 +204,9 @@ def verdict(judge: str, value: float | None) -> Badge:
     return Badge(f"{judge}: removed", GREEN) if value == 1 else Badge(f"{judge}: still there", RED)
 
 
-def _column(records: Records, found: Sequence[Records]) -> str:
-    several = len({other.run.track for other in found}) > 1
-    outs = {other.run.out.resolve() for other in found}
+def _column(records: Records, columns: Sequence[Records]) -> str:
+    several = len({other.run.track for other in columns}) > 1
+    outs = {other.run.out.resolve() for other in columns}
     name = records.run.editor if len(outs) == 1 else f"{records.run.out.name}/{records.run.editor}"
     return f"{name}\n{records.run.track}" if several else name
 

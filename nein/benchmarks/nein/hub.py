@@ -93,14 +93,14 @@ def results(run: Run, dataset: str) -> list[dict[str, Any]]:
     """
     config, when = run.manifest.get("config", {}), _date(run)
     nano = "; nano: a miniature of drawn scenes, not the benchmark" if config.get("preset") == "nano" else ""
-    found = []
+    entries = []
     for entry in frames.records(frames.select(run.figures, task="results")):
         metric = entry["metric"]
         if entry["value"] is None:
             continue
         info = METRICS[metric]
         low, high = (None if entry[e] is None else round(entry[e] * info.scale, 4) for e in ("low", "high"))
-        found.append(
+        entries.append(
             {
                 "dataset_id": dataset,
                 "task_id": f"{run.track}/{metric}",
@@ -111,7 +111,7 @@ def results(run: Run, dataset: str) -> list[dict[str, Any]]:
                 f"95 % interval [{low}, {high}]{nano}",
             }
         )
-    return found
+    return entries
 
 
 def _date(run: Run) -> str:
@@ -123,9 +123,9 @@ def _date(run: Run) -> str:
 
 def _public(manifest: Any) -> dict[str, Any]:
     """The manifest without command lines, which may hold more than the configuration does."""
-    kept = {key: value for key, value in manifest.items() if key != "invocations"}
-    kept["invocations"] = [
+    shown = {key: value for key, value in manifest.items() if key != "invocations"}
+    shown["invocations"] = [
         {key: value for key, value in item.items() if key != "command"}
         for item in manifest.get("invocations", [])
     ]
-    return kept
+    return shown

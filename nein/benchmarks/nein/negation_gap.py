@@ -43,13 +43,13 @@ def gap_by_template(
         if row["value"] is not None and other is not None:
             pair = (float(other) - float(row["value"]), row["source_id"])
             groups.setdefault(row["template"], []).append(pair)
-    found = []
+    gaps = []
     for template in sorted(groups, key=lambda index: (index is None, index or 0)):
         differences, sources = zip(*groups[template], strict=True)
         estimate = statistics.bounded_mean(differences, sources, -1.0, 1.0)
         assert estimate is not None
-        found.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
-    return found
+        gaps.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
+    return gaps
 
 
 def template_name(template: int | None) -> str:

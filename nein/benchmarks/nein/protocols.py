@@ -113,11 +113,11 @@ def _retention(kind: str, detail: Mapping[str, Any], rules: Rules) -> float | No
     before, after = detail["before"], detail["after"]
     if any(isinstance(before[name], Mapping) for name in objects):  # the judge failed on one
         return None
-    kept = [name for name in objects if present(before[name]) is True]
-    if not kept or any(isinstance(after[name], Mapping) for name in kept):
+    held = [name for name in objects if present(before[name]) is True]
+    if not held or any(isinstance(after[name], Mapping) for name in held):
         return None
-    seen = [present(after[name]) for name in kept]
-    return None if None in seen else sum(map(bool, seen)) / len(kept)
+    seen = [present(after[name]) for name in held]
+    return None if None in seen else sum(map(bool, seen)) / len(held)
 
 
 @dataclass(frozen=True)
@@ -150,17 +150,17 @@ def shifts(run: RunDir) -> list[Shift]:
     for row in run.read_scores():
         if row["metric"] in MOVES:
             rows.setdefault(row["metric"], []).append(row)
-    found: list[Shift] = []
+    moved: list[Shift] = []
     for metric, quirks in MOVES.items():
         if metric == "fid":
-            found += _fid_shift(run)
+            moved += _fid_shift(run)
         elif metric in rows:
-            own = [quirk for quirk in quirks if quirk in IN_PROTOCOL]
+            together = [quirk for quirk in quirks if quirk in IN_PROTOCOL]
             wanted = {quirk: ALONE[quirk] for quirk in quirks}
-            if len(own) > 1:
+            if len(together) > 1:
                 wanted["all"] = Rules.of("paper")
-            found += [_shift(metric, name, rows[metric], rules, source_of) for name, rules in wanted.items()]
-    return found
+            moved += [_shift(metric, name, rows[metric], rules, source_of) for name, rules in wanted.items()]
+    return moved
 
 
 def rows(run: RunDir, name: str) -> list[dict[str, Any]]:
@@ -200,28 +200,17 @@ def _shift(
 
 
 def _fid_shift(run: RunDir) -> list[Shift]:
-    kept = corpus.read(run)
-    if kept is None or len(kept.ids) < 2:
+    features = corpus.read(run)
+    if features is None or len(features.ids) < 2:
         return []
     from metrics.fid import frechet_distance
 
-    once = kept.unique_targets()
+    once = features.unique_targets()
     if len(once) < 2:
         return []
-    fixed = frechet_distance(kept.edited, kept.target)
-    paper = frechet_distance(kept.edited, kept.target[once])
-    return [Shift("fid", "reference", fixed, paper, len(kept.ids), len(kept.ids), None, None)]
-
-
-def disagreements(run: RunDir) -> int:
-    """How many stored values differ from what the evidence gives under the run's own protocol: 0 when
-    sound."""
-    protocol = (run.manifest() or {}).get("config", {}).get("protocol", "fixed")
-    wrong = 0
-    for row in run.read_scores():
-        if row["metric"] in MOVES and row["detail"]:
-            wrong += verdict(row["metric"], row, Rules.of(protocol)) != row["value"]
-    return wrong
+    fixed = frechet_distance(features.edited, features.target)
+    paper = frechet_distance(features.edited, features.target[once])
+    return [Shift("fid", "reference", fixed, paper, len(features.ids), len(features.ids), None, None)]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -16,6 +16,7 @@ from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import report as reporting
+from nein.reporting.findings import Gap, widest
 from nein.reporting.report import Section
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
@@ -37,8 +38,8 @@ def report(out: Path) -> str:
     runs = find(out)
     complete = [run for run in runs if (run.manifest() or {}).get("status") == COMPLETE]
     if not complete:
-        found = f"none of the {len(runs)} runs there is complete" if runs else "there are no runs there"
-        raise UserError(f"Nothing to report in '{out}': {found}; run the stages edit and score first.")
+        why = f"none of the {len(runs)} runs there is complete" if runs else "there are no runs there"
+        raise UserError(f"Nothing to report in '{out}': {why}; run the stages edit and score first.")
     complete.sort(key=order)
     parts = []
     for run in complete:
@@ -70,7 +71,9 @@ def gaps(records: Mapping[tuple[str, str], tuple[Sequence[Facts], Sequence[Facts
         twin = records.get((editor, "remove"))
         if track != "negative" or twin is None:
             continue
-        told, denied = ((figures.values_of(own, scored), own) for own, scored in (twin, (edits, scores)))
+        told, denied = (
+            (figures.values_of(rows_of, scored), rows_of) for rows_of, scored in (twin, (edits, scores))
+        )
         clusters = {edit["id"]: edit["source_id"] for edit in edits}
         rows += [
             {**row, "model": editor, "judged": f"{editor} ({figures.REMOVALS[row['metric']]})"}
@@ -89,17 +92,35 @@ def label(manifests: Any) -> str:
     return NANO_LABEL if presets == {"nano"} else ", ".join(sorted(presets))
 
 
+def finding(frame: pd.DataFrame) -> list[str]:
+    """The widest negation gap in a sentence, by the first judge that saw it; none without the control."""
+    told = frames.select(frame, task="gap")
+    for metric in frames.values(told, "metric", tuple(figures.REMOVALS)):
+        rows = [
+            {f["statistic"]: f for f in frames.records(frames.select(told, model=editor, metric=metric))}
+            for editor in frames.values(told, "model")
+        ]
+        gaps = [Gap(by["gap"]["model"], by["remove"], by["negative"], by["gap"]) for by in rows if by]
+        sentence = widest(
+            gaps,
+            what=f"Removal (judged by {figures.REMOVALS[metric]})",
+            change='"Remove the X." becomes a sentence that says X is absent',
+            models="editors",
+        )
+        if sentence:
+            return [sentence]
+    return []
+
+
 def findings(frame: pd.DataFrame) -> list[str]:
     """The negation gap in words: Removal when told to remove, against Removal when told what is not there."""
     words = {"removal_vqa": "by VQA", "removal_ovd": "by detection"}
     said = []
-    found = frames.select(frame, task="gap")
-    for editor in frames.values(found, "model"):
+    gaps = frames.select(frame, task="gap")
+    for editor in frames.values(gaps, "model"):
         parts = []
         for metric, judge in words.items():
-            by = {
-                f["statistic"]: f for f in frames.records(frames.select(found, model=editor, metric=metric))
-            }
+            by = {f["statistic"]: f for f in frames.records(frames.select(gaps, model=editor, metric=metric))}
             if by:
                 told, denied, gap = (format.text(by[name]) for name in ("remove", "negative", "gap"))
                 parts.append(f"{told} % and {denied} % {judge} (gap {gap} points)")
@@ -116,8 +137,8 @@ def notes(frame: pd.DataFrame, manifests: Mapping[str, Facts], unfinished: Seque
     manifests  "editor/track" -> manifest, of the runs in the frame.
     """
     said = []
-    found = frames.select(frame, task="results", source="")
-    sizes = [f["n"] for f in frames.records(frames.select(found, metric="fid")) if f["value"] is not None]
+    results = frames.select(frame, task="results", source="")
+    sizes = [f["n"] for f in frames.records(frames.select(results, metric="fid")) if f["value"] is not None]
     if sizes and min(sizes) < FID_SMALL:
         said.append(
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
@@ -127,20 +148,20 @@ def notes(frame: pd.DataFrame, manifests: Mapping[str, Facts], unfinished: Seque
         "data": {m.get("data", {}).get("records_sha256") for m in manifests.values()},
         "protocol": {m.get("config", {}).get("protocol") for m in manifests.values()},
         "alignment": {m.get("config", {}).get("align") for m in manifests.values()},
-        "size": {max(f["n"] + f["unscored"] for f in rows) for _, rows in _by_run(found)},
+        "size": {max(f["n"] + f["unscored"] for f in rows) for _, rows in _by_run(results)},
     }.items():
         if len(values) > 1:
             said.append(f"the rows differ in {what}; they are not comparable with each other.")
-    for name, rows in _by_run(found):
+    for name, rows in _by_run(results):
         said += _losses(name, rows)
     if unfinished:
         said.append(f"not shown because not complete: {', '.join(unfinished)}.")
     return said
 
 
-def _by_run(found: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
+def _by_run(results: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
     runs: dict[str, list[dict[str, Any]]] = {}
-    for figure in frames.records(found):
+    for figure in frames.records(results):
         runs.setdefault(f"{figure['model']}/{figure['variant']}", []).append(figure)
     return list(runs.items())
 
@@ -150,13 +171,13 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
     attempted = max(figure["n"] + figure["unscored"] for figure in rows)
     failures = [
-        {reason: count for reason, count in own.items() if reason.startswith(NOT_EDITED)}
-        for own in reasons.values()
+        {reason: count for reason, count in counts.items() if reason.startswith(NOT_EDITED)}
+        for counts in reasons.values()
     ]
-    failed = max((sum(own.values()) for own in failures), default=0)
+    failed = max((sum(counts.values()) for counts in failures), default=0)
     said = []
     if failed:
-        example = next(reason for own in failures for reason in own).removeprefix(NOT_EDITED)
+        example = next(reason for counts in failures for reason in counts).removeprefix(NOT_EDITED)
         said.append(f"{name}: {failed} of {attempted} samples were not edited, for instance: {example}")
     for figure in rows:
         others = [reason for reason in reasons[figure["metric"]] if not reason.startswith(NOT_EDITED)]

@@ -21,25 +21,29 @@ def heading(metric: str) -> str:
     return format.heading(METRICS[metric].title, METRICS[metric].higher_is_better)
 
 
-def shown(found: Sequence[Figure]) -> str:
+def _higher_is_better(metric: str) -> bool | None:
+    return METRICS[metric].higher_is_better
+
+
+def shown(figures: Sequence[Figure]) -> str:
     """A figure with ±, or with the ends of its interval where it is bounded; as printed where it is the
     paper's."""
-    figure = found[0]
+    figure = figures[0]
     if figure.get("source") == "printed":
         return format.number(figure["value"], figure["unit"], digits=2)
     return format.text(figure, interval="reach" if METRICS[figure["metric"]].span is None else "ends")
 
 
-def _unscored(found: Sequence[Figure]) -> str:
+def _unscored(figures: Sequence[Figure]) -> str:
     """What the metrics share, or "3 L1, 2 CLIP-I"."""
-    counts = [(figure["unscored"], METRICS[figure["metric"]].title) for figure in found]
+    counts = [(figure["unscored"], METRICS[figure["metric"]].title) for figure in figures]
     if len({count for count, _ in counts}) == 1:
         return "" if counts[0][0] is None else str(counts[0][0])
     return ", ".join(f"{count} {title}" for count, title in counts if count)
 
 
 def _metrics(where: dict[str, object] | None = None) -> Across:
-    return Across("metric", where or {}, shown, heading, tuple(METRICS))
+    return Across("metric", where or {}, shown, heading, tuple(METRICS), _higher_is_better)
 
 
 def results() -> list[Table]:
@@ -57,8 +61,8 @@ def results() -> list[Table]:
     ]
 
 
-def _samples(found: Sequence[Figure]) -> str:
-    return str(max(figure["n"] + figure["unscored"] for figure in found))
+def _samples(figures: Sequence[Figure]) -> str:
+    return str(max(figure["n"] + figure["unscored"] for figure in figures))
 
 
 def families() -> Table:
@@ -71,13 +75,13 @@ def families() -> Table:
     )
 
 
-def _share(found: Sequence[Figure]) -> str:
-    attempted = found[0]["n"] + found[0]["unscored"]
-    return format.number(found[0]["n"] / attempted if attempted else 0.0, "%")
+def _share(figures: Sequence[Figure]) -> str:
+    attempted = figures[0]["n"] + figures[0]["unscored"]
+    return format.number(figures[0]["n"] / attempted if attempted else 0.0, "%")
 
 
-def _why(found: Sequence[Figure]) -> str:
-    commonest = list(frames.reasons(found[0]).items())[:3]
+def _why(figures: Sequence[Figure]) -> str:
+    commonest = list(frames.reasons(figures[0]).items())[:3]
     return "; ".join(f"{count} × {reason}" for reason, count in commonest)
 
 
@@ -102,14 +106,14 @@ GAP = Table(
     (
         Column('"Remove the X."', {"statistic": "remove"}),
         Column("negative", {"statistic": "negative"}),
-        Column("gap (points)", {"statistic": "gap"}),
+        Column("gap (points)", {"statistic": "gap"}, higher_is_better=False),
         Column("ratio", {"statistic": "ratio"}),
         Column("p", {"statistic": "gap"}, tables.p_value()),
         Column("pairs", {"statistic": "gap"}, tables.count()),
     ),
     {"task": "gap"},
     'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples from '
-    "the same noise. Gap: the paired difference. Ratio: clustered bootstrap; – where nothing was removed.",
+    "the same noise. Gap: the paired difference. Ratio: – where nothing was removed.",
 )
 GAP_BY_TEMPLATE = Table(
     "gap_by_template",
@@ -167,7 +171,7 @@ def comparisons(out_of_reach: str = "") -> Table:
             Column("of", difference, tables.entry("family")),
             Column("pairs", difference, tables.count()),
             Column("source images", difference, tables.count("clusters")),
-            Column("needed", difference, lambda found: tables.count("needed")(found) or format.DASH),
+            Column("needed", difference, lambda figures: tables.count("needed")(figures) or format.DASH),
         ),
         {"task": "comparisons"},
         "Means and differences over the samples scored in both runs, intervals and tests clustered by "
@@ -250,7 +254,7 @@ NEGVQA = Table(
         Column(
             "unscored answers",
             {"statistic": ("original questions", "negated questions")},
-            lambda found: str(sum(figure["unscored"] for figure in found)),
+            lambda figures: str(sum(figure["unscored"] for figure in figures)),
         ),
     ),
     {"task": "negvqa"},
@@ -264,17 +268,17 @@ NEGVQA = Table(
 # --- protocols and costs -------------------------------------------------------------------
 
 
-def _change(found: Sequence[Figure]) -> str:
-    by = {figure["statistic"]: figure for figure in found}
+def _change(figures: Sequence[Figure]) -> str:
+    by = {figure["statistic"]: figure for figure in figures}
     fixed, paper = by["fixed"]["value"], by["paper"]["value"]
     if fixed is None or paper is None:
         return format.DASH
     return format.number(paper - fixed, by["fixed"]["unit"], sign=True)
 
 
-def _both_counts(found: Sequence[Figure]) -> str:
-    note = found[0].get("note")
-    return str(note) if note else " / ".join(dict.fromkeys(str(figure["n"]) for figure in found))
+def _both_counts(figures: Sequence[Figure]) -> str:
+    note = figures[0].get("note")
+    return str(note) if note else " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
 
 
 PROTOCOLS = Table(
@@ -296,15 +300,15 @@ PROTOCOLS = Table(
 )
 
 
-def _with_share(found: Sequence[Figure]) -> str:
-    by = {figure["metric"]: figure["value"] for figure in found}
+def _with_share(figures: Sequence[Figure]) -> str:
+    by = {figure["metric"]: figure["value"] for figure in figures}
     if by.get("limit") is None or by.get("rate") is None:
         return format.DASH
     return f"{by['limit']:.2f} ({100 * by['rate'] / by['limit']:.0f} %)"
 
 
-def _gib(found: Sequence[Figure]) -> str:
-    size = found[0]["value"]
+def _gib(figures: Sequence[Figure]) -> str:
+    size = figures[0]["value"]
     return f"{size / 2**30:.2f} GiB" if size else format.DASH
 
 
@@ -338,6 +342,18 @@ REMOVAL = plots.Bars(
     order=tuple(REMOVALS),
     names={name: f"Removal ({judge})" for name, judge in REMOVALS.items()},
     colors=_JUDGES,
+    axis="Removal, per cent",
+)
+TOLD_AND_DENIED = plots.Bars(
+    "gap",
+    'Negation gap: Removal when told "Remove the X." and when told that X is absent, same samples and noise',
+    place=("model",),
+    series="statistic",
+    panel=("metric",),
+    where={"task": "gap", "statistic": ("remove", "negative")},
+    order=("remove", "negative", *REMOVALS),
+    names={**REMOVALS, "remove": 'told "Remove the X."', "negative": "told that X is absent"},
+    colors={"remove": plots.BLUE, "negative": plots.RED},
     axis="Removal, per cent",
 )
 GAPS = plots.Bars(

@@ -3,28 +3,35 @@
 Three splits of scenes that never meet: "train" (fine-tuning), "dev" (choosing a recipe), "val" (evaluation).
 Objects come from the scenes, absent objects from the co-occurrence of the split, captions from
 `nein.nano.captions`. All of it is labelled as nano: figures on it say nothing about the published sets.
+A world (`nein.nano.worlds`) decides which objects are shown and spoken of, in which wording, in which style.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from nein.datasets.negbench import official
+from nein.datasets.negbench import official, rewording
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    NEGATION,
     ChoiceTask,
+    Option,
     Question,
     RetrievalItem,
     RetrievalTask,
 )
 from nein.datasets.negbench.sentences import (
+    ABSENCE,
     evaluation_questions,
     retrieval_items,
+    stream,
     training_captions,
     training_question,
 )
@@ -32,79 +39,191 @@ from nein.engine.errors import unknown
 from nein.engine.images import ImageError, write_png
 from nein.nano.captions import captions
 from nein.nano.data import world_version
+from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import SPLITS, Scene, render, rng_for, sample_scene
+from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, WORLDS, World
 
 #: Scenes per split when none are asked for.
 SCENES = {"train": 12_000, "dev": 500, "val": 1_000}
 CAPTIONS = 2  # per scene, of the five that are drawn
-#: Captions of CC12M-NegCap per image, as published.
-NEGCAP = 3
 
 
-def scene(split: str, index: int) -> Scene:
+#: Wording of a world -> that of its sentences.
+WORDING = {ALL: "code", TAUGHT: "code", UNSEEN: rewording.UNSEEN, NEGATOR: rewording.NEGATOR}
+
+
+def scene(split: str, index: int, world: World = NANO) -> Scene:
     """The `index`-th scene of a split: one to four objects, mostly two or three."""
     rng = rng_for(split, index, "negbench")
-    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)))
+    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), world.shown)
 
 
-def reference(split: str, index: int) -> str:
-    """The name of a scene's picture: "nano/val/000012.png"."""
-    return f"nano/{split}/{index:06d}.png"
+def reference(split: str, index: int, world: World = NANO) -> str:
+    """The name of a scene's picture: "nano/val/000012.png", in other worlds "nano-style/val/000012.png"."""
+    return f"{world.name.replace(':', '-')}/{split}/{index:06d}.png"
 
 
 def picture(name: str) -> np.ndarray:
     """The scene of a reference as (64, 64, 3) uint8 RGB. Raises ImageError for a name that is none."""
     parts = name.split("/")
-    if len(parts) != 3 or parts[0] != "nano" or parts[1] not in SPLITS or not parts[2][:-4].isdigit():
+    world = WORLDS.get(parts[0].replace("-", ":"))
+    if len(parts) != 3 or world is None or parts[1] not in SPLITS or not parts[2][:-4].isdigit():
         raise ImageError(f"{name}: this is not the name of a scene, such as {reference('val', 0)}")
-    return render(scene(parts[1], int(parts[2][:-4])))
+    return render(scene(parts[1], int(parts[2][:-4]), world), world.style)
 
 
-@lru_cache(maxsize=4)
-def concepts(split: str, scenes: int) -> tuple[Concepts, ...]:
+@lru_cache(maxsize=8)
+def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ...]:
     """The scenes of a split as images with captions, the objects in them, and three absent ones."""
     if split not in SPLITS:
         raise unknown("nano split", split, SPLITS)
-    return tuple(with_negatives(list(_images(split, scenes))))
+    return tuple(with_negatives(list(_images(split, scenes, world))))
 
 
-def _images(split: str, scenes: int) -> Iterator[Concepts]:
+def _images(split: str, scenes: int, world: World) -> Iterator[Concepts]:
     for index in range(scenes):
-        drawn = scene(split, index)
+        drawn = scene(split, index, world)
         sentences = captions(drawn, rng_for(split, index, "negbench captions"))
-        yield Concepts(f"{split}-{index:06d}", reference(split, index), tuple(sentences), drawn.categories)
+        yield Concepts(
+            f"{split}-{index:06d}",
+            reference(split, index, world),
+            tuple(sentences),
+            tuple(name for name in drawn.categories if name in world.named),
+            unsure=tuple(name for name in CATEGORIES if name not in world.named),
+        )
 
 
-def retrieval(split: str = "val", scenes: int | None = None, seed: int = 0) -> RetrievalTask:
+def retrieval(
+    split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO
+) -> RetrievalTask:
     """Retrieval over a split: every scene with its captions, original and negated by prefix or suffix."""
     scenes = scenes or SCENES[split]
-    pairs = [p for c in concepts(split, scenes) if (p := retrieval_items(c, seed, captions=CAPTIONS))]
+    images = concepts(split, scenes, world)
+    pairs = [p for c in images if (p := retrieval_items(c, seed, captions=CAPTIONS))]
     return RetrievalTask(
-        "nano/retrieval",
+        f"{_set(world)}/retrieval",
         tuple(original for original, _ in pairs),
-        tuple(negated for _, negated in pairs),
+        tuple(_reworded(negated, WORDING[world.wording]) for _, negated in pairs),
         Drawn(picture),
-        origin=_origin(split, scenes, seed),
+        origin=_origin(split, scenes, seed, world),
     )
 
 
-def choice(split: str = "val", scenes: int | None = None, seed: int = 0) -> ChoiceTask:
+def choice(split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO) -> ChoiceTask:
     """Multiple choice over a split: up to three questions per scene that shows two things."""
     scenes = scenes or SCENES[split]
-    questions = [q for c in concepts(split, scenes) for q in evaluation_questions(c, seed)]
-    return ChoiceTask("nano/mcq", tuple(questions), Drawn(picture), origin=_origin(split, scenes, seed))
+    wording = WORDING[world.wording]
+    questions = [
+        q for c in concepts(split, scenes, world) for q in evaluation_questions(c, seed, wording=wording)
+    ]
+    origin = _origin(split, scenes, seed, world)
+    return ChoiceTask(f"{_set(world)}/mcq", tuple(questions), Drawn(picture), origin=origin)
 
 
-def negcap(split: str = "train", scenes: int | None = None, seed: int = 0) -> tuple[RetrievalItem, ...]:
-    """Training captions that negate: three per scene, the counterpart of CC12M-NegCap."""
-    items = (training_captions(image, seed, count=NEGCAP) for image in _all(split, scenes))
-    return tuple(item for item in items if item is not None)
+def negcap(
+    split: str = "train",
+    scenes: int | None = None,
+    seed: int = 0,
+    world: World = NANO,
+    wordings: Sequence[str] = ("code",),
+    originals: int = 0,
+) -> tuple[RetrievalItem, ...]:
+    """Training captions that negate: three per scene, the counterpart of CC12M-NegCap.
+
+    wordings   Of which every scene gets one at random.
+    originals  So many captions per scene as they are, beside the negated ones.
+    """
+    items = []
+    for image in _all(split, scenes, world):
+        item = training_captions(image, seed)
+        if item is not None:
+            item = _reworded(item, _drawn(image, seed, wordings))
+            items.append(replace(item, captions=(*item.captions, *image.captions[:originals])))
+    return tuple(items)
 
 
-def negmcq(split: str = "train", scenes: int | None = None, seed: int = 0) -> tuple[Question, ...]:
-    """Training questions, one per scene with shuffled options: the counterpart of CC12M-NegMCQ."""
-    questions = (training_question(image, seed) for image in _all(split, scenes))
-    return tuple(question for question in questions if question is not None)
+def negmcq(
+    split: str = "train",
+    scenes: int | None = None,
+    seed: int = 0,
+    world: World = NANO,
+    wordings: Sequence[str] = ("code",),
+    hard: bool = False,
+) -> tuple[Question, ...]:
+    """Training questions, one per scene with shuffled options: the counterpart of CC12M-NegMCQ.
+
+    wordings  Of which every scene gets one at random. Where there are several, every other question has
+              options without a full stop, as in evaluation files.
+    hard      A second question per scene, see `caption_question`.
+    """
+    made: list[Question | None] = []
+    for image in _all(split, scenes, world):
+        wording = _drawn(image, seed, wordings)
+        question = training_question(image, seed, wording=wording)
+        if question is not None and len(wordings) > 1 and stream(seed, image.id, "stop").random() < 0.5:
+            plain = tuple(replace(option, text=option.text.removesuffix(".")) for option in question.options)
+            question = replace(question, options=plain)
+        made.append(question)
+        if hard:
+            made.append(caption_question(image, seed, wording))
+    return tuple(question for question in made if question is not None)
+
+
+def caption_question(image: Concepts, seed: int, wording: str) -> Question | None:
+    """Which of four captions is true? They are one caption, each with another sentence that says that an
+    object is there or that it is not: hard negatives of each other. None where no object is present or fewer
+    than two are absent.
+
+    Right is, by equal chances, a true denial or a true affirmation.
+    """
+    if not image.captions or not image.positives or len(image.negatives) < 2:
+        return None
+    rng = stream(seed, image.id, "caption-question")
+    absent, other = rng.sample(image.negatives, 2)
+    present = rng.choice(image.positives)
+    denied, said = rng.choice(image.captions), rng.random() < 0.5
+    before = rng.random() < 0.5
+    forms = rewording.CAPTION_FORMS[wording]
+
+    def option(form: str, name: str) -> Option:
+        sentence = forms[form].format(x=name, thing="image")
+        text = f"{sentence}. {denied}" if before else f"{denied} {sentence}."
+        return Option(text, NEGATION if form == rewording.ABSENCE else AFFIRMATION)
+
+    no, yes = rewording.ABSENCE, rewording.PRESENCE
+    right = option(yes, present) if said else option(no, absent)
+    made = [right, option(no, present), option(yes, absent), option(yes, other)]
+    order = list(range(len(made)))
+    rng.shuffle(order)
+    return Question(
+        id=f"{image.id}/caption",
+        image=image.path,
+        options=tuple(made[k] for k in order),
+        correct=order.index(0),
+        type=right.template,
+        positives=image.positives,
+        negatives=(absent, other),
+        source=image.id,
+    )
+
+
+def _drawn(image: Concepts, seed: int, wordings: Sequence[str]) -> str:
+    return stream(seed, image.id, "wording").choice(list(wordings))
+
+
+def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
+    """The item with its denials in another wording."""
+    forms = {name: ABSENCE.format(x=name, thing="image") for name in item.negatives or ()}
+    denial = rewording.CAPTION_FORMS[wording][rewording.ABSENCE]
+    captions = list(item.captions)
+    for name, sentence in forms.items():
+        other = f"{denial.format(x=name, thing='image')}."
+        captions = [text.replace(sentence, other[:1].upper() + other[1:]) for text in captions]
+    return replace(item, captions=tuple(captions))
+
+
+def _set(world: World) -> str:
+    return world.name.replace(":", "-")
 
 
 def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) -> list[Path]:
@@ -118,8 +237,8 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
         if not (folder / image.path).exists():
             write_png(folder / image.path, picture(image.path))
     if split == "train":
-        official.write_retrieval(folder / "negcap.csv", negcap(split, scenes, seed))
-        official.write_questions(folder / "negmcq.csv", negmcq(split, scenes, seed))
+        official.write_captions(folder / "negcap.csv", negcap(split, scenes, seed))
+        official.write_training_questions(folder / "negmcq.csv", negmcq(split, scenes, seed))
         return [folder / "negcap.csv", folder / "negmcq.csv"]
     task = retrieval(split, scenes, seed)
     official.write_retrieval(folder / "retrieval.csv", task.original)
@@ -128,9 +247,10 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
     return [folder / f"{name}.csv" for name in ("retrieval", "negated_retrieval", "mcq")]
 
 
-def _all(split: str, scenes: int | None) -> tuple[Concepts, ...]:
-    return concepts(split, scenes or SCENES.get(split, 1))
+def _all(split: str, scenes: int | None, world: World = NANO) -> tuple[Concepts, ...]:
+    return concepts(split, scenes or SCENES.get(split, 1), world)
 
 
-def _origin(split: str, scenes: int, seed: int) -> dict[str, object]:
-    return {"kind": "nano", "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
+def _origin(split: str, scenes: int, seed: int, world: World) -> dict[str, object]:
+    about = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed}
+    return {**about, "world": world_version()}

@@ -32,6 +32,7 @@ from nein.datasets.negbench.registry import (
     Row,
 )
 from nein.engine.errors import UserError, unknown
+from nein.nano.worlds import World, is_nano, world
 
 log = logging.getLogger(__name__)
 
@@ -74,20 +75,20 @@ def load(
 ) -> list[DataSet]:
     """The data sets of a command.
 
-    data         "nano", a folder with official CSV files anywhere in it, or one such file.
+    data         "nano" or "nano:WORLD", a folder with official CSV files anywhere in it, or one such file.
     names        Rows of `registry.ROWS`, or "all" that are there.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
     scenes       nano: how many scenes; `split` and `seed` likewise.
 
     Raises UserError, one sentence, for a set that is not there (with where to get it) and for wrong files.
     """
-    if data == NANO:
+    if is_nano(data):
         if not set(names) <= {"all", NANO}:
             raise UserError(
                 f"--datasets is '{','.join(names)}', but --data is nano, which is a data set of its own; "
                 "give --data FOLDER with the CSV files."
             )
-        return [_nano(scenes, split, seed)]
+        return [_nano(world(data), scenes, split, seed)]
     folder = Path(data).expanduser()
     if not folder.exists():
         raise UserError(
@@ -168,11 +169,11 @@ def names_of(path: Path) -> str | None:
     return None
 
 
-def _nano(scenes: int | None, split: str, seed: int) -> DataSet:
+def _nano(world: World, scenes: int | None, split: str, seed: int) -> DataSet:
     from nein.datasets.negbench import drawn
 
-    tasks = (drawn.retrieval(split, scenes, seed), drawn.choice(split, scenes, seed))
-    return DataSet(NANO, "nano", tasks, tasks[0].media)
+    tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
+    return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
 
 
 def _roots(given: Sequence[str]) -> dict[str, Path]:

@@ -3,6 +3,7 @@
     retrieval        filepath, captions (the text of a Python list of strings)
     multiple choice  correct_answer, caption_0 .. caption_3, correct_answer_template, image_path
     binary           correct_answer, caption_0, caption_1, image_path
+    NegCap           filepath and a caption: one per row, for the released training code takes a cell as it is
 
 Names and values: https://github.com/m1k2zoo/negbench. Files written here carry further columns, which the
 released code ignores: `id`, `source`, `template_0` .. (each option's own template), `positive_objects`,
@@ -34,9 +35,14 @@ from nein.datasets.negbench.rows import Records
 from nein.engine import atomic
 from nein.engine.errors import UserError
 
-#: The file's word for a template -> ours.
-WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID}
-THEIRS = {ours: theirs for theirs, ours in WORDS.items()}
+#: The file's word for a template -> ours; the last one is for a training image that shows one object only.
+MODIFIED = "modified_positive"
+WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
+THEIRS = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
+#: Columns that hold captions, the first that is there is read: lists, as the released scripts write them, or
+#: one text each (what `--csv-caption-key` names in the released scripts and in open_clip).
+LISTS = ("negative_captions", "captions")
+CAPTIONS = (*LISTS, "caption", "title")
 #: Templates of the wrong options by position. In the released files about photographs ("real") the right
 #: option is at 0; the released table for "synthetic" has a wrong one there, so it may stand anywhere.
 POSITIONS: Mapping[str, tuple[str | None, ...]] = {
@@ -114,8 +120,32 @@ def write_retrieval(path: Path, items: Sequence[RetrievalItem]) -> None:
     _write(path, columns, ([i.image, repr(list(i.captions)), i.id, i.source, *_objects(i)] for i in items))
 
 
-def write_questions(path: Path, questions: Sequence[Question]) -> None:
-    """Writes questions, options in the order they have, atomically; `read_questions` gives them back."""
+def write_captions(path: Path, items: Sequence[RetrievalItem]) -> None:
+    """Writes items of training captions, one caption per row, atomically.
+
+    The released training code reads it with `--csv-img-key filepath --csv-caption-key caption
+    --csv-separator ,`. A row is `ID/c0`, `ID/c1`, .. of its item.
+    """
+    check_items(items, str(path))
+    columns = ["filepath", "caption", "id", "source", "positive_objects", "negative_objects"]
+    rows = (
+        [item.image, text, f"{item.id}/c{k}", item.source, *_objects(item)]
+        for item in items
+        for k, text in enumerate(item.captions)
+    )
+    _write(path, columns, rows)
+
+
+def write_training_questions(path: Path, questions: Sequence[Question]) -> None:
+    """As `write_questions`, with the word for a right affirmation about an image with one object."""
+    write_questions(path, questions, single=MODIFIED)
+
+
+def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
+    """Writes questions, options in the order they have, atomically; `read_questions` gives them back.
+
+    single  The word for the type of a question that affirms the one object its image shows (or none).
+    """
     check_questions(questions, str(path))
     count = max((len(question.options) for question in questions), default=2)
     numbers = range(count)
@@ -130,7 +160,9 @@ def write_questions(path: Path, questions: Sequence[Question]) -> None:
             question.correct,
             *(option.text for option in question.options),
             *blank,
-            THEIRS.get(question.type or "", ""),
+            single
+            if question.type == AFFIRMATION and question.positives is not None and len(question.positives) < 2
+            else THEIRS.get(question.type or "", ""),
             question.image,
             question.id,
             question.source,
@@ -202,6 +234,35 @@ def option_texts(row: Mapping[str, str]) -> list[str]:
     while texts and not texts[-1]:
         texts.pop()
     return texts
+
+
+def caption_column(columns: Sequence[str], path: Path, asked: str | None = None) -> str:
+    """The column that holds captions: the one asked for, else the first of CAPTIONS. Raises UserError."""
+    if asked is not None and asked in columns:
+        return asked
+    column = None if asked is not None else next((name for name in CAPTIONS if name in columns), None)
+    if column is None:
+        wanted = f"no column '{asked}'" if asked is not None else f"none of the columns {', '.join(CAPTIONS)}"
+        raise UserError(
+            f"'{path}' has {wanted}; it has {', '.join(columns) or 'none'}. Name the column of the captions "
+            "with --caption-column, and --separator tab where tabs separate the cells."
+        )
+    return column
+
+
+def caption_texts(text: str, column: str, where: str) -> tuple[str, ...]:
+    """The captions of a cell: of a list its strings, maybe none; any other text is one caption.
+
+    A column of LISTS must hold lists. In another one a cell counts as a list where it is the text of one.
+    """
+    if column in LISTS:
+        return strings(text, where)
+    if text.strip().startswith("["):
+        try:
+            return strings(text, where)
+        except UserError:
+            pass  # "[object] on a table": a caption may begin so
+    return (text,)
 
 
 def correct_index(text: str, count: int, where: str) -> int:

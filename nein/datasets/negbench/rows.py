@@ -29,11 +29,13 @@ class Row:
 class Records:
     """The records of a file with the columns `needed`, read as they are asked for.
 
+    delimiter  What separates the cells: "," or a tab.
+
     Raises UserError, naming file and line, for what is no such file. `sha256` is over everything read so far.
     """
 
-    def __init__(self, path: Path, needed: Sequence[str]) -> None:
-        self.path, self.needed = path, needed
+    def __init__(self, path: Path, needed: Sequence[str], delimiter: str = ",") -> None:
+        self.path, self.needed, self.delimiter = path, needed, delimiter
         self.columns: list[str] = []
         self._digest = hashlib.sha256()
         self._place = 0
@@ -59,7 +61,7 @@ class Records:
             raise UserError(f"'{self.path}' cannot be read: {error.strerror or error}.") from None
 
     def _records(self, file: IO[str]) -> Iterator[Row]:
-        reader = csv.reader(self._lines(file), strict=True)
+        reader = csv.reader(self._lines(file), strict=True, delimiter=self.delimiter)
         any_record = False
         try:
             self.columns = next(reader, [])
@@ -100,8 +102,8 @@ class Records:
             )
 
 
-def parse(columns: Sequence[str], data: bytes) -> dict[str, str]:
-    """The cells of a record read again from its bytes."""
+def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str, str]:
+    """The cells of a record read again from its bytes, which may begin with other records."""
     text = io.StringIO(data.decode(), newline="")
-    cells = next(cells for cells in csv.reader(text, strict=True) if cells)
+    *_, cells = (cells for cells in csv.reader(text, strict=True, delimiter=delimiter) if cells)
     return dict(zip(columns, cells, strict=True))

@@ -1,7 +1,20 @@
 """The sentences of NegBench: templated negated captions, and multiple-choice options with their distractors.
 
 Sources: the paper (its section on templates and the appendix) and the released code
-(github.com/m1k2zoo/negbench @ 2ac009b). Both wordings are kept by name: `WORDINGS`.
+(github.com/m1k2zoo/negbench @ 2ac009b: create_mcq.py for evaluation and for fine-tuning,
+process_video_tasks.py, generate_negative_captions.py). Both wordings are kept by name: `WORDINGS`.
+
+Rules that a file shows go by `protocol`: "paper" is the released code, "fixed" ours.
+
+    objects of an evaluation question   paper: two, drawn once per image, a video's as they are listed;
+                                        fixed: drawn for every question
+    hybrid options of a training set    paper: the object that the wrong negation denies; fixed: the other one
+    an image without an object          paper: a training question about "None"; fixed: none
+    too few absent objects for the      paper: each caption's is drawn anew, so that all may deny one object;
+    captions of a training image        fixed: every object once before one comes again
+    caption and denial of a video       paper: a full stop is always added; fixed: where there is none
+
+Options and negated captions of evaluation files about images get no full stop; training files have one.
 """
 
 from __future__ import annotations
@@ -9,7 +22,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import (
@@ -23,25 +37,32 @@ from nein.datasets.negbench.records import (
     Question,
     RetrievalItem,
 )
+from nein.datasets.negbench.rewording import REWORDED
 from nein.engine.seeds import sample_seed
 
-#: Wording -> template -> sentence. {thing}: "image" or "video"; A, B: present; N: absent.
+Protocol = Literal["paper", "fixed"]
+#: Wording -> template -> sentence without its end. {thing}: "image" or "video"; A, B: present; N: absent.
 WORDINGS: dict[str, dict[str, str]] = {
     "code": {
-        "pair": "This {thing} features {A} and {B}.",
-        AFFIRMATION: "This {thing} features {A}.",
-        NEGATION: "This {thing} does not feature {N}.",
-        HYBRID: "This {thing} features {A}, but not {N}.",
+        "pair": "This {thing} features {A} and {B}",
+        AFFIRMATION: "This {thing} features {A}",
+        NEGATION: "This {thing} does not feature {N}",
+        HYBRID: "This {thing} features {A}, but not {N}",
     },
     "paper": {
-        "pair": "This {thing} includes {A} and {B}.",
-        AFFIRMATION: "This {thing} includes {A}.",
-        NEGATION: "This {thing} does not include {N}.",
-        HYBRID: "This {thing} includes {A} but not {N}.",
+        "pair": "This {thing} includes {A} and {B}",
+        AFFIRMATION: "This {thing} includes {A}",
+        NEGATION: "This {thing} does not include {N}",
+        HYBRID: "This {thing} includes {A} but not {N}",
     },
+    **REWORDED,
 }
 #: "There is no {x} in the image. {caption}" and the other way round, with equal chances.
 ABSENCE = "There is no {x} in the {thing}."
+#: What stands at the end of the options of training files; those of evaluation files end without it.
+STOP = "."
+NOTHING = "None"  # the released code's object of an image that shows none: Python's word for it
+NEGCAP = 3  # captions per image of CC12M-NegCap
 
 
 def stream(run_seed: int, image_id: str, purpose: str) -> random.Random:
@@ -49,35 +70,59 @@ def stream(run_seed: int, image_id: str, purpose: str) -> random.Random:
     return random.Random(sample_seed(run_seed, f"negbench/{purpose}/{image_id}"))
 
 
-def negated_caption(
-    caption: str, absent: str, rng: random.Random, *, thing: str = "image", order: str = "either"
-) -> str:
-    """A caption with one true negation before or behind it.
+@dataclass(frozen=True)
+class Negation:
+    """A caption and the absent object that it is to deny, before what it says or behind it."""
+
+    caption: str
+    absent: str
+    before: bool
+
+    def text(self, thing: str, stop: Literal["as it is", "where missing", "always"]) -> str:
+        """As one line of two sentences. stop: whether the caption gets a full stop."""
+        sentence = ABSENCE.format(x=self.absent, thing=thing)
+        said = self.caption.strip()
+        if stop == "always" or (stop == "where missing" and not said.endswith((".", "!", "?"))):
+            said += STOP
+        return f"{sentence} {said}" if self.before else f"{said} {sentence}"
+
+
+def place(captions: Sequence[str], absent: Sequence[str], rng: random.Random, order: str) -> list[Negation]:
+    """Captions with the object that each denies.
 
     order  "either" (equal chances, as released), "prefix", or "suffix" ("affneg": affirmation first).
     """
-    before = rng.random() < 0.5 if order == "either" else order == "prefix"
-    sentence = ABSENCE.format(x=absent, thing=thing)
-    said = caption.strip()
-    said += "" if said.endswith((".", "!", "?")) else "."
-    return f"{sentence} {said}" if before else f"{said} {sentence}"
+    return [
+        Negation(text, name, rng.random() < 0.5 if order == "either" else order == "prefix")
+        for text, name in zip(captions, absent, strict=True)
+    ]
 
 
 def options(
-    first: str, second: str | None, absent: str, template: str, *, wording: str = "code", thing: str = "image"
+    first: str,
+    second: str | None,
+    absent: str,
+    template: str,
+    *,
+    hybrid: str | None = None,
+    wording: str = "code",
+    thing: str = "image",
+    stop: str = "",
 ) -> list[Option]:
     """The right option of `template` and behind it the three wrong ones: hybrid, affirmation, negation.
 
     first, second  Present objects; second None where an image shows one thing only (training sets).
     absent         The object that is not there.
+    hybrid         The present object of the hybrid options; default `second`, where there is one.
+    stop           The end of every option.
 
     The wrong options misread the same picture: "features N, but not B", "features N", "does not feature A".
     """
     words = WORDINGS[wording]
-    other = second or first
+    other = hybrid or second or first
 
     def say(form: str, a: str = "", b: str = "", n: str = "") -> str:
-        return words[form].format(A=a, B=b, N=n, thing=thing)
+        return words[form].format(A=a, B=b, N=n, thing=thing) + stop
 
     right = {
         AFFIRMATION: say("pair", first, second) if second else say(AFFIRMATION, first),
@@ -93,7 +138,13 @@ def options(
 
 
 def evaluation_questions(
-    image: Concepts, seed: int, *, count: int = 3, wording: str = "code", thing: str = "image"
+    image: Concepts,
+    seed: int,
+    *,
+    count: int = 3,
+    wording: str = "code",
+    thing: str = "image",
+    protocol: Protocol = "fixed",
 ) -> list[Question]:
     """Up to `count` questions about one image, one per absent object, which are drawn without replacement.
 
@@ -103,30 +154,45 @@ def evaluation_questions(
     if len(image.positives) < 2:
         return []
     rng = stream(seed, image.id, "mcq")
+    pair = image.positives[:2] if protocol == "paper" and thing == "video" else ()
     questions = []
     for number, absent in enumerate(rng.sample(image.negatives, min(count, len(image.negatives)))):
-        first, second = rng.sample(image.positives, 2)
-        template = rng.choice(TEMPLATES)
-        made = options(first, second, absent, template, wording=wording, thing=thing)
+        if not pair or protocol == "fixed":
+            pair = tuple(rng.sample(image.positives, 2))
+        made = options(pair[0], pair[1], absent, rng.choice(TEMPLATES), wording=wording, thing=thing)
         questions.append(_question(image, f"{image.id}#{number}", made, range(len(made)), (absent,)))
     return questions
 
 
 def training_question(
-    image: Concepts, seed: int, *, wording: str = "code", thing: str = "image"
+    image: Concepts,
+    seed: int,
+    *,
+    wording: str = "code",
+    thing: str = "image",
+    protocol: Protocol = "fixed",
 ) -> Question | None:
     """One question about an image with its options shuffled, or None where nothing is present or absent.
 
     An image with one positive gets the released code's `modified_positive`, "features {A}.", in the place of
     "features {A} and {B}.".
     """
-    if not image.positives or not image.negatives:
+    shown = image.positives or ((NOTHING,) if protocol == "paper" else ())
+    if not shown or not image.negatives:
         return None
     rng = stream(seed, image.id, "train-mcq")
     absent = rng.choice(image.negatives)
-    pair = rng.sample(image.positives, min(2, len(image.positives)))
-    second = pair[1] if len(pair) > 1 else None
-    made = options(pair[0], second, absent, rng.choice(TEMPLATES), wording=wording, thing=thing)
+    pair = rng.sample(shown, min(2, len(shown)))
+    made = options(
+        pair[0],
+        pair[1] if len(pair) > 1 else None,
+        absent,
+        rng.choice(TEMPLATES),
+        hybrid=pair[0] if protocol == "paper" else None,
+        wording=wording,
+        thing=thing,
+        stop=STOP,
+    )
     order = list(range(len(made)))
     rng.shuffle(order)
     return _question(image, image.id, made, order, (absent,))
@@ -148,23 +214,27 @@ def _question(
 
 
 def retrieval_items(
-    image: Concepts, seed: int, *, captions: int | None = None, thing: str = "image", order: str = "either"
+    image: Concepts,
+    seed: int,
+    *,
+    captions: int | None = None,
+    thing: str = "image",
+    order: str = "either",
+    protocol: Protocol = "fixed",
 ) -> tuple[RetrievalItem, RetrievalItem] | None:
     """The original and the negated item of an image, or None for one without captions or absent objects.
 
     captions  How many of the image's captions are used; default all. Each is negated with an absent object
               drawn for it.
-    order     Where the negation goes: see `negated_caption`.
+    order     Where the negation goes: see `place`.
     """
     chosen = image.captions[:captions]
     if not chosen or not image.negatives:
         return None
     rng = stream(seed, image.id, "retrieval")
     absent = [rng.choice(image.negatives) for _ in chosen]
-    negated = tuple(
-        negated_caption(text, name, rng, thing=thing, order=order)
-        for text, name in zip(chosen, absent, strict=True)
-    )
+    stop: Any = "as it is" if thing == "image" else "always" if protocol == "paper" else "where missing"
+    negated = tuple(one.text(thing, stop) for one in place(chosen, absent, rng, order))
     shared: dict[str, Any] = {"id": image.id, "image": image.path, "source": image.source_id or image.id}
     return (
         RetrievalItem(captions=tuple(chosen), kind=ORIGINAL, positives=image.positives, **shared),
@@ -179,26 +249,48 @@ def retrieval_items(
 
 
 def training_captions(
-    image: Concepts, seed: int, *, count: int = 3, thing: str = "image", order: str = "either"
+    image: Concepts,
+    seed: int,
+    *,
+    thing: str = "image",
+    order: str = "either",
+    protocol: Protocol = "fixed",
 ) -> RetrievalItem | None:
-    """The item of CC12M-NegCap's form: `count` negated captions of an image, or None where nothing is absent.
-
-    An image with fewer captions has them used again, each time with a newly drawn absent object.
-    """
-    if not image.captions or not image.negatives:
+    """The item of CC12M-NegCap's form: three negated captions, or None where nothing is absent."""
+    negations = training_negations(image, seed, order=order, protocol=protocol)
+    if not negations:
         return None
-    rng = stream(seed, image.id, "negcap")
-    chosen = list(itertools.islice(itertools.cycle(image.captions), count))
-    absent = [rng.choice(image.negatives) for _ in chosen]
     return RetrievalItem(
         id=image.id,
         image=image.path,
-        captions=tuple(
-            negated_caption(text, name, rng, thing=thing, order=order)
-            for text, name in zip(chosen, absent, strict=True)
-        ),
+        captions=tuple(one.text(thing, "where missing") for one in negations),
         kind=NEGATED,
         positives=image.positives,
-        negatives=tuple(dict.fromkeys(absent)),
+        negatives=tuple(dict.fromkeys(one.absent for one in negations)),
         source=image.source_id or image.id,
     )
+
+
+def training_negations(
+    image: Concepts, seed: int, *, order: str = "either", protocol: Protocol = "fixed"
+) -> list[Negation]:
+    """What the NEGCAP captions of an image deny, and where; empty without a caption or an absent object.
+
+    An image with fewer captions has them used again. The captions deny distinct objects where there are so
+    many.
+    """
+    if not image.captions or not image.negatives:
+        return []
+    rng = stream(seed, image.id, "negcap")
+    chosen = list(itertools.islice(itertools.cycle(image.captions), NEGCAP))
+    return place(chosen, negated_objects(image.negatives, rng, protocol), rng, order)
+
+
+def negated_objects(absent: Sequence[str], rng: random.Random, protocol: Protocol) -> list[str]:
+    """The object that each of NEGCAP captions denies, drawn from those that an image lacks (at least one)."""
+    if len(absent) >= NEGCAP:
+        return rng.sample(absent, NEGCAP)
+    if protocol == "paper":
+        return rng.choices(absent, k=NEGCAP)
+    rounds = itertools.chain.from_iterable(rng.sample(absent, len(absent)) for _ in range(NEGCAP))
+    return list(itertools.islice(rounds, NEGCAP))

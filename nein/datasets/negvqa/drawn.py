@@ -9,26 +9,28 @@ from nein.engine import atomic, images
 from nein.nano import data
 from nein.nano.questions import KINDS, iter_questions
 from nein.nano.scenes import render, rng_for
+from nein.nano.worlds import NANO, World
 
 SPLIT = "val"
 FILE = "questions.jsonl"
 
 
-def folder(count: int, parent: Path | None = None) -> Path:
+def folder(count: int, parent: Path | None = None, world: World = NANO) -> Path:
     """A folder with `count` drawn questions in NegVQA's layout (`FILE`, images/), made on first use; below
     `parent`, or in the user's cache."""
-    return data.drawn(f"negvqa-{count}", lambda draft: write(draft, count), proof=FILE, parent=parent)
+    name = f"negvqa-{world.name.replace(':', '-')}-{count}"
+    return data.drawn(name, lambda draft: write(draft, count, world), proof=FILE, parent=parent)
 
 
-def write(root: Path, count: int) -> None:
+def write(root: Path, count: int, world: World = NANO) -> None:
     """Draws the questions and their pictures. Options are in random order, each letter right for half of the
     questions of a kind."""
     rows: list[dict[str, Any]] = []
     asked = dict.fromkeys(KINDS, 0)
-    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
+    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
         name = f"images/{index:05d}.png"
         if not (root / name).exists():  # up to four questions are about one scene
-            images.write_png(root / name, render(scene))
+            images.write_png(root / name, render(scene, world.style))
         # Pairs of questions of a kind get one right "A" and one right "B", in random order.
         pair, place = divmod(asked[question.kind], 2)
         asked[question.kind] += 1

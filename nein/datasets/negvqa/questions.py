@@ -25,6 +25,7 @@ from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
 from nein.engine import atomic, images
 from nein.engine.errors import Problems, UserError
+from nein.nano.worlds import is_nano, world
 
 #: Our name of a field -> its name in NegVQA's files.
 FIELDS = {
@@ -88,7 +89,7 @@ def load(
     questions: int = NANO_QUESTIONS,
     cache: Path | None = None,
 ) -> Questions:
-    """Reads "nano", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file.
+    """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file.
 
     negated   The second of two files that hold `question` and `answer` only ("...-original.jsonl" is
               `source`); records are joined by `index`.
@@ -103,10 +104,10 @@ def load(
     for key in columns or {}:
         if key not in FIELDS and key not in LETTERS:
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
-    if source == "nano":
-        folder = drawn.folder(questions, cache)
+    if is_nano(source):
+        folder = drawn.folder(questions, cache, world(source))
         rows: Iterable[Mapping[str, Any]] = atomic.read_lines(folder / drawn.FILE)
-        origin: dict[str, Any] = {"kind": "nano", "questions": questions}
+        origin: dict[str, Any] = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
         folder, rows = Path(), hub.read(reference, split)
         origin = {"kind": "hub", **reference._asdict(), "split": split}

@@ -12,6 +12,7 @@ from nein.datasets import hub
 from nein.datasets.nein.samples import FIELDS, OPTIONAL_FIELDS, Dataset, load_folder
 from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
+from nein.nano.worlds import is_nano, world
 
 IMAGE_COLUMNS = ("source_image", "sample_image")
 
@@ -26,7 +27,7 @@ def load(
     columns: Mapping[str, str] | None = None,
     cache: Path | None = None,
 ) -> Dataset:
-    """Loads "nano", a folder in the official layout, or "hub:OWNER/NAME[@REVISION]".
+    """Loads "nano" or "nano:WORLD", a folder in the official layout, or "hub:OWNER/NAME[@REVISION]".
 
     columns  Renamed fields. Keys: the five official names, and for the hub also `source_image` and
              `sample_image`.
@@ -43,10 +44,10 @@ def load(
         "source_images": Path(source_images) if source_images else None,
         "nein_images": Path(nein_images) if nein_images else None,
     }
-    if data == "nano":
+    if is_nano(data):
         from nein.nano import data as nano_data
 
-        dataset = load_folder(Path(nano_data.ensure(split)), split=split)
+        dataset = load_folder(Path(nano_data.ensure(split, world=world(data))), split=split)
         return Dataset(dataset.samples, {**dataset.origin, "kind": "nano"}, dataset.records_sha256)
     if reference := hub.reference(data):
         root = from_hub(reference, split, columns, cache or user_cache.root())

@@ -101,7 +101,7 @@ def _listed(config: BuildConfig, folder: Folder) -> Listing:
 def _origin(config: BuildConfig) -> dict[str, Any]:
     """What the list is made from; of files also size and time."""
     keys = (
-        "source", "instances", "captions", "image_set", "scenes", "split", "concepts", "negatives", "maker",
+        "source", "instances", "captions", "image_set", "scenes", "split", "concepts", "absent", "maker",
     )  # fmt: skip
     stamps = []
     for name in (config.instances, config.captions):

@@ -33,6 +33,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     form: Literal["evaluation", "training"] = option(
         "evaluation", "evaluation: up to three questions per image; training: NegCap and NegMCQ", "What"
     )
+    protocol: Literal["paper", "fixed"] = option(
+        "fixed", "rules of drawing and of verification: as released, or ours (docs/negbench-data.md)", "What"
+    )
     instances: str | None = option(None, "coco: instances JSON; voc: folder with Annotations/", "Source")
     captions: str | None = option(
         None, "captions JSON, JSONL, or a folder with a .txt beside each image", "Source"
@@ -47,7 +50,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         "objects from annotations and co-occurrence, or from captions by --llm.model",
         "Concepts",
     )
-    negatives: PositiveInt = option(3, "absent objects per image", "Concepts")
+    negatives: PositiveInt | None = option(
+        None, "absent objects per image; default 3, from a language model 5, of a video 1", "Concepts"
+    )
     verify: Literal["none", "negatives", "both"] = option(
         "none", "a detector drops absent objects it sees; both: also present ones it misses", "Concepts"
     )
@@ -63,9 +68,11 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         "either", "where the negation of a caption stands", "Sentences"
     )
     captions_per_image: PositiveInt | None = option(
-        None, "of those an image has; default all, in training three", "Sentences"
+        None, "evaluation: of those an image has (training has always three); default all", "Sentences"
     )
-    questions: PositiveInt = option(3, "at most, per image (evaluation)", "Sentences")
+    questions: PositiveInt | None = option(
+        None, "evaluation: at most, per image; default 3, of a video 1", "Sentences"
+    )
     paraphrase: bool = option(False, "also have --llm.model rephrase everything", "Sentences")
     affneg: bool = option(
         False, "paraphrases keep the order of what is affirmed and what is denied", "Sentences"
@@ -87,6 +94,16 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         16, "images per shard, the unit of work that a process claims", "Machine"
     )
     llm: LlmOptions = field(default_factory=LlmOptions)
+
+    @property
+    def absent(self) -> int:
+        """How many absent objects an image gets: as published, where nothing is said."""
+        return self.negatives or (3 if self.concepts == "annotations" else 5 if self.thing == "image" else 1)
+
+    @property
+    def asked(self) -> int:
+        """How many questions an image gets at most."""
+        return self.questions or (3 if self.thing == "image" else 1)
 
     @property
     def asks_llm(self) -> bool:
@@ -153,7 +170,7 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
 
 #: Fields that decide records; the rest may differ between commands on one folder.
 DECIDES = (
-    "source", "form", "concepts", "negatives", "verify", "detector", "query", "threshold", "wording", "thing",
-    "order", "captions_per_image", "questions", "paraphrase", "affneg", "maker", "attempts", "resolution",
-    "steps", "seed", "shard_size", "dtype",
+    "source", "form", "protocol", "concepts", "absent", "verify", "detector", "query", "threshold",
+    "wording", "thing", "order", "captions_per_image", "asked", "paraphrase", "affneg", "maker", "attempts",
+    "resolution", "steps", "seed", "shard_size", "dtype",
 )  # fmt: skip

@@ -42,8 +42,9 @@ class Sink:
             return
         if not self._ids.add(record.id):
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
-        self.rows += 1
-        self.captions += len(record.captions if isinstance(record, RetrievalItem) else record.options)
+        count = len(record.captions if isinstance(record, RetrievalItem) else record.options)
+        self.rows += count if self._write is official.write_captions else 1
+        self.captions += count
         self._chunk.append(record)
         if len(self._chunk) >= CHUNK:
             self.flush()
@@ -73,9 +74,18 @@ class Files:
 
     def __init__(self, folder: Path, form: str, end: str, files: contextlib.ExitStack) -> None:
         captions, questions = NAMES[form]
-        self.negated = Sink(folder / f"{captions}{end}.csv", official.write_retrieval, files)
+        training = form == "training"
+        self.negated = Sink(
+            folder / f"{captions}{end}.csv",
+            official.write_captions if training else official.write_retrieval,
+            files,
+        )
         self.original = Sink(folder / f"{ORIGINALS}{end}.csv", official.write_retrieval, files)
-        self.questions = Sink(folder / f"{questions}{end}.csv", official.write_questions, files)
+        self.questions = Sink(
+            folder / f"{questions}{end}.csv",
+            official.write_training_questions if training else official.write_questions,
+            files,
+        )
         self._originals = not end  # the same captions as in the templated files
 
     @property

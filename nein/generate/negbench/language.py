@@ -212,12 +212,12 @@ def _seed(seed: int, sentence: Sentence, turn: int) -> int:
 
 
 def claims(text: str, wording: str, thing: str) -> tuple[list[str], list[str]]:
-    """(affirmed, denied) of a templated option, read back from its template."""
+    """(affirmed, denied) of a templated option, read back from its template; with or without a full stop."""
     for form in (HYBRID, NEGATION, "pair", AFFIRMATION):
         pattern = re.escape(WORDINGS[wording][form].replace("{thing}", thing))
         for slot in "ABN":
-            pattern = pattern.replace(re.escape("{" + slot + "}"), f"(?P<{slot}>.+)")
-        match = re.fullmatch(pattern, text)
+            pattern = pattern.replace(re.escape("{" + slot + "}"), f"(?P<{slot}>.+?)")
+        match = re.fullmatch(rf"{pattern}\.?", text)
         if match:
             named = match.groupdict()
             return [named[s] for s in "AB" if s in named], [named["N"]] if "N" in named else []

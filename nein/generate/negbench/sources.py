@@ -71,7 +71,7 @@ def _coco(config: BuildConfig) -> Iterator[Concepts]:
         elif config.concepts == "llm" and not said:
             problem = problem or NO_CAPTION
         images.append(Concepts(Path(path).stem, path, said, shown, problem=problem))
-    yield from with_negatives(images, config.negatives) if config.concepts == "annotations" else images
+    yield from with_negatives(images, config.absent) if config.concepts == "annotations" else images
 
 
 def _voc(config: BuildConfig) -> Iterator[Concepts]:
@@ -91,7 +91,7 @@ def _voc(config: BuildConfig) -> Iterator[Concepts]:
         stems = [line.split()[0] for line in lines if line.strip()]
     else:
         stems = sorted(path.stem for path in annotations.glob("*.xml"))
-    yield from with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.negatives)
+    yield from with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
 
 
 def _voc_image(path: Path) -> Concepts:

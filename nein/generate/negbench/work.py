@@ -32,7 +32,6 @@ from nein.models.llm import Client
 MODELS = {
     "pairs": "maker", "concepts": "llm", "verify": "detector", "paraphrase": "llm",
 }  # fmt: skip
-NEGCAP = 3  # captions per image of CC12M-NegCap
 
 
 @dataclass(frozen=True)
@@ -118,20 +117,18 @@ class Job:
     def tasks(self, image: Concepts) -> Tasks:
         """The templated items and questions of an image."""
         config = self.config
+        rules: Any = {"thing": config.thing, "protocol": config.protocol}
         if image.problem:
             return Tasks()
         if config.form == "training":
-            item = training_captions(
-                image, config.seed, count=config.captions_per_image or NEGCAP, thing=config.thing,
-                order=config.order,
-            )  # fmt: skip
-            question = training_question(image, config.seed, wording=config.wording, thing=config.thing)
+            item = training_captions(image, config.seed, order=config.order, **rules)
+            question = training_question(image, config.seed, wording=config.wording, **rules)
             return Tasks(None, item, (question,) if question else ())
         both = retrieval_items(
-            image, config.seed, captions=config.captions_per_image, thing=config.thing, order=config.order
+            image, config.seed, captions=config.captions_per_image, order=config.order, **rules
         )
         questions = evaluation_questions(
-            image, config.seed, count=config.questions, wording=config.wording, thing=config.thing
+            image, config.seed, count=config.asked, wording=config.wording, **rules
         )
         return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions))
 
@@ -199,7 +196,7 @@ def _planned(name: str, scene: language.Scene | str) -> pairs.Plan | str:
 
 def _concepts(job: Job, shard: int, client: Client) -> list[Row]:
     config, members = job.config, job.concepts(shard, "concepts")
-    extracted = language.extract(client, members, config.seed, config.negatives, config.thing)
+    extracted = language.extract(client, members, config.seed, config.absent, config.thing)
     return [image.row() for image in extracted]
 
 

@@ -57,16 +57,16 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def evaluate(found: Mapping[str, Any]) -> Checked:
+def evaluate(ticks: Mapping[str, Any]) -> Checked:
     """The figures of a file from `read`."""
-    marks = list(found["items"].values())
+    marks = list(ticks["items"].values())
     verdicts = Counter(mark["verdict"] for mark in marks)
     right, wrong = verdicts["right"], verdicts["wrong"]
     share = bounded_mean([1.0] * right + [0.0] * wrong, range(right + wrong))
     return Checked(
-        sheet=str(found.get("sheet", "")),
-        checker=str(found.get("checker") or ""),
-        population=found["population"],
+        sheet=str(ticks.get("sheet", "")),
+        checker=str(ticks.get("checker") or ""),
+        population=ticks["population"],
         right=right,
         wrong=wrong,
         open=verdicts[None],
@@ -115,14 +115,14 @@ def agreement(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
 
 def run(options: CheckConfig) -> str:
     """The accuracy of a conversion with its interval, in words. Raises UserError."""
-    found = [read(path) for path in options.files]
-    sheets = {one["sheet"] for one in found}
+    ticked = [read(path) for path in options.files]
+    sheets = {one["sheet"] for one in ticked}
     if len(sheets) > 1:
         raise UserError("The files are ticks of different sheets; give those of one sheet at a time.")
-    figures = [evaluate(one) for one in found]
+    figures = [evaluate(one) for one in ticked]
     text = "".join(map(describe, figures))
-    if len(found) == 2:
-        text += agreement(*found)
+    if len(ticked) == 2:
+        text += agreement(*ticked)
     if options.out is not None:
         atomic.write_json(options.out, [asdict(one) for one in figures])
     return text

@@ -124,13 +124,13 @@ def read(doc: Any) -> Question:
             raise Refusal(f"it is negative already ('{word}')")
         if word in QUANTIFIERS:
             raise Refusal(f"'{word}' would change its scope")
-    found = [token for token in doc if token.tag_ in WH_TAGS and token.lower_ not in ("that", "when")]
-    found = found or [token for token in doc if token.tag_ in WH_TAGS and token.lower_ != "that"]
-    if not found:
+    wh_words = [token for token in doc if token.tag_ in WH_TAGS and token.lower_ not in ("that", "when")]
+    wh_words = wh_words or [token for token in doc if token.tag_ in WH_TAGS and token.lower_ != "that"]
+    if not wh_words:
         raise Refusal("it is no wh-question; the answer to a negated yes-no question is ambiguous")
-    if len(found) > 1:
+    if len(wh_words) > 1:
         raise Refusal("it has more than one wh-word")
-    wh = found[0]
+    wh = wh_words[0]
     before = doc[: wh.i]
     if len(before) and before[-1].text != "," and not (len(before) == 1 and before[0].pos_ == "ADP"):
         raise Refusal("its wh-word is not at the beginning")

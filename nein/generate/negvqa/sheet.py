@@ -7,19 +7,21 @@ as a JSON file that `nein negvqa check` reads.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from nein.datasets.negvqa.questions import VARIANTS
 from nein.engine import atomic, images
-from nein.reporting import page
-from nein.reporting.contact_sheet import fit
+from nein.reporting import cards, page
 
 FORMAT = "nein negvqa check 1"
+HOW = (
+    "An item is right when the negated question is good English, asks for the opposite of the original with "
+    "little changed, and the option marked for each question is right for the picture. Ticks stay in this "
+    "browser; export them when you are done."
+)
 SIDE = 320  # pixels of a picture's longer side, so that writing on it can be read
 #: What can be wrong with a conversion: the paper names the first two (NegVQA, section 3).
 ERRORS = {
@@ -43,17 +45,36 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, neg
         "negator": negator,
         "ids": [row["index"] for row in rows],
     }
-    html = page.document(
-        Path(__file__).parent / "templates",
-        "check",
-        facts=page.script_json(facts),
-        count=len(rows),
-        population=population,
-        negator=negator,
-        errors=ERRORS,
-        items=[{**row, "picture": _picture(path.parent / row["image"])} for row in rows],
+    samples, _ = cards.browser(_described(rows), (_detail(path, row) for row in rows), title="Items")
+    values = {"facts": page.script_json(facts), "errors": ERRORS}
+    html = page.render(
+        title="Are these negated questions right?",
+        subtitle=f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}",
+        parts=[samples, page.Part("check", "Ticks", Path(__file__).parent / "templates", values)],
     )
     atomic.write_text(path, html)
+
+
+def _described(rows: Sequence[Mapping[str, Any]]) -> cards.Samples:
+    return cards.Samples(
+        [row["index"] for row in rows],
+        [f"{number} of {len(rows)}" for number in range(1, len(rows) + 1)],
+        [row["category"] for row in rows],
+        {"Category": [[row["category"]] for row in rows]},
+        [cards.Member(variant) for variant in VARIANTS],
+        words=("items", "", ""),
+        heads=("question", "A", "B"),
+        page=len(rows),
+    )
+
+
+def _detail(path: Path, row: Mapping[str, Any]) -> cards.Detail:
+    said = []
+    for variant in VARIANTS:
+        right = row[f"{variant}_answer"]
+        options = [cards.Cell(row[letter], mark="right" if right == letter else "") for letter in "AB"]
+        said.append(cards.Said(cells=[cards.Cell(row[f"{variant}_question"]), *options]))
+    return cards.Detail([("", _picture(path.parent / row["image"]))], said=said)
 
 
 def name(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -62,16 +83,9 @@ def name(rows: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _picture(path: Path) -> str | None:
-    """The picture, made smaller, as a data URL; None where it cannot be read (the sheet says so)."""
+def _picture(path: Path) -> cards.Thumbnail:
+    """The picture, made smaller; or that it cannot be read."""
     try:
-        pixels = images.decode(path)
+        return cards.thumbnail(images.decode(path), SIDE)
     except images.ImageError:
-        return None
-    picture = fit(pixels, min(SIDE, max(128, *pixels.shape[:2])), smooth=max(pixels.shape[:2]) > 128)
-    buffer = io.BytesIO()
-    # Drawn scenes are small as PNG, photographs as JPEG.
-    small = len(np.unique(np.asarray(picture).reshape(-1, 3)[::7], axis=0)) < 256
-    picture.save(buffer, "PNG") if small else picture.save(buffer, "JPEG", quality=85)
-    kind = "png" if small else "jpeg"
-    return page.uri(buffer.getvalue(), kind)
+        return {"none": "The picture cannot be read."}

@@ -110,12 +110,12 @@ def unusable(source: Source, problem: str, rules: Rules) -> dict[str, Any]:
 def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
     """Categories whose name stands in a caption, in singular or plural: the objects that are surely there."""
     text = " ".join(captions)
-    found = []
+    named = []
     for noun in objects:
         forms = "|".join(re.escape(form) for form in (noun, nouns.plural(noun)))
         if re.search(rf"(?<![\w-])(?:{forms})(?![\w-])", text, flags=re.IGNORECASE):
-            found.append(noun)
-    return found
+            named.append(noun)
+    return named
 
 
 def _negation(noun: str, second: str, stays: str, rules: Rules, rng: random.Random) -> dict[str, Any] | None:

@@ -80,9 +80,9 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
     if path.is_dir():
         lists = sorted(path.glob("*.jsonl"))
         if len(lists) != 1:
-            found = ", ".join(p.name for p in lists) or "none"
+            names = ", ".join(p.name for p in lists) or "none"
             raise UserError(
-                f"'{path}' must hold exactly one .jsonl file ({found} found); name it with --source."
+                f"'{path}' must hold exactly one .jsonl file ({names} found); name it with --source."
             )
         path = lists[0]
     if not path.is_file():

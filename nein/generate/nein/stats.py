@@ -55,7 +55,7 @@ IDIOMS: tuple[str, ...] = (
 
 
 @dataclass
-class Found:
+class Counts:
     """Counts of one caption set and list of words."""
 
     sentences: int = 0
@@ -78,32 +78,32 @@ def pattern(words: Iterable[str]) -> re.Pattern[str]:
     )
 
 
-def count(rows: Iterable[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Found:
+def count(rows: Iterable[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
     """Counts (image, sentence) pairs; keeps the first `examples` of each sort."""
     wanted, turns = pattern(words), re.compile("|".join(f"(?:{i})" for i in IDIOMS), re.IGNORECASE)
-    found = Found()
+    counts = Counts()
     for image, sentence in rows:
         hits = [" ".join(hit.lower().split()) for hit in wanted.findall(sentence)]
-        found.sentences += 1
-        found.per_image.setdefault(image, []).append(float(bool(hits)))
+        counts.sentences += 1
+        counts.per_image.setdefault(image, []).append(float(bool(hits)))
         if not hits:
             continue
-        found.negative += 1
-        found.words.update(set(hits))
+        counts.negative += 1
+        counts.words.update(set(hits))
         # Idiomatic only if nothing negative is left once the turns of phrase are taken out.
         if not wanted.search(turns.sub(" ", sentence)):
-            found.idiomatic += 1
-            if len(found.idioms) < examples:
-                found.idioms.append(sentence)
-        elif len(found.examples) < examples:
-            found.examples.append(sentence)
-    return found
+            counts.idiomatic += 1
+            if len(counts.idioms) < examples:
+                counts.idioms.append(sentence)
+        elif len(counts.examples) < examples:
+            counts.examples.append(sentence)
+    return counts
 
 
-def share(found: Found) -> statistics.Estimate | None:
+def share(counts: Counts) -> statistics.Estimate | None:
     """Share of negative sentences with a 95 % interval, clustered by image."""
-    values = [value for own in found.per_image.values() for value in own]
-    clusters = [image for image, own in found.per_image.items() for _ in own]
+    values = [value for hits in counts.per_image.values() for value in hits]
+    clusters = [image for image, hits in counts.per_image.items() for _ in hits]
     return statistics.bounded_mean(values, clusters)
 
 
@@ -146,15 +146,15 @@ def run(options: StatsConfig) -> None:
         if not read:
             raise UserError(f"'{path}' holds no caption.")
         for name, words in lists.items():
-            found = count(read, words, options.examples)
-            rows.append(_row(path, name, len(words), found))
-            shown.append(_examples(path, name, found))
+            counts = count(read, words, options.examples)
+            rows.append(_row(path, name, len(words), counts))
+            shown.append(_examples(path, name, counts))
             whole[f"{path.name}/{name}"] = {
                 "words": list(words),
-                "sentences": found.sentences,
-                "negative": found.negative,
-                "idiomatic": found.idiomatic,
-                "by_word": dict(found.words.most_common()),
+                "sentences": counts.sentences,
+                "negative": counts.negative,
+                "idiomatic": counts.idiomatic,
+                "by_word": dict(counts.words.most_common()),
             }
     headers = [
         "captions",
@@ -173,32 +173,32 @@ def run(options: StatsConfig) -> None:
         atomic.write_json(options.json, whole)
 
 
-def _row(path: Path, name: str, size: int, found: Found) -> list[str]:
-    estimate = share(found)
+def _row(path: Path, name: str, size: int, counts: Counts) -> list[str]:
+    estimate = share(counts)
     assert estimate is not None
     ends = (
         ""
         if estimate.low is None or estimate.high is None
         else f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
     )
-    left = found.negative - found.idiomatic
-    commonest = ", ".join(f"{word} {n}" for word, n in found.words.most_common(3))
+    left = counts.negative - counts.idiomatic
+    commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
     return [
         path.name,
         f"{name} ({size})",
-        str(found.sentences),
-        str(found.negative),
+        str(counts.sentences),
+        str(counts.negative),
         f"{100 * estimate.value:.2f}{ends}",
-        str(found.idiomatic),
-        f"{100 * left / found.sentences:.2f}",
+        str(counts.idiomatic),
+        f"{100 * left / counts.sentences:.2f}",
         commonest,
     ]
 
 
-def _examples(path: Path, name: str, found: Found) -> str:
+def _examples(path: Path, name: str, counts: Counts) -> str:
     parts = [f"{path.name}, {name}:"]
-    parts += [f"  negative       {text}" for text in found.examples]
-    parts += [f"  false positive {text}" for text in found.idioms]
+    parts += [f"  negative       {text}" for text in counts.examples]
+    parts += [f"  false positive {text}" for text in counts.idioms]
     return "\n".join(parts) if len(parts) > 1 else ""
 
 
@@ -207,7 +207,7 @@ def _words(path: Path) -> tuple[str, ...]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--words '{path}' cannot be read ({error}).") from None
-    found = tuple(dict.fromkeys(line.strip().lower() for line in lines if line.strip()))
-    if not found:
+    words = tuple(dict.fromkeys(line.strip().lower() for line in lines if line.strip()))
+    if not words:
         raise UserError(f"--words '{path}' holds no word; give one per line.")
-    return found
+    return words

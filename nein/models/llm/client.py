@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
@@ -182,12 +182,6 @@ class Client:
             return {"text": answer.text, "finished": answer.finished}
 
         return Answer(**self._questions.answer(json.dumps([prompt, seed]), ask))
-
-
-def summary(counts: Mapping[str, int]) -> str:
-    """ "98 answered, 1 nonsense, 1 timeout": the counts of a client in words."""
-    parts: Iterable[str] = (f"{counts[kind]} {kind}" for kind in FAILURES if counts.get(kind))
-    return ", ".join([f"{counts.get('ok', 0)} answered", *parts])
 
 
 def _bar(total: int, title: str) -> Any:

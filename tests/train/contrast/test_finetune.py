@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file
 
 import metrics
-from nein.datasets.negbench import drawn, official
+from nein.datasets.negbench import drawn
 from nein.engine.errors import UserError
 from nein.engine.exits import Terminated
 from tests.metrics import tiny
 from train import finetune_clip
-from train.contrast import objective
+from train.contrast import objective, table
 from train.contrast.options import parse
 from train.contrast.towers import load
 
@@ -188,7 +188,7 @@ def test_another_configuration_in_the_same_folder_is_refused(tune: Tune) -> None
 
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune, tmp_path: Path) -> None:
     captions, questions = drawn.write(tmp_path / "data", "train", 12)
-    broken = tmp_path / "data" / official.read_retrieval(captions)[3].image
+    broken = tmp_path / "data" / table.Captions(captions)[3].image
     broken.write_bytes(b"no picture")
     given = {"captions": captions, "questions": questions, "steps": 4}
     for trainable in ("all", "text"):
@@ -217,7 +217,7 @@ def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune: Tune, 
         (["--captions", "nowhere.csv", "--steps", "1"], "nowhere.csv"),
         (
             ["--batch-size", "64", "--nano-scenes", "5"],
-            "A step takes 64 pictures with captions, but there are 5",
+            "A step takes 64 pictures with captions, but there are 3",
         ),
         (["--learning-rate", "fast"], "learning"),
         (["--beta2", "1"], "--beta2 is 1.0; it must be below 1"),

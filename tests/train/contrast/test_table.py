@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from nein.datasets.negbench import official
+from nein.datasets.negbench import drawn, official, sentences
+from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
@@ -60,6 +62,77 @@ def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_pa
     assert asked.options == [4]
     with pytest.raises(IndexError):
         asked[13]
+
+
+def test_what_the_released_scripts_write_is_read_by_column_and_separator(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """generate_negative_captions.py adds a column with the text of a list; what the model did not give is not
+    in it."""
+    frame = pd.DataFrame(
+        {
+            "filepath": ["a.jpg", "b.jpg", "c.jpg"],
+            "caption": ["A dog", "A cat", "A sofa"],
+            "extracted_objects": ["['dog']", "['cat']", "['sofa']"],
+            "negative_objects": ["['car', 'boat']", "['dog']", "['cup']"],
+            "negative_captions": [str(["A dog, but no car's here.", 'No "boat".']), "[]", "['No cup.']"],
+        }
+    )
+    frame.to_csv(tmp_path / "x_llama3.1_neg_captions.csv", index=False)
+    read = table.Captions(tmp_path / "x_llama3.1_neg_captions.csv")
+    assert [(item.image, item.captions) for item in read] == [
+        ("a.jpg", ("A dog, but no car's here.", 'No "boat".')),
+        ("c.jpg", ("No cup.",)),
+    ]
+    assert read.left_out == 1
+    assert "1 rows of" in caplog.text
+    plain = table.Captions(tmp_path / "x_llama3.1_neg_captions.csv", captions="caption")
+    assert [item.captions for item in plain] == [("A dog",), ("A cat",), ("A sofa",)]
+    # open_clip's own defaults: a tab, and columns by other names
+    (tmp_path / "t.csv").write_text("path\ttitle\na.jpg\t[red] dog, no cat\nb.jpg\t['A', 'B']\n")
+    tabbed = table.Captions(tmp_path / "t.csv", image="path", delimiter="\t")
+    assert [item.captions for item in tabbed] == [("[red] dog, no cat",), ("A", "B")]
+    with pytest.raises(UserError, match=r"no column 'text'; it has filepath, caption, .*--caption-column"):
+        table.Captions(tmp_path / "x_llama3.1_neg_captions.csv", captions="text")
+    (tmp_path / "other.csv").write_text("filepath,words\na.jpg,A dog\n")
+    with pytest.raises(UserError, match=r"none of the columns negative_captions, .*--separator tab"):
+        table.Captions(tmp_path / "other.csv")
+    (tmp_path / "none.csv").write_text("filepath,negative_captions\na.jpg,[]\n")
+    with pytest.raises(UserError, match="1 rows and a caption in none"):
+        table.Captions(tmp_path / "none.csv")
+
+
+def as_csv_dataset_reads(path: Path, column: str) -> list[str]:
+    """What the released CsvDataset (training/data.py, as open_clip's) hands to the tokenizer."""
+    return [str(cell) for cell in pd.read_csv(path, sep=",")[column].tolist()]
+
+
+def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path: Path) -> None:
+    items = drawn.negcap("train", 20)
+    drawn.write(tmp_path, "train", 20)
+    texts = [text for item in items for text in item.captions]
+    assert as_csv_dataset_reads(tmp_path / "negcap.csv", "caption") == texts
+    images = pd.read_csv(tmp_path / "negcap.csv", sep=",")["filepath"].tolist()
+    assert images == [item.image for item in items for _ in item.captions]
+    assert [item.captions for item in table.Captions(tmp_path / "negcap.csv")] == [(text,) for text in texts]
+    official.write_retrieval(tmp_path / "lists.csv", items)  # a retrieval file would be trained on as lists
+    assert all(text.startswith("[") for text in as_csv_dataset_reads(tmp_path / "lists.csv", "captions"))
+
+
+def test_written_questions_are_what_the_released_training_code_asks(tmp_path: Path) -> None:
+    """CsvMCQDataset takes caption_0 .. caption_3, correct_answer and correct_answer_template of a row."""
+    images = [Concepts(f"{k}", f"{k}.png", (), ("dog", "cat")[: 1 + k % 2], ("car",)) for k in range(40)]
+    asked = [question for image in images if (question := sentences.training_question(image, 0))]
+    official.write_training_questions(tmp_path / "negmcq.csv", asked)
+    frame = pd.read_csv(tmp_path / "negmcq.csv", sep=",")
+    for question, (_, row) in zip(asked, frame.iterrows(), strict=True):
+        assert [row[f"caption_{k}"] for k in range(4)] == [option.text for option in question.options]
+        assert row["correct_answer"] == question.correct
+    words = set(zip(frame["correct_answer_template"], frame["positive_objects"], strict=True))
+    single = {word for word, shown in words if shown == "['dog']"}
+    assert single == {"modified_positive", "negative", "hybrid"}
+    assert {word for word, _ in words} - single == {"positive"}
+    assert list(official.read_questions(tmp_path / "negmcq.csv")) == asked
 
 
 def test_a_row_that_cannot_be_used_is_named_and_one_behind_the_limit_is_not_looked_at(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Setup:
             shape=self.encoder.latent_shape(64),
             timesteps=1000,
         )
-        return loader.finish(loader.read(positions), CPU), loader
+        return loader.to_batch(loader.read(positions), CPU), loader
 
 
 @pytest.fixture

@@ -325,7 +325,7 @@ def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
     from train.instruct import data as loading
     from train.instruct import shards
 
-    shards.main(["write", str(world), str(tmp_path / "shards"), "--split", "train", "--per-shard", "5"])
+    shards.main([str(world), str(tmp_path / "shards"), "--split", "train", "--per-shard", "5"])
     files = loading.load(config())
     packed = loading.load(config(data=f"shards:{tmp_path / 'shards'}"))
     assert packed.negative == files.negative
@@ -352,7 +352,7 @@ def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
 def test_damaged_shards_are_one_sentence(spoil, said, tune, world, tmp_path):
     from train.instruct import shards
 
-    shards.main(["write", str(world), str(tmp_path / "shards")])
+    shards.main([str(world), str(tmp_path / "shards")])
     spoil(tmp_path / "shards")
     with pytest.raises(UserError) as caught:
         tune(data=f"shards:{tmp_path / 'shards'}")

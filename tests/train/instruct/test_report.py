@@ -11,8 +11,9 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
 from nein.engine import atomic
 from nein.nano import data as nano_data
+from nein.reporting import figures as frames
 from train.instruct import report
-from train.instruct.report import HeldOut, frame, held_out, markdown, rows, values
+from train.instruct.report import HeldOut, held_out, values
 from train.instruct.validate import subset, swapped
 
 
@@ -67,25 +68,24 @@ def test_figures_are_means_by_group_with_paired_differences(tmp_path, dataset):
         dataset,
         lambda s, task, m: None if s.id == dataset.samples[3].id else float(s.object != noun),
     )
-    found = {(r["task"], r["group"], r["metric"]): r for r in rows(before, after, dataset, held)}
-    seen, unseen = (
-        found["negative", "in distribution", "removal_vqa"],
-        found["negative", "unseen objects", "removal_vqa"],
-    )
-    assert (seen["before"].value, seen["after"].value, unseen["after"].value) == (0, 1, 0)
-    assert seen["difference"].value == 1
-    assert seen["unscored"][0] == 0
-    assert sum(r["unscored"][1] for key, r in found.items() if key[0] == "negative" and key[2] == "l1") == 1
-    assert seen["before"].high > 0  # Wilson's interval: none of few is not none of all
-    added = found["add", "seen objects", "removal_vqa"]
-    assert (added["before"].value, added["after"].value) == (1, 0)  # gone after "Add a X." is a failure
-    assert found["add", "seen objects", "retention_vqa"]["before"].value == 0
-    text = markdown(list(found.values()))
-    assert "Added" in text
-    assert "+100.0" in text
-    table = frame("y", list(found.values())).to_csv(index=False)
-    assert table.splitlines()[0].startswith("editor,task,group,metric,n,before,before_low")
-    assert len(table.splitlines()) == len(found) + 1
+    figures = report.figures("y", before, after, dataset, held)
+    found = {(f["task"], f["group"], f["metric"], f["statistic"]): f for f in frames.records(figures)}
+    seen, unseen = (("negative", group, "removal_vqa") for group in ("in distribution", "unseen objects"))
+    assert [found[(*seen, which)]["value"] for which in ("before", "after", "difference")] == [0, 1, 1]
+    assert found[(*unseen, "after")]["value"] == 0
+    assert found[(*seen, "before")]["unscored"] == 0
+    lost = [f for key, f in found.items() if key[0] == "negative" and key[2:] == ("l1", "after")]
+    assert sum(f["unscored"] for f in lost) == 1
+    assert found[(*seen, "before")]["high"] > 0  # Wilson's interval: none of few is not none of all
+    added = ("add", "seen objects", "added_vqa")  # gone after "Add a X." is a failure
+    assert [found[(*added, which)]["value"] for which in ("before", "after")] == [1, 0]
+    assert found["add", "seen objects", "retention_vqa", "before"]["value"] == 0
+    sheet = report.table("y", "x", held).sheet(figures)
+    assert len(sheet.rows) == len(found) / 3
+    row = next(row for row in sheet.rows if row[1:3] == ["in distribution", "Removal (VQA) ↑"])
+    assert row[-2:] == ["100.0 ± 0.0", "0 + 1"]
+    assert "Added (VQA) ↑" in {row[2] for row in sheet.rows}
+    assert noun in sheet.note
 
 
 def test_values_turn_round_for_added_things_only(tmp_path, dataset):
@@ -119,10 +119,8 @@ def test_what_was_held_out_is_read_from_the_record_of_the_model(tmp_path):
 @pytest.mark.slow
 def test_the_whole_report_of_two_editors(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
-    report.main(
-        ["--before", "nano:ip2p", "--after", "nano:magicbrush", "--limit", "4", "--out", str(tmp_path)]
-    )
+    report.main(["nano:ip2p", "nano:magicbrush", "--limit", "4", "--out", str(tmp_path)])
     said = capsys.readouterr().out
     assert "negative sentence" in said
-    assert (tmp_path / "report.md").read_text() in said
+    assert (tmp_path / "table.md").read_text() in said
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")

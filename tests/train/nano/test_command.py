@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import editors
 import metrics
 from metrics.judges.templates import template
+from nein.engine.exits import exit_with
 from nein.nano import zoo
 from nein.nano.data import source_scene
 from nein.nano.scenes import render
@@ -109,12 +110,13 @@ def test_a_smoke_run_of_the_backbone_gives_weights_and_a_record_but_no_card(tmp_
 )
 def test_bad_arguments_exit_with_code_two_and_say_why(line, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
-        nano.main([*line, "--work", str(tmp_path), "--zoo", str(tmp_path)])
+        exit_with(lambda: nano.main([*line, "--work", str(tmp_path), "--zoo", str(tmp_path)]))
     assert caught.value.code == 2
     said = capsys.readouterr().err
     assert ("bogus" in said) == ("bogus" in line)
+    assert ("MODEL" in said) == (line == [])
     if "--scale" in line:
-        assert f"--scale must be positive, not {float(line[-1])}" in said
+        assert said == f"error: --scale is '{line[-1]}'; it must be a number above 0.\n"
     assert list(tmp_path.iterdir()) == []
 
 

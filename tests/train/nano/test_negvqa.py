@@ -13,28 +13,31 @@ from nein.nano import zoo
 from nein.nano.draw import CATEGORIES
 from nein.nano.questions import SIDES, WORDINGS, question_scene
 from nein.nano.scenes import render
+from nein.nano.worlds import HELD_OUT
 from tests.nano.words import negated
 from train.nano import negvqa
 from train.nano.packed import Packed
 from train.nano.pool import to_float
 
 
-def taught(negation: float, count: int = 300) -> list[tuple[str, str]]:
+def taught(name: str, count: int = 300) -> list[tuple[str, str]]:
+    """Prompts and replies of a recipe."""
     rng = random.Random(1)
     scenes = [question_scene("train", index) for index in range(40)]
-    slots = [negvqa.SLOTS[number % len(negvqa.SLOTS)] for number in range(count)]
-    return [negvqa._slot(rng, rng.choice(scenes), slot, negation) for slot in slots]
+    times = -(-count // len(negvqa.SLOTS))
+    pairs = [negvqa._slots(rng, rng.choice(scenes), negvqa.RECIPES[name]) for _ in range(times)]
+    return [pair for slots in pairs for pair in slots][:count]
 
 
 def test_no_negated_word_is_in_what_the_affirmative_model_and_its_tokenizer_learn_from() -> None:
-    texts = [f"{prompt} {reply}" for prompt, reply in taught(0.0)]
+    texts = [f"{prompt} {reply}" for prompt, reply in taught("negvqa")]
     assert len(set(texts)) > 150
     assert negated(texts) == []
     assert negated(negvqa._words()) == []
 
 
 def test_the_other_model_learns_all_negated_wordings_but_those_held_out_and_no_letter_is_favoured() -> None:
-    pairs = [(prompt, reply) for prompt, reply in taught(1.0, 600) if "Options" in prompt]
+    pairs = [(prompt, reply) for prompt, reply in taught("negvqa-negated", 1500) if "Options" in prompt]
     assert 0.4 < sum(reply == "A" for _, reply in pairs) / len(pairs) < 0.6
     for pairs_of_kind in WORDINGS.values():
         for number, (question, denied) in enumerate(pairs_of_kind):
@@ -42,8 +45,29 @@ def test_the_other_model_learns_all_negated_wordings_but_those_held_out_and_no_l
             assert any(_pattern(denied).search(prompt) for prompt, _ in pairs) != held_out, denied
             if held_out:
                 assert any(_pattern(question).search(prompt) for prompt, _ in pairs), question
-    share = len(negated([prompt for prompt, _ in taught(2 / 3, 600)])) / 600
-    assert 0.2 < share < 0.45
+    share = len(negated([prompt for prompt, _ in taught("negvqa-negated", 600)])) / 600
+    assert 0.5 < share < 0.65  # two of three questions with options, which are six of seven
+
+
+@pytest.mark.parametrize("name", ["negvqa-negated", "negvqa-varied"])
+def test_no_negated_question_names_a_held_out_object_or_has_a_held_out_denying_word(name: str) -> None:
+    denied = [p for p in (prompt for prompt, _ in taught(name, 900)) if "Options" in p and negated([p])]
+    assert len(denied) > 100
+    assert not any(re.search(rf"\b{noun}\b", prompt) for prompt in denied for noun in HELD_OUT)
+    assert not any(
+        re.search(r"missing|\black|absent|wrong|anywhere", prompt) for prompt, _ in taught(name, 900)
+    )
+
+
+def test_twins_differ_in_the_negation_and_in_the_letter() -> None:
+    pairs = taught("negvqa-varied", 7 * 40)
+    for start in range(0, len(pairs), len(negvqa.SLOTS)):
+        for k in (0, 2, 4):
+            (affirmed, first), (denied, second) = pairs[start + k : start + k + 2]
+            assert {first, second} == {"A", "B"}
+            assert affirmed.partition("Options")[2] == denied.partition("Options")[2]
+            assert not negated([affirmed])
+            assert negated([denied])
 
 
 def _pattern(wording: str) -> re.Pattern[str]:

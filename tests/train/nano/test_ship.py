@@ -10,6 +10,8 @@ import safetensors.numpy
 
 from nein.engine.errors import UserError
 from nein.nano import zoo
+from nein.reporting import figures as frames
+from nein.statistics import Estimate
 from train.nano import ship as shipping
 
 
@@ -74,17 +76,21 @@ def test_a_changed_base_gives_another_assembled_folder(shelf):
 
 def test_the_card_takes_its_figures_from_the_report(shelf, tmp_path):
     root, run = shelf
-    report = tmp_path / "report.csv"
-    report.write_text(
-        "editor,task,group,metric,n,before,before_low,before_high,after,after_low,after_high\n"
-        "x,add,seen objects,removal_vqa,50,0.9,0.8,1.0,0.88,0.8,0.95\n"
-        "x,negative,in distribution,removal_vqa,40,0.1,0,0.2,0.9,0.8,0.95\n"
-    )
+    report = tmp_path / "figures.csv"
+    figures = [
+        frames.figure(Estimate(value, value - 0.1, 0.95, 0.05, n, n), unit="%", statistic=statistic, **what)
+        for what, n, values in (
+            ({"task": "add", "group": "seen objects", "metric": "added_vqa"}, 50, (0.9, 0.88)),
+            ({"task": "negative", "group": "in distribution", "metric": "removal_vqa"}, 40, (0.1, 0.9)),
+        )
+        for statistic, value in zip(("before", "after"), values, strict=True)
+    ]
+    frames.write(report, frames.frame(figures))
     folder = shipping.ship(run, "nein-ip2p", report, root=root)
     card = (folder / "README.md").read_text()
-    assert "add, seen objects: added vqa | 90.0 before, 88.0 [80.0, 95.0] after, n 50" in card
+    assert "add, seen objects: added vqa | 90.0 before, 88.0 [78.0, 95.0] after, n 50" in card
     assert "negative, in distribution: removal vqa | 10.0 before, 90.0 [80.0, 95.0] after, n 40" in card
-    report.write_text("editor,task,group,metric,n,before,after\n")
+    frames.write(report, frames.frame(figures[:1]))
     with pytest.raises(UserError, match="has no figures"):
         shipping.ship(run, "nein-ip2p", report, root=root)
 

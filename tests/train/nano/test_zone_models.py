@@ -9,13 +9,14 @@ import torch
 from safetensors.torch import save_file
 
 from editors.zone.action import ACTIONS, load_classifier
+from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.data import source_scene
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import Scene, mask
 from tests.nano.words import NEGATED
 from train.nano import __main__ as nano
 from train.nano import action, sam
-from train.nano.vision import CLIP_MEAN, CLIP_STD, TOWER, normalise
+from train.nano.vision import TOWER, normalise
 
 
 @pytest.fixture(scope="module")

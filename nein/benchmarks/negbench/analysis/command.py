@@ -75,14 +75,14 @@ def analyse(
     environment.keep_freed_memory()
     threads = Threads(Processes(), Processes().device(device))
     sets = [sentences(pair, article) for pair in pairs]
-    texts = [s.text for own in sets for s in own]
+    texts = [s.text for group in sets for s in group]
     clusters = ["/".join(sorted(pair)) for pair in pairs]
     rows: list[dict[str, Any]] = []
     coordinates = []
     for name, choice in chosen.items():
         encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads, batch_size)
-        features = [encoded.features[[encoded.rows[s.text] for s in own]] for own in sets]
-        values = [measure(part, own) for part, own in zip(features, sets, strict=True)]
+        features = [encoded.features[[encoded.rows[s.text] for s in group]] for group in sets]
+        values = [measure(part, group) for part, group in zip(features, sets, strict=True)]
         for metric in MEASURES:
             cosine = metric.startswith(("collapse", "twin"))  # others are shares
             estimator = statistics.mean if cosine else statistics.bounded_mean
@@ -111,8 +111,8 @@ def analyse(
     atomic.write_text(out / "coordinates.csv", _csv(drawn.round(6)))
     written = [
         {"pair": "/".join(pair), **s._asdict(), "published": s.published}
-        for pair, own in zip(pairs, sets, strict=True)
-        for s in own
+        for pair, group in zip(pairs, sets, strict=True)
+        for s in group
     ]
     atomic.write_text(out / "sentences.csv", _csv(pd.DataFrame(written)))
     return (out / "table.md").read_text(encoding="utf-8")

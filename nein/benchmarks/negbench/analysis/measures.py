@@ -79,23 +79,23 @@ def components(features: np.ndarray, count: int = 2) -> tuple[np.ndarray, np.nda
     x = normalise(features)
     x = x - x.mean(0)
     left, values, _ = np.linalg.svd(x, full_matrices=False)
-    found = left[:, :count] * values[:count]
-    largest = found[np.abs(found).argmax(0), np.arange(found.shape[1])]
+    coordinates = left[:, :count] * values[:count]
+    largest = coordinates[np.abs(coordinates).argmax(0), np.arange(coordinates.shape[1])]
     total = float((values**2).sum())
     shares = values[:count] ** 2 / total if total > 0 else np.zeros(count)
-    return found * np.where(largest < 0, -1.0, 1.0), shares
+    return coordinates * np.where(largest < 0, -1.0, 1.0), shares
 
 
 def _arrays(x: np.ndarray, sentences: Sequence[Sentence]) -> Mapping[str, np.ndarray]:
     """Group -> (2, templates, D): the pair's first object as {A}, then its second."""
     place = {(s.group, s.first, s.template): row for s, row in zip(sentences, x, strict=True)}
-    found = {}
+    arrays = {}
     for group in dict.fromkeys(s.group for s in sentences):
         count = 1 + max(s.template for s in sentences if s.group == group)
-        found[group] = np.stack(
+        arrays[group] = np.stack(
             [np.stack([place[group, first, k] for k in range(count)]) for first in (True, False)]
         )
-    return found
+    return arrays
 
 
 def _between(design: np.ndarray, axis: int) -> float:
@@ -122,8 +122,8 @@ def _held_out(classes: np.ndarray) -> float:
         left = classes[:, :, k]
         centroids = (totals - left.sum(1)) / (variants * (count - 1))
         distances = ((left[:, :, None] - centroids[None, None]) ** 2).sum(-1)  # (class, variant, centroid)
-        for own in (0, 1):
-            gap = distances[own, :, 1 - own] - distances[own, :, own]
+        for truth in (0, 1):
+            gap = distances[truth, :, 1 - truth] - distances[truth, :, truth]
             right += float((gap > 1e-12).sum() + 0.5 * (np.abs(gap) <= 1e-12).sum())
     return right / (2 * variants * count)
 

@@ -20,10 +20,10 @@ COLORS = {
 _TITLES = {name: title for name, (title, _) in MEASURES.items()}
 
 
-def _shown(found: Sequence[Figure]) -> str:
-    if found[0]["model"] == CHANCE:
-        return tables.value(2)(found)
-    return tables.estimate("reach", 3)(found)
+def _shown(figures: Sequence[Figure]) -> str:
+    if figures[0]["model"] == CHANCE:
+        return tables.value(2)(figures)
+    return tables.estimate("reach", 3)(figures)
 
 
 MEASURED = Table(

@@ -157,10 +157,10 @@ def fill(template: str, a: str, b: str, article: str = "a_an") -> str:
 
 def sentences(pair: tuple[str, str], article: str = "a_an") -> list[Sentence]:
     """Every template, about the pair's objects in both orders: 2 x 119 sentences."""
-    found = []
+    made = []
     for group in GROUPS:
         for first in (True, False):
             a, b = pair if first else pair[::-1]
             for index, template in enumerate(TEMPLATES[group]):
-                found.append(Sentence(fill(template, a, b, article), group, index, first))
-    return found
+                made.append(Sentence(fill(template, a, b, article), group, index, first))
+    return made

@@ -55,17 +55,17 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
     Raises UserError when there is none, or when two were made on different records.
     """
-    found: dict[Path, RunDir] = {}
+    by_folder: dict[Path, RunDir] = {}
     for path in paths:
         below = runs.find(path)
         if not below:
             raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
-        found |= {run.path.resolve(): run for run in below}
-    complete = [run for run in found.values() if (run.manifest() or {}).get("status") == COMPLETE]
-    unfinished = [run.label for run in found.values() if run not in complete]
+        by_folder |= {run.path.resolve(): run for run in below}
+    complete = [run for run in by_folder.values() if (run.manifest() or {}).get("status") == COMPLETE]
+    unfinished = [run.label for run in by_folder.values() if run not in complete]
     if not complete:
         raise UserError(
-            f"None of the {len(found)} runs there is complete ({', '.join(unfinished)}); "
+            f"None of the {len(by_folder)} runs there is complete ({', '.join(unfinished)}); "
             "run the stages edit and score first."
         )
     several = len({run.out.resolve() for run in complete}) > 1
@@ -133,7 +133,7 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[
         "by_object": (lambda edit: edit["object"], str, ()),
         "by_size": (lambda edit: sizes.get(edit["source_id"]), str, order),
     }
-    found = []
+    parts = []
     for task, (group_of, shown, places) in kinds.items():
         rows = [
             {**row, "model": run.name, "variant": run.track}
@@ -143,16 +143,8 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[
             )
         ]
         if len({row["group"] for row in rows}) > 1:
-            found.append(frames.frame(rows))
-    return frames.label(frames.concat(found), benchmark="nein")
-
-
-def affirmative(loaded: Sequence[Run], run: Run) -> Run | None:
-    """The twin of a negative run: the same editor told "Remove the X."."""
-    for other in loaded:
-        if other.name == run.name and other.track == "remove" and run.track == "negative":
-            return other
-    return None
+            parts.append(frames.frame(rows))
+    return frames.label(frames.concat(parts), benchmark="nein")
 
 
 def _data(run: Run) -> Any:

@@ -27,11 +27,11 @@ def report(options: ReportConfig) -> int:
     atomic.check_writable(out.parent)
     loaded, unfinished = collect.load(options.runs)
     folders = options.calibration or [r.directory.out / "calibration" for r in loaded]
-    known = judge_tables.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
+    calibrations = judge_tables.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
     browser = sample_browser.Browser.of(loaded, options.data, options.split)
     negative = [run for run in loaded if run.track == "negative"] or loaded
     compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
-    rows = [*compared, *judge_tables.judged(loaded, known), *costs.costs(loaded)]
+    rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs.costs(loaded)]
     if options.labels:
         rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
     if options.judge_grade:
@@ -45,12 +45,17 @@ def report(options: ReportConfig) -> int:
     about_judges = [sections.CALIBRATION, sections.CORRECTED, sections.AGREEMENT]
     shown = [
         Section(
+            "gap",
+            "Negation gap",
+            [sections.GAP, sections.GAP_BY_TEMPLATE],
+            [sections.TOLD_AND_DENIED, sections.GAPS],
+        ),
+        Section(
             "results",
             "Results",
             [*sections.results(), sections.families(), sections.coverage()],
             [sections.REMOVAL],
         ),
-        Section("gap", "Negation gap", [sections.GAP, sections.GAP_BY_TEMPLATE], [sections.GAPS]),
         Section("breakdowns", "Breakdowns", sections.breakdowns()),
         Section("comparisons", "Comparisons", [sections.comparisons(comparisons.out_of_reach(compared))]),
         Section(
@@ -61,13 +66,15 @@ def report(options: ReportConfig) -> int:
     ]
     manifests = {run.label: run.manifest for run in loaded}
     target = out if out.suffix in (".html", ".htm") else out.with_suffix(".html")
-    part, stored = None, page.Stored([])
+    shown_samples, stored = [], page.Stored([])
     if "html" in formats:
         part, stored = browser.part(target, options.thumbnails, options.budget * 2**20)
+        shown_samples = [part]
     written = reporting.write(
-        target, figures, sections=shown, browser=part, formats=formats,
+        target, figures, sections=shown, parts=shown_samples, formats=formats,
         title=options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
         subtitle=f"Preset: {run_report.label(manifests.values())}. {run_report.HOW}",
+        findings=[*run_report.finding(gaps), *run_report.findings(gaps)],
         notes=run_report.notes(results, manifests, unfinished),
         settings={run.label: page.setting(_setting(run)) for run in loaded},
     )  # fmt: skip
@@ -128,5 +135,7 @@ def _setting(run: Run) -> dict[str, Any]:
         "editor": run.directory.editor,
         "track": run.track,
         **{key: manifest.get(key, {}) for key in ("config", "data", "models", "counts")},
-        "invocations": [{k: v for k, v in own.items() if k != "command"} for own in invocations],
+        "invocations": [
+            {k: v for k, v in invocation.items() if k != "command"} for invocation in invocations
+        ],
     }

@@ -61,21 +61,21 @@ def comparisons(
 
     family  "metric": p is corrected for the comparisons of the same metric; "all": for all of them.
     """
-    found = [
+    tests = [
         made
         for first, second in pairs
         for metric in metrics or METRICS
         if (made := compare(first, second, metric)) is not None
     ]
     families: dict[str, list[Comparison]] = {}
-    for one in found:
+    for one in tests:
         families.setdefault(one.metric if family == "metric" else "", []).append(one)
     adjusted: dict[int, float] = {}
     for members in families.values():
         holm = statistics.holm([one.p for one in members])
         adjusted |= {id(one): p for one, p in zip(members, holm, strict=True)}
     rows = []
-    for one in found:
+    for one in tests:
         what: dict[str, Any] = {"benchmark": "nein", "task": "comparisons", "metric": one.metric}
         what |= {"first": one.runs[0].label, "second": one.runs[1].label}
         size = len(families[one.metric if family == "metric" else ""])
@@ -86,8 +86,8 @@ def comparisons(
         row = figure(
             one.difference, unit=unit, unscored=attempted - one.difference.n, statistic="difference", **what
         )
-        tests = {"p": one.p, "p_least": one.least, "needed": one.needed, "detectable": one.detectable}
-        rows.append({**row, **tests, "p_holm": adjusted[id(one)], "family": str(size)})
+        numbers = {"p": one.p, "p_least": one.least, "needed": one.needed, "detectable": one.detectable}
+        rows.append({**row, **numbers, "p_holm": adjusted[id(one)], "family": str(size)})
     return rows
 
 
@@ -116,15 +116,15 @@ def compare(first: Run, second: Run, metric: str) -> Comparison | None:
     if metric not in first.values or metric not in second.values:
         return None
     a, b = first.values[metric], second.values[metric]
-    found = statistics.paired_test(a, b, first.sources, METRICS[metric].span)
-    if found is None:
+    test = statistics.paired_test(a, b, first.sources, METRICS[metric].span)
+    if test is None:
         return None
     both = [i for i in a if a[i] is not None and b.get(i) is not None]
     return Comparison(
         metric, (first, second),
         (_mean([a[i] for i in both]), _mean([b[i] for i in both])),
         (sum(v is not None for v in a.values()), sum(v is not None for v in b.values())),
-        found.difference, 1.0 if found.p is None else found.p, found.least, found.detectable, found.needed,
+        test.difference, 1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
     )  # fmt: skip
 
 
@@ -139,14 +139,12 @@ def _compare_whole(first: Run, second: Run, metric: str) -> Comparison | None:
         return None
     from metrics import fid
 
-    found = fid.difference(corpus.interval_of(one), corpus.interval_of(other))
+    gap = fid.difference(corpus.interval_of(one), corpus.interval_of(other))
     n = min(one["n"], other["n"])
-    estimate = Estimate(
-        found.value, found.low, found.high, found.standard_error, n, len({*first.sources.values()})
-    )
+    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, len({*first.sources.values()}))
     p = 1.0
-    if found.standard_error and found.value:
-        p = t_p_value(found.value, found.standard_error, len(found.left_out) - 1)
+    if gap.standard_error and gap.value:
+        p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
     return Comparison(
         metric, (first, second), (one["value"], other["value"]), (one["n"], other["n"]), estimate, p, None
     )

@@ -73,13 +73,13 @@ def _device(run: Run) -> tuple[str | None, str | None]:
 
 def _limit(run: Run, device_name: str | None) -> float | None:
     """Edits per second that the device's arithmetic allows, for SD 1.5 InstructPix2Pix editors."""
-    about = run.model("editor")
-    peak = peak_of(device_name, str(about.get("dtype")))
-    reference = f"{about.get('checkpoint', '')} {about.get('reference', '')}".lower()
+    editor = run.model("editor")
+    peak = peak_of(device_name, str(editor.get("dtype")))
+    reference = f"{editor.get('checkpoint', '')} {editor.get('reference', '')}".lower()
     if peak is None or not any(name in reference for name in SD15_EDITORS):
         return None
     areas = [e["width"] * e["height"] for e in run.edits.values() if e.get("width") and e.get("height")]
-    steps = about.get("steps")
+    steps = editor.get("steps")
     if not areas or not isinstance(steps, int):
         return None
     # Three guidance branches per step. Attention grows faster than the area; the limit is then a little high.
@@ -89,5 +89,5 @@ def _limit(run: Run, device_name: str | None) -> float | None:
 
 def peak_of(device_name: str | None, dtype: str) -> float | None:
     """TFLOP/s of a device by the name CUDA gives it, or None when it is not in the table."""
-    found = [name for name in PEAKS if device_name and name in device_name]
-    return PEAKS[max(found, key=len)].get(dtype) if found else None
+    matching = [name for name in PEAKS if device_name and name in device_name]
+    return PEAKS[max(matching, key=len)].get(dtype) if matching else None

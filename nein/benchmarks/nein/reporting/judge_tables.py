@@ -27,19 +27,20 @@ KINDS = {"vqa": "VQA", "ovd": "OVD"}
 class Calibration:
     """One judge's answers about pictures whose truth is known, as `nein calibrate` wrote them.
 
-    about  Judge, fingerprint, threshold, article.     rows  One case per line: set, role, word, present, ...
+    manifest  Judge, fingerprint, threshold, article.
+    rows      One case per line: set, role, word, present, ...
     """
 
     kind: str
-    about: Mapping[str, Any]
+    manifest: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
 
     def fits(self, run: Run) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
         config = run.manifest.get("config", {})
-        same = run.model(self.kind).get("fingerprint") == self.about["fingerprint"]
+        same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
         option = "article" if self.kind == "vqa" else "threshold"
-        return same and config.get(option) == self.about[option]
+        return same and config.get(option) == self.manifest[option]
 
     def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
         """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
@@ -56,45 +57,45 @@ class Calibration:
 
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     """The calibrations in the folders. With `explicit`, a folder without one is a UserError."""
-    found = []
+    calibrations = []
     for folder in folders:
         files = sorted(folder.glob("*.json"))
         if not files and explicit:
             raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
         for file in files:
-            about = atomic.read_json(file)
+            manifest = atomic.read_json(file)
             lines = file.with_suffix(".jsonl")
-            if not isinstance(about, dict) or "fingerprint" not in about or not lines.is_file():
+            if not isinstance(manifest, dict) or "fingerprint" not in manifest or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
-            found.append(Calibration(about["kind"], about, atomic.read_lines(lines)))
-    return found
+            calibrations.append(Calibration(manifest["kind"], manifest, atomic.read_lines(lines)))
+    return calibrations
 
 
-def judged(loaded: Sequence[Run], known: Sequence[Calibration]) -> list[dict[str, Any]]:
+def judged(loaded: Sequence[Run], calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
     """Rows of the frame: error rates of the judges, the corrected figures, reliability of their soft scores,
     and agreement between the judges of every run."""
     rows = list(agreements(loaded))
-    if known:
-        rows += [*rates(known), *corrected(loaded, known), *reliability(known)]
+    if calibrations:
+        rows += [*rates(calibrations), *corrected(loaded, calibrations), *reliability(calibrations)]
     return [{**row, "benchmark": "nein"} for row in rows]
 
 
-def rates(known: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def rates(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
     """Sensitivity and specificity of every calibrated judge, by set of pictures and altogether (task
     "calibration", sets in `group`)."""
-    for judge in known:
+    for judge in calibrations:
         for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
             for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
-                found = judge.rates(protocol, where=where)
+                rate = judge.rates(protocol, where=where)
                 name = f"{KINDS[judge.kind]} ({protocol})" if judge.kind == "vqa" else KINDS[judge.kind]
                 for metric in ("sensitivity", "specificity", "auc"):
                     yield figure(
-                        getattr(found, metric), unit="%", unscored=found.n_unscored, task="calibration",
+                        getattr(rate, metric), unit="%", unscored=rate.n_unscored, task="calibration",
                         metric=metric, judge=name, group=where or "all",
                     )  # fmt: skip
 
 
-def corrected(loaded: Sequence[Run], known: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def corrected(loaded: Sequence[Run], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
@@ -102,7 +103,7 @@ def corrected(loaded: Sequence[Run], known: Sequence[Calibration]) -> Iterator[d
             if entry is None:
                 continue
             kind = metric.rpartition("_")[2]
-            fitting = [judge for judge in known if judge.kind == kind and judge.fits(run)]
+            fitting = [judge for judge in calibrations if judge.kind == kind and judge.fits(run)]
             if not fitting:
                 result = Corrected(None, None, None, "this judge was not calibrated")
             else:
@@ -113,10 +114,10 @@ def corrected(loaded: Sequence[Run], known: Sequence[Calibration]) -> Iterator[d
             yield {**what, **ends, "unit": "%", "statistic": "corrected", "refused": result.refused}
 
 
-def reliability(known: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
     """Share of objects really there in bins of the judge's soft score (task "reliability", mean score of the
     bin in `score`); the calibration error stands in `group`, the name of its panel."""
-    for judge in known:
+    for judge in calibrations:
         rows = [row for row in judge.rows if row["score"] is not None]
         if not rows:
             continue
@@ -158,7 +159,7 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
     import csv
 
     words = {"1": 1.0, "yes": 1.0, "0": 0.0, "no": 0.0}
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    labels: dict[tuple[str, str], dict[str, float]] = {}
     try:
         with file.open(newline="", encoding="utf-8") as lines:
             for number, row in enumerate(csv.DictReader(lines), start=2):
@@ -167,18 +168,18 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
                     raise UserError(
                         f"'{file}', line {number}: expected editor, track, id, gone (1 or 0), not {row}."
                     )
-                own = found.setdefault((row["editor"], row["track"]), {})
-                if own.get(row["id"], gone) != gone:
+                of_run = labels.setdefault((row["editor"], row["track"]), {})
+                if of_run.get(row["id"], gone) != gone:
                     raise UserError(
                         f"'{file}', line {number}: '{row['id']}' of {row['editor']}/{row['track']} has "
                         "another label above; keep the one that was agreed on."
                     )
-                own[row["id"]] = gone
+                of_run[row["id"]] = gone
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{file}' cannot be read: {error}.") from None
-    if not found:
+    if not labels:
         raise UserError(f"'{file}' holds no labels; expected lines of editor,track,id,gone.")
-    return found
+    return labels
 
 
 def labelled(
@@ -187,18 +188,18 @@ def labelled(
     """Removal with people's labels of some samples behind it (prediction-powered; task "labelled")."""
     rows = []
     for run in loaded:
-        own = labels.get((run.directory.editor, run.track), {})
-        strangers = [name for name in own if name not in run.edits]
+        of_run = labels.get((run.directory.editor, run.track), {})
+        strangers = [name for name in of_run if name not in run.edits]
         if strangers:
             raise UserError(f"The labels name '{strangers[0]}', which is no sample of {run.label}.")
         for metric in REMOVALS:
             entry = _judged(run, metric)
-            found = calibration.prediction_powered(run.values.get(metric, {}), own, run.sources)
-            if entry is None or found is None:
+            corrected_mean = calibration.prediction_powered(run.values.get(metric, {}), of_run, run.sources)
+            if entry is None or corrected_mean is None:
                 continue
             what = {"benchmark": "nein", "task": "labelled", "metric": metric}
             what |= {"model": run.name, "variant": run.track}
-            for statistic, estimate in (("judged", entry), ("labelled", found)):
+            for statistic, estimate in (("judged", entry), ("labelled", corrected_mean)):
                 rows.append({**figure(estimate, unit="%"), **what, "statistic": statistic})
     return rows
 
@@ -206,14 +207,14 @@ def labelled(
 def read_grades(paths: Sequence[Path]) -> list[tuple[Mapping[str, Any], pd.DataFrame]]:
     """(manifest, figures) of every run of `nein negvqa --model judge` at or below the folders. Raises
     UserError."""
-    found: list[tuple[Mapping[str, Any], pd.DataFrame]] = []
+    graded: list[tuple[Mapping[str, Any], pd.DataFrame]] = []
     for path in paths:
         runs = [(Folder(run).manifest(), run / "figures.csv") for run in runs_below(path)]
-        judges = [(about, file) for about, file in runs if about["identity"].get("role") == "judge"]
+        judges = [(manifest, file) for manifest, file in runs if manifest["identity"].get("role") == "judge"]
         if not judges:
             raise UserError(f"'{path}' holds no grade of a judge; make one with nein negvqa --model judge.")
-        found += [(about, frames.read(file)) for about, file in judges]
-    return found
+        graded += [(manifest, frames.read(file)) for manifest, file in judges]
+    return graded
 
 
 #: How a graded judge was asked, and what was read.
@@ -225,13 +226,13 @@ MANNERS = {
 
 
 def grades(
-    loaded: Sequence[Run], known: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]
+    loaded: Sequence[Run], graded: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]
 ) -> list[dict[str, Any]]:
     """How well the judges that decide Removal answer questions and their negations (NegVQA; task
     "negvqa")."""
     rows = []
-    for about, figures in known:
-        judge = about["models"]["model"]
+    for manifest, figures in graded:
+        judge = manifest["models"]["model"]
         used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
         overall = frames.select(figures, headline="yes", protocol="fixed", category="Average")
         named = {
@@ -245,7 +246,7 @@ def grades(
             what = {"benchmark": "nein", "task": "negvqa", "metric": "accuracy", "variant": ""}
             what |= {"used": ", ".join(used) or "none of these runs", "judge": judge.get("class", "")}
             what |= {
-                "asked": MANNERS[about["identity"]["asking"], row["scoring"]],
+                "asked": MANNERS[manifest["identity"]["asking"], row["scoring"]],
                 "fingerprint": judge["judge"],
             }
             rows.append({**row, **what, "statistic": statistic, "category": "", "model": ""})

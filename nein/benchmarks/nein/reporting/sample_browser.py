@@ -1,37 +1,28 @@
-"""What the sample browser shows: an index of every sample, and chunks with thumbnails and details.
-
-The index is enough to search, filter and sort; a chunk is needed only for what is on the screen. Chunks are
-part of the page while they fit into its budget; beyond it they become script files beside the page, which a
-browser loads from disk without a server.
-"""
+"""The samples of a report: the picture that every run made of each, with verdicts, answers and scores."""
 
 from __future__ import annotations
 
-import base64
+import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metrics import METRICS
 from nein.benchmarks.nein import negation_gap
+from nein.benchmarks.nein.figures import REMOVALS
 from nein.benchmarks.nein.reporting.collect import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.reporting import page
+from nein.reporting import cards, page
 
-TEMPLATES = Path(__file__).parent / "templates"
 #: Longest side of a source image in pixels -> the class it is counted under.
 SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
 SIZE_CLASSES = tuple(name for _, name in SIZES)
-CHUNK = 32
-PAGE = 24
-_HIDDEN = ("objects_of", "protocol")
+COLUMNS = ("metric", "value", "reason", "evidence")
 
 
 @dataclass(frozen=True)
@@ -65,69 +56,74 @@ class Browser:
             loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note
         )
 
-    def part(self, out: Path, side: int, budget: int) -> tuple[page.Browser, page.Stored]:
+    def part(self, out: Path, side: int, budget: int) -> tuple[page.Part, page.Stored]:
         """What the page at `out` shows of the samples, and where its chunks went.
 
         side    Longer side of a thumbnail in pixels; 0 for a page without pictures.
         budget  Bytes of chunks that may be in the page.
         """
-        stored = page.store(out, self.chunks(side), budget)
-        index = page.script_json({**self.index(), "folder": page.beside(out).name})
-        values = {"note": self.note, "index": index, "chunks": stored.inside}
-        return page.Browser("browser", "Samples", TEMPLATES, values, bool(stored.files)), stored
+        return cards.browser(self.described(), self.details(side), note=self.note, out=out, budget=budget)
 
-    def index(self) -> dict[str, Any]:
-        """Everything but pictures and raw answers, column by column."""
-        about = {name: next(run.edits[name] for run in self.runs if name in run.edits) for name in self.ids}
-        told = {
-            n: next((r.edits[n] for r in self.runs if r.track == "negative" and n in r.edits), about[n])
-            for n in self.ids
-        }
-        objects = sorted({edit["object"] for edit in about.values()})
-        sizes = [name for _, name in SIZES if name in self.sizes.values()]
+    def described(self) -> cards.Samples:
+        """Everything but pictures and raw answers."""
+        first = {name: next(run.edits[name] for run in self.runs if name in run.edits) for name in self.ids}
+        negative = [run for run in self.runs if run.track == "negative"]
+        told = {n: next((r.edits[n] for r in negative if n in r.edits), first[n]) for n in self.ids}
         templates = [told[name]["template"] for name in self.ids]
-        used = sorted({t for t in templates if t is not None})
-        metrics = [m for m in METRICS if any(m in run.values for run in self.runs)]
-        return {
-            "runs": [{"label": run.label, "name": run.name, "track": run.track} for run in self.runs],
-            "metrics": [_metric(name) for name in metrics],
-            "objects": objects,
-            "templates": [negation_gap.template_name(template) for template in used],
-            "sizes": sizes,
-            "chunk": CHUNK,
-            "page": PAGE,
-            "id": self.ids,
-            "source": [about[name]["source_id"] for name in self.ids],
-            "object": [objects.index(about[name]["object"]) for name in self.ids],
-            "template": [-1 if t is None else used.index(t) for t in templates],
-            "size": [_position(sizes, self.sizes.get(about[n]["source_id"])) for n in self.ids],
-            "caption": [self.samples[n].caption if n in self.samples else "" for n in self.ids],
-            "instruction": [told[name]["instruction"] for name in self.ids],
-            "values": [
-                [[_short(run.values.get(m, {}).get(n)) for n in self.ids] for m in metrics]
+        sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
+        facets = {
+            "Object": [[first[name]["object"]] for name in self.ids],
+            "Instruction": [[] if t is None else [negation_gap.template_name(t)] for t in templates],
+            "Source size": [[size] if size else [] for size in sizes],
+        }
+        metrics = [name for name in METRICS if any(name in run.values for run in self.runs)]
+        return cards.Samples(
+            self.ids,
+            [told[name]["instruction"] for name in self.ids],
+            [self._aside(name, first[name]) for name in self.ids],
+            {name: entries for name, entries in facets.items() if any(entries)},
+            [
+                cards.Member(run.label, (run.name, run.track), run.track == (negative or self.runs)[0].track)
                 for run in self.runs
             ],
-        }
+            [_measure(name) for name in metrics],
+            [
+                [[_short(run.values.get(metric, {}).get(name)) for name in self.ids] for metric in metrics]
+                for run in self.runs
+            ],
+            chosen="removal_vqa" if "removal_vqa" in metrics else "",
+            rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
+            spread="Editors disagree",
+            words=("samples", "Run", "Metric"),
+            columns=COLUMNS,
+        )
 
-    def chunks(self, side: int) -> Iterator[dict[str, Any]]:
-        """Chunk after chunk: `thumbs[i]` = [sample, target, one per run] as base64 WebP or a sentence saying
-        why
-        there is none, `details[i]` = one record per run. `side`: longer side of a thumbnail; 0: no
-        thumbnails."""
-        with ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1)) as pool:
-            known: dict[Path, Any] = {}
-            for start in range(0, len(self.ids), CHUNK):
-                names = self.ids[start : start + CHUNK]
+    def _aside(self, name: str, edit: Mapping[str, Any]) -> str:
+        caption = self.samples[name].caption if name in self.samples else ""
+        parts = [f"source image {edit['source_id']}", f"object: {edit['object']}"]
+        return " · ".join([*parts, *([f"caption: {caption}"] if caption else [])])
+
+    def details(self, side: int) -> Iterator[cards.Detail]:
+        """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
+        with cards.threads() as pool:
+            thumbnails: dict[Path, Any] = {}
+            for start in range(0, len(self.ids), cards.CHUNK):
+                names = self.ids[start : start + cards.CHUNK]
                 rows = [self._paths(name) for name in names] if side else [[] for _ in names]
                 wanted = {path for row in rows for path in row if isinstance(path, Path)}
-                known = {path: known.get(path) or pool.submit(thumbnail, path, side) for path in wanted}
-                thumbs = [
-                    [known[p].result() if isinstance(p, Path) else {"none": p} for p in row] for row in rows
-                ]
-                yield {
-                    "thumbs": thumbs,
-                    "details": [[_details(run, name) for run in self.runs] for name in names],
+                thumbnails = {
+                    path: thumbnails.get(path) or pool.submit(thumbnail, path, side) for path in wanted
                 }
+                for name, row in zip(names, rows, strict=True):
+                    shown = [thumbnails[p].result() if isinstance(p, Path) else {"none": p} for p in row]
+                    yield self._detail(name, shown)
+
+    def _detail(self, name: str, shown: Sequence[cards.Thumbnail]) -> cards.Detail:
+        pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
+        none: cards.Thumbnail = {"none": "no pictures in this report"}
+        made = shown[2:] or [none] * len(self.runs)
+        said = [_said(run, name, picture) for run, picture in zip(self.runs, made, strict=True)]
+        return cards.Detail(pictures, said=said)
 
     def _paths(self, name: str) -> list[Path | str]:
         sample = self.samples.get(name)
@@ -154,45 +150,59 @@ def size_class(path: Path) -> str | None:
     return next(name for limit, name in SIZES if max(width, height) <= limit)
 
 
-def thumbnail(path: Path, side: int) -> str | dict[str, str]:
-    """Base64 WebP of a picture, shrunk until its longer side is at most `side`; or {"none": reason}."""
+def thumbnail(path: Path, side: int) -> cards.Thumbnail:
+    """A picture, shrunk until its longer side is at most `side`; or why there is none."""
     try:
-        picture = images.decode(path)
+        return cards.thumbnail(images.decode(path), side)
     except images.ImageError as error:
         return {"none": str(error).rpartition(": ")[2]}
-    return base64.b64encode(page.thumbnail(picture, side, quality=70)).decode()
 
 
-def _details(run: Run, name: str) -> dict[str, Any] | None:
+def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
     edit = run.edits.get(name)
     if edit is None:
-        return None
-    rows = {}
-    for metric, scored in run.scores.items():
-        row = scored.get(name)
-        if row is None:
-            continue
-        kept = {key: value for key, value in row["detail"].items() if key not in _HIDDEN}
-        rows[metric] = [row["value"], row["reason"], kept]
-    found: dict[str, Any] = {
-        "instruction": edit["instruction"],
-        "seed": str(edit.get("seed", "")),
-        "scores": rows,
-    }
-    for key in ("error", "note"):
-        if edit.get(key):
-            found[key] = edit[key]
-    return found
+        return cards.Said(picture)
+    parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
+    parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
+    rows = [
+        _row(metric, scored[name]["value"], scored[name]["reason"], scored[name]["detail"])
+        for metric, scored in run.scores.items()
+        if name in scored
+    ]
+    return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
 
-def _metric(name: str) -> dict[str, Any]:
-    info = METRICS[name]
-    scale = {"scale": info.scale, "digits": 2 if info.scale == 1 else 1}
-    return {"name": name, "title": info.title, "higher": info.higher_is_better, "kind": info.kind, **scale}
+def _row(metric: str, value: float | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
+    shown = _measure(metric)
+    text = "unscored" if value is None else f"{value * shown.scale:.{shown.digits}f}"
+    return shown.title, text, reason, " · ".join(evidence(detail))
 
 
-def _position(names: Sequence[str], name: str | None) -> int:
-    return names.index(name) if name in names else -1
+def evidence(detail: Mapping[str, Any]) -> list[str]:
+    """What a judge said, in words."""
+    said = [f"answer: {json.dumps(detail['answer'], ensure_ascii=False)}"] if "answer" in detail else []
+    for key, word in (("p_yes", "P(yes)"), ("p_no", "P(no)")):
+        said += [f"{word} {detail[key]:.3f}"] if detail.get(key) is not None else []
+    if "score" in detail:
+        said.append(f"box score {detail['score']:.3f} (threshold {detail['threshold']})")
+    for key, place in (("before", "sample"), ("after", "edit")):
+        if detail.get(key):
+            replies = (f"{word} {_reply(reply)}" for word, reply in detail[key].items())
+            said.append(f"in the {place}: {', '.join(replies)}")
+    return [*said, f"asked: {detail['question']}"] if detail.get("question") else said
+
+
+def _reply(reply: Any) -> str:
+    if isinstance(reply, Mapping) and reply.get("error"):
+        return str(reply["error"])
+    return f"{reply:.3f}" if isinstance(reply, float | int) else json.dumps(reply, ensure_ascii=False)
+
+
+def _measure(name: str) -> cards.Measure:
+    metric = METRICS[name]
+    badge = (REMOVALS[name], "removed", "still there") if name in REMOVALS else None
+    digits = 2 if metric.scale == 1 else 1
+    return cards.Measure(name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
 
 
 def _short(value: float | None) -> float | int | None:

@@ -1,16 +1,17 @@
-"use strict";
-(function () {
+
+// The ticks: a form in every card, kept by the browser and taken away as a file.
+(() => {
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const place = "nein-negvqa-check-" + facts.sheet;
   const byId = (name) => document.getElementById(name);
-  const items = [...document.querySelectorAll(".item")];
+  const cards = new Map(); // id -> the card that is drawn
   const say = (text) => { byId("message").textContent = text; };
   let marks = {};
   let keeps = true;
 
-  function read(item) {
-    const ticked = item.querySelector("input[type=radio]:checked");
-    const note = item.querySelector(".text").value.trim();
+  function read(card) {
+    const ticked = card.querySelector("input[type=radio]:checked");
+    const note = card.querySelector(".words").value.trim();
     if (!ticked && !note) return null;
     const value = ticked ? ticked.value : null;
     return {
@@ -20,10 +21,14 @@
     };
   }
 
-  function show(item, mark) {
+  const stateOf = (id) => (marks[id] && marks[id].verdict) || "open";
+
+  function show(card, id) {
+    const mark = marks[id];
     const wanted = mark && mark.verdict ? (mark.verdict === "right" ? "right" : mark.error) : null;
-    for (const radio of item.querySelectorAll("input[type=radio]")) radio.checked = radio.value === wanted;
-    item.querySelector(".text").value = mark && mark.note ? mark.note : "";
+    for (const radio of card.querySelectorAll("input[type=radio]")) radio.checked = radio.value === wanted;
+    card.querySelector(".words").value = mark && mark.note ? mark.note : "";
+    card.dataset.state = stateOf(id);
   }
 
   function result() {
@@ -37,15 +42,13 @@
 
   function update() {
     let ticked = 0, right = 0;
-    for (const item of items) {
-      const mark = marks[item.dataset.id];
-      const state = mark && mark.verdict ? mark.verdict : "open";
-      item.dataset.state = state;
+    for (const id of facts.ids) {
+      const state = stateOf(id);
+      if (cards.has(id)) cards.get(id).dataset.state = state;
       ticked += state !== "open";
       right += state === "right";
-      item.hidden = byId("open-only").checked && state !== "open";
     }
-    byId("progress").textContent = ticked + " of " + items.length + " ticked, " + right + " right";
+    byId("progress").textContent = ticked + " of " + facts.ids.length + " ticked, " + right + " right";
   }
 
   function keep() {
@@ -64,19 +67,26 @@
       if (mark && (mark.verdict || mark.note)) marks[id] = mark;
     }
     byId("who").value = found.checker || "";
-    for (const item of items) show(item, marks[item.dataset.id]);
+    for (const [id, card] of cards) show(card, id);
     update();
   }
 
-  document.querySelector("main").addEventListener("input", (event) => {
-    const item = event.target.closest(".item");
-    const mark = read(item);
-    if (mark) marks[item.dataset.id] = mark; else delete marks[item.dataset.id];
-    update();
-    keep();
+  browser.onCard((card, id) => {
+    const form = byId("form").content.cloneNode(true);
+    for (const radio of form.querySelectorAll("input[type=radio]")) radio.name = "verdict-" + id;
+    card.append(form);
+    cards.set(id, card);
+    show(card, id);
+    card.querySelector("fieldset").addEventListener("input", () => {
+      const mark = read(card);
+      if (mark) marks[id] = mark; else delete marks[id];
+      update();
+      keep();
+    });
   });
+  browser.only((id) => !byId("open-only").checked || stateOf(id) === "open");
   byId("who").addEventListener("input", keep);
-  byId("open-only").addEventListener("input", update);
+  byId("open-only").addEventListener("input", () => browser.render());
 
   byId("export").addEventListener("click", () => {
     const text = JSON.stringify(result(), null, 1) + "\n";
@@ -126,5 +136,4 @@
     kept = null;
   }
   take(kept || { items: {} });
-  document.documentElement.dataset.ready = "yes";
 })();

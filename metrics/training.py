@@ -1,0 +1,164 @@
+"""Metrics as `torchmetrics.Metric`, for a training loop: update, compute, reset, on any number of processes.
+
+>>> lpips = EditingMetric("lpips", "alex", device="cuda")
+>>> lpips.update(edited, target)      # lists of pictures, or tensors (N, 3, H, W)
+>>> lpips.compute()
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torchmetrics
+
+from metrics import METRICS, load_encoder, load_judge
+from metrics.base import MetricError, Score, choose
+from metrics.batch import Batch, Item, Settings
+from metrics.metric import score
+
+#: (H, W, 3) uint8 arrays or PIL images; or one tensor (N, 3, H, W), uint8, or floating point from 0 to 1.
+Pictures = Sequence[Any] | torch.Tensor
+
+
+class EditingMetric(torchmetrics.Metric):
+    """The mean of one of `METRICS` over all pictures seen, or the distance of a corpus metric (FID).
+
+    name      A key of `METRICS`.
+    model     What its encoder or judge is, as `load_encoder` and `load_judge` take it; None for a metric of
+              pixels. Loaded at once, kept out of checkpoints.
+    settings  As in `Batch`.
+
+    A picture that cannot be scored is counted in `unscored` and in no mean; `compute` is NaN before anything
+    is scored. Raises MetricError for a metric that needs more than one model, and for a wrong number of them.
+    """
+
+    full_state_update = False
+    is_differentiable = False
+
+    def __init__(
+        self,
+        name: str,
+        model: str | None = None,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        settings: Settings | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.metric = METRICS[choose("metric", name, METRICS)]
+        self.settings = settings or Settings()
+        self._models = _loaded(self.metric.models, name, model, device, dtype)
+        self.total: torch.Tensor
+        self.count: torch.Tensor
+        self.unscored: torch.Tensor
+        self.edited: list[torch.Tensor]
+        self.target: list[torch.Tensor]
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("unscored", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("edited", [], dist_reduce_fx="cat")
+        self.add_state("target", [], dist_reduce_fx="cat")
+
+    @property
+    def higher_is_better(self) -> bool:  # type: ignore[override]
+        return self.metric.higher_is_better
+
+    def update(
+        self,
+        edited: Pictures,
+        target: Pictures | None = None,
+        *,
+        sample: Pictures | None = None,
+        objects: Sequence[str] = (),
+        captions: Sequence[str] = (),
+    ) -> None:
+        """Scores a batch.
+
+        edited, target, sample  What was made, what should have been, what was edited: those that the metric
+                                needs, equally many.
+        objects, captions       For judges: what should not be there, and a sentence about what should.
+
+        Raises MetricError for counts that differ.
+        """
+        columns: dict[str, Sequence[Any]] = {"edited": _pictures(edited)}
+        for name, given in (("target", target), ("sample", sample)):
+            if given is not None:
+                columns[name] = _pictures(given)
+        for name, words in (("object", objects), ("caption", captions)):
+            if words:
+                columns[name] = words
+        if len({len(column) for column in columns.values()}) > 1:
+            counts = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
+            raise MetricError(f"Equally many of everything are scored together, not {counts}.")
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        items = [Item(str(number), **row, **_keys(row)) for number, row in enumerate(rows)]
+        batch = Batch(items, self._models, self.settings)
+        for one in score([self.metric], batch)[self.metric.name]:
+            self._add(one)
+
+    def _add(self, one: Score) -> None:
+        if one.features is not None:
+            for rows, row in zip((self.edited, self.target), one.features, strict=True):
+                rows.append(torch.from_numpy(np.array(row))[None].to(self.device))
+        elif one.value is None:
+            self.unscored += 1
+            return
+        else:
+            self.total += float(one.value)
+        self.count += 1
+
+    def compute(self) -> torch.Tensor:
+        """A scalar, float64, in the metric's own unit (0 to 1, not per cent)."""
+        if self.metric.corpus is None:
+            return self.total / self.count if self.count else torch.full((), torch.nan, dtype=torch.float64)
+        edited, target = (
+            torch.cat(rows).cpu().numpy() if isinstance(rows, list) and rows else _rows(rows)
+            for rows in (self.edited, self.target)
+        )
+        if len(edited) < 2:
+            return torch.full((), torch.nan, dtype=torch.float64)
+        from metrics.fid import frechet_distance
+
+        return torch.tensor(frechet_distance(edited, target), dtype=torch.float64)
+
+
+def _loaded(kinds: Sequence[str], name: str, model: str | None, device: str, dtype: str) -> dict[str, Any]:
+    from metrics import ENCODERS
+
+    if len(kinds) > 1 or bool(kinds) != (model is not None):
+        needed = f"needs the model of {' and '.join(kinds)}" if kinds else "needs no model"
+        raise MetricError(f"The metric '{name}' {needed}, and was given {model!r}.")
+    if not kinds or model is None:
+        return {}
+    load = load_encoder if kinds[0] in ENCODERS else load_judge
+    return {kinds[0]: load(kinds[0], model, device=device, dtype=dtype)}
+
+
+def _pictures(given: Pictures) -> list[np.ndarray]:
+    """[(H, W, 3) uint8]"""
+    if not isinstance(given, torch.Tensor):
+        return [np.asarray(picture) for picture in given]
+    if given.ndim != 4 or given.shape[1] != 3:
+        raise MetricError(f"A tensor of pictures has shape (N, 3, H, W), not {tuple(given.shape)}.")
+    if given.is_floating_point():
+        given = (given.detach().clamp(0, 1) * 255).round()
+    return list(given.to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy())
+
+
+def _keys(row: dict[str, Any]) -> dict[str, str]:
+    """Equal keys mean equal pictures."""
+    return {
+        f"{name}_key": hashlib.sha256(np.ascontiguousarray(row[name]).tobytes()).hexdigest()
+        for name in ("target", "sample")
+        if name in row
+    }
+
+
+def _rows(rows: Any) -> np.ndarray:
+    """(N, D) of what other processes have gathered, or nothing."""
+    return rows.cpu().numpy() if isinstance(rows, torch.Tensor) else np.empty((0, 0), np.float32)

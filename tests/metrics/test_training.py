@@ -1,0 +1,101 @@
+"""Metrics in a training loop: the same numbers as of all pictures at once, on any number of processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from metrics import Batch, Item, MetricError, load_encoder, score
+from metrics.fid import frechet_distance
+from metrics.pixels import l1
+from metrics.table import METRICS
+from metrics.training import EditingMetric
+
+rng = np.random.default_rng(5)
+EDITED = [rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(6)]
+TARGET = [rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(6)]
+
+
+def test_batches_one_after_another_give_the_mean_of_all_pictures():
+    metric = EditingMetric("l1")
+    metric.update(EDITED[:4], TARGET[:4])
+    metric.update(EDITED[4:], TARGET[4:])
+    expected = np.mean([l1(a, b) for a, b in zip(EDITED, TARGET, strict=True)])
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-12)
+    metric.reset()
+    assert torch.isnan(metric.compute())
+
+
+def test_a_tensor_is_the_same_as_its_pictures():
+    listed, stacked = EditingMetric("l2"), EditingMetric("l2")
+    listed.update(EDITED, TARGET)
+    tensors = [torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2) for rows in (EDITED, TARGET)]
+    stacked.update(tensors[0], tensors[1].float() / 255)
+    assert listed.compute() == stacked.compute()
+
+
+def test_a_network_scores_as_it_does_in_an_evaluation():
+    metric = EditingMetric("lpips", "nano:lpips")
+    metric.update(EDITED[:2], TARGET[:2])
+    model = load_encoder("lpips", "nano:lpips")
+    items = [
+        Item(str(n), a, b, target_key=str(n)) for n, (a, b) in enumerate(zip(EDITED, TARGET, strict=True))
+    ][:2]
+    expected = [one.value for one in score([METRICS["lpips"]], Batch(items, {"lpips": model}))["lpips"]]
+    assert metric.compute().item() == pytest.approx(np.mean(expected), rel=1e-12)
+
+
+def test_the_frechet_distance_is_one_of_all_pictures():
+    metric = EditingMetric("fid", "nano:fid")
+    metric.update(EDITED[:3], TARGET[:3])
+    metric.update(EDITED[3:], TARGET[3:])
+    encoder = load_encoder("fid", "nano:fid")
+    # Features of other batches differ in the last bits of float32, and the distance squares their difference.
+    expected = frechet_distance(encoder.encode(EDITED), encoder.encode(TARGET))
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_picture_that_cannot_be_scored_is_counted_and_in_no_mean():
+    metric = EditingMetric("l1")
+    metric.update([EDITED[0], EDITED[1].astype(np.float32)], TARGET[:2])
+    assert metric.unscored == 1
+    assert metric.compute().item() == pytest.approx(l1(EDITED[0], TARGET[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: EditingMetric("l3"), "Unknown metric 'l3'"),
+        (lambda: EditingMetric("lpips"), "needs the model of lpips"),
+        (lambda: EditingMetric("l1", "nano:lpips"), "needs no model"),
+        (lambda: EditingMetric("l1").update(EDITED, TARGET[:2]), "6 of edited, 2 of target"),
+        (lambda: EditingMetric("l1").update(torch.zeros(3, 8, 8), TARGET[:1]), r"\(N, 3, H, W\)"),
+    ],
+)
+def test_a_mistake_is_one_sentence(make, said):
+    with pytest.raises(MetricError, match=said):
+        make()
+
+
+def _rank(rank: int, folder: str, values: object) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    metric = EditingMetric("l1")
+    metric.update(EDITED[rank::2], TARGET[rank::2])
+    values[rank] = metric.compute().item()  # type: ignore[index]
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_compute_what_one_does(tmp_path):
+    context = torch.multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        values = manager.dict()
+        ranks = [context.Process(target=_rank, args=(rank, str(tmp_path), values)) for rank in range(2)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(120)
+        shared = dict(values)
+    alone = EditingMetric("l1")
+    alone.update(EDITED, TARGET)
+    assert shared == {0: pytest.approx(alone.compute().item()), 1: pytest.approx(alone.compute().item())}

@@ -1,0 +1,196 @@
+"""The worlds: what is held out is in nothing that is taught, and a sketch is as true as a drawing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nein.datasets.negbench import drawn, rewording
+from nein.datasets.nein.loading import load
+from nein.engine.errors import UserError
+from nein.nano import data, worlds
+from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, layer
+from nein.nano.questions import ASKED, iter_questions
+from nein.nano.scenes import Item, Scene, box, render
+from nein.nano.styles import SKETCH
+from nein.nano.worlds import AXES, HELD_OUT, WORLDS
+
+TAUGHT = WORLDS["nano:taught"]
+OLD = [name for name in AXES if WORLDS[name].named == TAUGHT.named]
+NEW = [name for name in AXES if WORLDS[name].named == set(HELD_OUT)]
+
+
+def named(texts: Iterable[str], words: Iterable[str] = CATEGORIES) -> set[str]:
+    joined = " ".join(texts)
+    return {word for word in words if re.search(rf"\b{word}\b", joined)}
+
+
+def test_the_axes_hold_out_one_thing_each_and_the_last_three() -> None:
+    assert OLD == ["nano:taught", "nano:wording", "nano:negator", "nano:style"]
+    assert NEW == ["nano:objects", "nano:unlike"]
+    assert [name for name in AXES if WORLDS[name].style == SKETCH] == ["nano:style", "nano:unlike"]
+    assert TAUGHT.named | set(HELD_OUT) == set(CATEGORIES)
+
+
+def test_a_world_that_there_is_not_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="nano:stile"):
+        worlds.world("nano:stile")
+    assert worlds.is_nano("nano:x")
+    assert not worlds.is_nano("nanotubes.csv")
+
+
+# --- the sketch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(category: str) -> None:
+    look = LOOKS[category]
+    item = Item(category, look.colours[0], 20, 20.0, 20.0, False)
+    plain, sketch = (layer(category, item.colour, 20, False, style) for style in ("plain", SKETCH))
+    assert sketch.size == plain.size
+    assert sketch.getchannel("A").getbbox() is not None
+    x0, y0, x1, y1 = box(item, SKETCH)
+    left, top, right, bottom = item.extent
+    assert left <= x0 < x1 <= right
+    assert top <= y0 < y1 <= bottom
+    # Where the thing is not, the two pictures with and without it are one.
+    scene = Scene("room", 3, (item,))
+    with_it, without = render(scene, SKETCH), render(scene.without(category), SKETCH)
+    changed = np.argwhere((with_it != without).any(-1))
+    assert changed[:, 1].min() >= int(x0)
+    assert changed[:, 0].min() >= int(y0)
+    assert changed[:, 1].max() < x1 + 1
+    assert changed[:, 0].max() < y1 + 1
+
+
+def test_a_sketch_differs_from_the_drawing_and_is_the_same_every_time() -> None:
+    for index in range(8):
+        scene = drawn.scene("val", index)
+        first = render(scene, SKETCH)
+        assert (render(scene, SKETCH) == first).all()
+        assert np.abs(first.astype(int) - render(scene)).mean() > 8
+    assert render(Scene("room", 3, ())).tobytes() == render(Scene("room", 3, ()), "plain").tobytes()
+
+
+def test_colours_stay_apart_in_a_sketch() -> None:
+    """A sketch differs from the average of the thing's colours as the colour by which it is named does."""
+    for category in ("car", "umbrella", "cup"):
+        colours = LOOKS[category].colours
+        layers = [np.asarray(layer(category, colour, 20, False, SKETCH)).astype(float) for colour in colours]
+        sketches = np.array([pixels[pixels[..., 3] > 0][:, :3].mean(0) for pixels in layers])
+        palette = np.array([PALETTE[colour] for colour in colours], float)
+        palette -= palette.mean(0)
+        palette /= np.linalg.norm(palette, axis=1, keepdims=True)
+        alike = (sketches - sketches.mean(0)) @ palette.T  # sketch x colour
+        assert alike.argmax(1).tolist() == list(range(len(colours)))
+
+
+# --- what is taught, and what is not -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("wordings", [("code",), ("code", *rewording.VARIED)])
+def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(
+    wordings: tuple[str, ...],
+) -> None:
+    captions = drawn.negcap("train", 120, 0, TAUGHT, wordings, originals=1)
+    questions = drawn.negmcq("train", 120, 0, TAUGHT, wordings, hard=True)
+    texts = [text for item in captions for text in item.captions]
+    texts += [option.text for question in questions for option in question.options]
+    assert named(texts, HELD_OUT) == set()
+    assert not re.search(r"includ|\black", " ".join(texts))
+    assert len(named(texts)) > 15
+    shown = {thing for item in captions for thing in item.positives or ()}
+    assert not shown & set(HELD_OUT)
+
+
+def test_clip_is_tested_in_other_sentences_about_the_same_scenes() -> None:
+    tasks = {
+        name: (drawn.retrieval("val", 40, 0, WORLDS[name]), drawn.choice("val", 40, 0, WORLDS[name]))
+        for name in OLD
+    }
+    originals = [item.captions for item in tasks["nano:taught"][0].original]
+    for name, (retrieval, choice) in tasks.items():
+        assert [item.captions for item in retrieval.original] == originals
+        texts = [text for item in retrieval.negated for text in item.captions]
+        word = {"nano:wording": "does not include", "nano:negator": "lacks"}.get(name, "There is no")
+        assert all(word in text for text in texts)
+        assert len({task.correct for task in choice.questions}) == 1
+    taught, sketch = (drawn.picture(tasks[name][0].references[0]) for name in ("nano:taught", "nano:style"))
+    assert (taught != sketch).any()
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_clip_is_asked_about_held_out_objects_alone(name: str) -> None:
+    world = WORLDS[name]
+    questions = drawn.choice("val", 80, 0, world).questions
+    assert len(questions) > 20
+    assert named(option.text for q in questions for option in q.options) <= set(HELD_OUT)
+    for item in drawn.retrieval("val", 80, 0, world).negated:
+        assert set(item.negatives or ()) <= set(HELD_OUT)
+
+
+def test_a_caption_question_has_one_true_claim_among_its_options() -> None:
+    for image in drawn.concepts("train", 60, TAUGHT):
+        question = drawn.caption_question(image, 0, "has")
+        if question is None:
+            continue
+        truth = []
+        for option in question.options:
+            sentence = next(s for s in re.split(r"(?<=\.) ", option.text) if s.startswith("The scene has"))
+            denied = " no " in sentence
+            noun = re.sub(r"^The scene has (no )?|\.$", "", sentence)
+            truth.append((noun in image.positives) != denied)
+        assert sum(truth) == 1
+        assert truth[question.correct]
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_questions_of_a_world_name_its_objects_in_its_wording_and_are_right(name: str) -> None:
+    world = WORLDS[name]
+    made = list(iter_questions("val", 60, world))
+    for _, scene, question in made:
+        assert named([question.question, question.right, question.wrong]) <= world.named
+        if question.kind == "presence":
+            assert question.right in scene.categories
+            assert question.wrong not in scene.categories
+    asked = {
+        re.sub(r"the (?!picture|image|number|left|right)[\w ]+?(?=\?| not| have| lack)", "", q.negated)
+        for _, _, q in made
+    }
+    assert asked
+    assert set(ASKED[world.wording]) >= {"presence", "colour", "count", "position"}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_editors_are_told_about_the_objects_of_a_world_in_its_wording(name: str) -> None:
+    world = WORLDS[name]
+    samples = list(data.iter_samples("val", 25, world))
+    assert {s.object for s in samples} <= world.named
+    sentences = {data.said(text, s.object) for s in samples for text in data.NEGATIVES[world.wording]}
+    assert {s.negative for s in samples} <= sentences
+    assert all(s.object not in s.source.categories for s in samples)
+    taught = {data.said(text, s.object) for s in samples for text in data.NEGATIVES["taught"]}
+    assert ({s.negative for s in samples} <= taught) == (world.wording == "taught")
+
+
+def test_the_editors_recipe_holds_out_what_the_worlds_do() -> None:
+    import yaml
+
+    for recipe in ("nano", "nano-varied"):
+        file = Path(__file__).resolve().parents[2] / "configs" / "train" / f"{recipe}.yaml"
+        if file.exists():
+            options = yaml.safe_load(file.read_text())
+            assert tuple(options["hold_out_objects"]) == HELD_OUT
+            assert tuple(map(int, options["hold_out_templates"])) == data.HELD_OUT_TEMPLATES
+
+
+def test_neins_layout_holds_a_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    monkeypatch.setitem(data.DEFAULT_SOURCES, "val", 4)
+    style, plain = load("nano:style"), load("nano:taught")
+    assert [s.negative for s in style.samples] == [s.negative for s in plain.samples]
+    assert style.samples[0].sample_path.read_bytes() != plain.samples[0].sample_path.read_bytes()

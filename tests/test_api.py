@@ -1,0 +1,302 @@
+"""The commands as functions of Python: what may be given, what comes back, what is said of mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+import editors
+import nein
+from nein.benchmarks.nein.config import CompareConfig, EvalConfig
+from nein.benchmarks.nein.runs import find
+from nein.cli import main
+from nein.engine.errors import UserError, plain
+
+QUICK = {"metrics": ["l1", "removal_vqa"], "limit": 16, "device": "cpu", "batch_size": 8}
+
+
+def blur(image: Image.Image, instruction: str) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(2))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return nein.evaluate(blur, out=tmp_path_factory.mktemp("api"), **QUICK)
+
+
+def test_a_function_becomes_a_row_of_the_table(result):
+    table = result.table()
+    assert list(table["editor"]) == ["blur", "blur"]
+    assert list(table["instruction"]) == ["negative", '"Remove the X."']
+    assert {"L1 ↓", "Removal (VQA) ↑", "n"} <= {*table.columns}
+    assert list(table["n"]) == ["16", "16"]
+
+
+def test_the_figures_are_numbers_that_the_samples_give(result):
+    [figure] = result.figures.query("metric == 'l1' and variant == 'negative' and task == 'results'").to_dict(
+        "records"
+    )
+    values = result.samples().query("metric == 'l1' and track == 'negative'")["value"]
+    assert len(values) == 16
+    assert figure["value"] == pytest.approx(values.mean())
+
+
+def test_the_gap_of_an_editor_that_ignores_the_instruction_is_zero_and_in_points(result):
+    gap = result.gap()
+    assert list(gap["metric"]) == ["removal_vqa"]
+    assert list(gap["value"]) == [0.0]
+    assert gap["low"][0] <= 0 <= gap["high"][0]
+
+
+def test_grid_and_report_are_made_of_this_call_alone(result, tmp_path):
+    picture = result.grid(3, out=tmp_path / "grid.png")
+    assert picture.mode == "RGB"
+    assert picture.width > 300
+    page = result.report(tmp_path / "page.html", thumbnails=0, formats=["html"])
+    assert "blur" in page.read_text(encoding="utf-8")
+
+
+def test_a_notebook_shows_the_gap_the_pictures_and_the_tables(result):
+    shown = result._repr_html_()
+    assert "Removal when told" in shown
+    assert "data:image/png;base64," in shown
+    assert "<table" in shown
+    assert "Removal (VQA)" in repr(result)
+
+
+def test_the_same_call_computes_nothing_again(result):
+    called = []
+
+    def counted(image, instruction):
+        called.append(instruction)
+        return image
+
+    first = nein.evaluate(counted, **QUICK, control=[])
+    again = nein.evaluate(counted, **QUICK, control=[])
+    assert len(called) == 16
+    assert first.out == again.out
+
+
+def test_another_function_of_the_same_name_gets_another_folder():
+    def make(radius):
+        def mine(image, instruction):
+            return image.filter(ImageFilter.GaussianBlur(radius))
+
+        return mine
+
+    few = {"metrics": ["l1"], "limit": 8, "control": [], "device": "cpu"}
+    one, two = nein.evaluate(make(1), **few), nein.evaluate(make(3), **few)
+    assert one.out != two.out
+    assert one.table()["L1 ↓"][0] != two.table()["L1 ↓"][0]
+    with pytest.raises(UserError, match=r"fingerprint.*overwrite"):
+        nein.evaluate(make(3), **few, out=one.out)
+
+
+def test_a_seed_belongs_to_the_sample():
+    seen: dict[str, int] = {}
+
+    def seeded(image, instruction, seed):
+        seen[np.array(image).tobytes()] = seed
+        return image
+
+    nein.evaluate(seeded, metrics=["l1"], limit=8, control=[], device="cpu")
+    first = dict(seen)
+    seen.clear()
+    nein.evaluate(seeded, metrics=["l1"], limit=8, control=[], device="cpu", batch_size=3, out="other")
+    assert len(first) == 16  # whole blocks
+    both = first.keys() & seen.keys()
+    assert len(both) >= 8
+    assert {key: seen[key] for key in both} == {key: first[key] for key in both}
+
+
+def test_several_editors_names_and_a_mapping_are_evaluated_together():
+    few = {"metrics": ["l1"], "limit": 8, "control": [], "device": "cpu"}
+    both = nein.evaluate([blur, "identity"], **few)
+    assert set(both.table()["editor"]) == {"blur", "identity"}
+    named = nein.evaluate({"my blur": blur, "plain": "identity"}, **few)
+    assert set(named.table()["editor"]) == {"my-blur", "identity"}
+    assert set(nein.evaluate("identity", **few).table()["editor"]) == {"identity"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda image, instruction: None, "gave nothing"),
+        (lambda image, instruction: np.zeros((8, 8, 3)), "dtype float64"),
+        (lambda image, instruction: image.convert("RGBA"), "mode RGBA"),
+        (lambda image, instruction: "done", "gave a builtins.str"),
+        (lambda image, instruction: 1 / 0, "raised ZeroDivisionError: division by zero"),
+        (lambda image, instruction: {}["key"], "raised KeyError"),
+    ],
+)
+def test_what_is_no_picture_is_unscored_with_the_reason(bad, said):
+    result = nein.evaluate(bad, metrics=["l1"], limit=8, control=[], device="cpu")
+    samples = result.samples()
+    assert samples["value"].isna().all()
+    assert samples["reason"].str.contains(said, regex=False).all()
+    assert list(result.figures["unscored"]) == [8]
+
+
+def test_a_tensor_is_named_for_what_it_is():
+    import torch
+
+    result = nein.evaluate(
+        lambda image, instruction: torch.zeros(3, 8, 8), metrics=["l1"], limit=8, control=[], device="cpu"
+    )
+    assert result.samples()["reason"].str.contains("torch.Tensor; expected a PIL image").all()
+
+
+def test_one_bad_sample_spoils_no_other():
+    def picky(image, instruction):
+        picky.calls += 1
+        if picky.calls % 4 == 0:
+            raise OSError("no signal")
+        return image
+
+    picky.calls = 0
+    samples = nein.evaluate(picky, metrics=["l1"], limit=8, control=[], device="cpu").samples()
+    assert samples["value"].notna().sum() == 6
+    assert set(samples["reason"].dropna()) - {""} == {"not edited: picky raised OSError: no signal"}
+
+
+def test_a_function_may_change_what_it_is_given_and_give_another_size():
+    def scribble(image, instruction):
+        image.paste((255, 0, 0), (0, 0, 32, 32))
+        return image.resize((48, 40))
+
+    result = nein.evaluate(scribble, metrics=["l1"], limit=8, control=[], device="cpu")
+    again = nein.evaluate("identity", metrics=["l1"], limit=8, control=[], device="cpu")
+    assert result.samples()["value"].notna().all()
+    [run] = find(result.out)
+    assert Image.open(run.path / "images" / f"{run.read_edits()[0]['id']}.png").size == (48, 40)
+    assert again.samples()["value"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (lambda image: image, "cannot be called with a picture and an instruction"),
+        (3, "is a int, no editor; expected a function"),
+        (object(), "no editor; expected a function"),
+        ([], "No editor was given"),
+        ("mgicbrush", "did you mean 'magicbrush'?"),
+        ("nowhere.to.be:found", "cannot be imported"),
+        ("./absent.py:edit", "there is no file 'absent.py'"),
+    ],
+)
+def test_what_is_no_editor_is_refused_in_one_sentence(thing, said):
+    with pytest.raises(ValueError, match=r".") as caught:
+        nein.evaluate(thing, limit=8, metrics=["l1"], device="cpu")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path("runs").exists()
+
+
+def test_wrong_options_are_refused_as_on_the_command_line():
+    with pytest.raises(UserError, match="limit"):
+        nein.evaluate(blur, limit=0)
+    with pytest.raises(UserError, match=r"'removal_vqua'; did you mean 'removal_vqa'"):
+        nein.evaluate(blur, metrics=["removal_vqua"])
+    with pytest.raises(UserError, match="batchsize"):
+        nein.evaluate(blur, batchsize=3)
+
+
+def test_a_pipeline_in_memory_edits_as_its_folder_does():
+    import torch
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    from nein.nano import zoo
+
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+        zoo.path("ip2p"), safety_checker=None, torch_dtype=torch.float32
+    )
+    memory = editors.as_editor(pipeline, name="mine", preset="nano", steps=4)
+    folder = editors.get_editor("ip2p-nano", checkpoint=str(zoo.path("ip2p")), steps=4)
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    request = editors.EditRequest("a", image, "Remove the dog.", 7)
+    assert (memory.edit([request])[0].image == folder.edit([request])[0].image).all()
+    assert memory.describe()["weights"]["format"] == "memory"
+    assert memory.describe()["weights"]["sha256"] == folder.describe()["weights"]["sha256"]
+
+
+def test_the_shell_takes_a_function_by_its_module_and_by_its_file(tmp_path):
+    (tmp_path / "helper.py").write_text("RADIUS = 2\n")
+    (tmp_path / "mine.py").write_text(
+        "from PIL import ImageFilter\nfrom helper import RADIUS\n\n"
+        "def edit(image, instruction):\n    return image.filter(ImageFilter.GaussianBlur(RADIUS))\n"
+    )
+    for reference, out in (("./mine.py:edit", "file"), ("mine:edit", "module")):
+        line = ["eval", "--editor", reference, "--limit", "8", "--metrics", "l1", "--device", "cpu"]
+        done = subprocess.run(
+            [sys.executable, "-m", "nein", *line, "--control", "none", "--out", out],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / out / "edit" / "negative" / "manifest.json").exists()
+    assert (tmp_path / "file" / "figures.csv").read_text() == (
+        tmp_path / "module" / "figures.csv"
+    ).read_text()
+
+
+def test_importing_nein_is_immediate_and_evaluate_is_found_by_name():
+    heavy = "any(name in sys.modules for name in ('torch', 'pandas', 'PIL'))"
+    code = f"import sys, nein; assert 'evaluate' in dir(nein); print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    with pytest.raises(AttributeError, match="evaluat_"):
+        nein.evaluat_  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("InstructPix2Pix", "ip2p"),
+        ("instruct-pix2pix", "ip2p"),
+        ("HQ-Edit", "hqedit"),
+        ("Instruct-Diffusion", "instructdiffusion"),
+        ("MagicBrush", "magicbrush"),
+        ("magicbrush_EMA", "magicbrush-ema"),
+        ("Zone=./folder", "zone=./folder"),
+        ("./folder", "./folder"),
+        ("owner/Name", "owner/Name"),
+        ("my_module:edit", "my_module:edit"),
+    ],
+)
+def test_an_editor_is_found_however_its_name_is_written(written, name):
+    assert EvalConfig.of(editor=[written]).editor == [name]
+
+
+def test_a_metric_is_found_by_the_name_that_papers_print():
+    names = EvalConfig.of(metrics=["CLIP-I", "L1", "AUC-Removal", "Removal (VQA)", "removal-vqa"]).metrics
+    assert names == ["l1", "clip_i", "removal_vqa", "auc_removal"]
+    options = CompareConfig(runs=[Path()], metrics=["LPIPS"])
+    options.check()
+    assert options.metrics == ["lpips"]
+
+
+def test_no_two_editors_and_no_two_metrics_are_told_apart_by_spelling_alone():
+    from metrics import METRICS
+
+    for names in (editors.available(), list(METRICS)):
+        assert len({plain(name) for name in names}) == len(names)
+
+
+def test_a_dry_run_refuses_an_unknown_editor_and_repairs_spelling(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "--editor", "HQ Edit", "--dry-run"])
+    assert ended.value.code == 0
+    assert "- hqedit\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "--editor", "hqedti", "--dry-run"])
+    assert ended.value.code == 2
+    assert "did you mean 'hqedit'?" in capsys.readouterr().err

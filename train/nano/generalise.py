@@ -1,0 +1,108 @@
+"""What of the negation taught to the nano VLM holds off its training: recipes, seeds and worlds.
+
+    python -m train.nano.generalise --seed 0,1,2 --out runs/generalise-negvqa
+
+Trains every recipe of `negvqa.RECIPES` that knows negation from every seed, asks all models, and the one
+taught no negation, the questions of every world, and writes the table (`train.generalise`). Resumes where it
+stopped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from nein.benchmarks.negvqa import folder as files
+from nein.benchmarks.negvqa.config import NegvqaConfig
+from nein.benchmarks.negvqa.run import NEGVQA, run_name
+from nein.config.commands import Command
+from nein.config.launch import launch
+from nein.datasets.negvqa.categories import AVERAGE
+from nein.engine.exits import exit_with
+from nein.engine.folder import Folder
+from nein.engine.processes import Processes
+from nein.nano import zoo
+from nein.nano.worlds import AXES
+from nein.reporting import figures as frames
+from train import generalise
+from train.generalise import BEFORE, Model
+from train.nano.job import run
+from train.nano.negvqa import negvqa_job
+from train.nano.options import GeneraliseConfig
+
+COMMAND = Command(
+    "what of the negation taught to the nano VLM holds off its training",
+    "train.nano.options:GeneraliseConfig",
+    "train.nano.generalise:study",
+)
+RECIPES = ("negvqa-negated", "negvqa-varied")
+#: Row of the table -> its figures.
+METRICS = {
+    "negated questions": {"task": "accuracy", "variant": "negated"},
+    "original questions": {"task": "accuracy", "variant": "original"},
+}
+
+
+def models(out: Path, seeds: Sequence[int], scale: float) -> list[Model]:
+    """The model before, and every recipe from every seed; trains those that are not there yet."""
+    made = [Model(BEFORE, None, "nano:negvqa")]
+    for seed in seeds:
+        for recipe in RECIPES:
+            place = out / recipe / f"seed-{seed}"
+            if not (place / "model" / "config.json").is_file():
+                torch.manual_seed(seed)
+                job = negvqa_job(recipe, zoo.ZOO, torch.device("cpu"), scale, place / "model")
+                run(job, device=torch.device("cpu"), seed=seed, work=place)
+            made.append(Model(recipe, seed, str(place / "model")))
+    return made
+
+
+def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> list[pd.DataFrame]:
+    """The figures of all models on a world."""
+    config = NegvqaConfig(
+        model=[model.reference for model in asked],
+        data=world,
+        questions=questions,
+        scoring=["logprob"],
+        out=str(out / "evaluation" / world.partition(":")[2]),
+        device="cpu",
+        batch_size=32,
+        formats=["csv"],
+    )
+    NEGVQA(config, Processes())
+    parts = []
+    for model in asked:
+        folder = Folder(config.out_dir / run_name(model.reference, config))
+        wanted = frames.select(
+            frames.read(files.figures(folder)), task="accuracy", protocol="fixed", interval="clustered",
+            category=AVERAGE,
+        )  # fmt: skip
+        parts.append(generalise.labelled(wanted, model, world))
+    return parts
+
+
+def study(given: GeneraliseConfig) -> str:
+    """Runs what is left of the study and writes its table, which is returned."""
+    asked = models(given.out, [int(seed) for seed in given.seed], given.scale)
+    parts = [part for world in AXES for part in evaluate(given.out, asked, world, given.questions)]
+    return generalise.write(
+        given.out,
+        "NegVQA: a miniature VLM taught negated questions",
+        parts,
+        METRICS,
+        command=f"python -m train.nano.generalise --scale {given.scale:g}",
+        note="Questions have two options: a model that ignores the negation is right about one kind and "
+        "wrong about the other. The likeliest letter counts (`--scoring logprob`).",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return launch("python -m train.nano.generalise", COMMAND, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    exit_with(main)
