@@ -199,21 +199,22 @@ def difference_of_means(
     """Mean of `first` minus mean of `second`, both of values from 0 to 1; values of one cluster are alike,
     also across the two.
 
-    A cluster's size is the mean of its shares of the two sets and its sum the difference of what it adds to
-    the two means, so that this is `paired_difference` where every value has a partner, and does not need one.
-    `n` is the larger of the two numbers of values. None where one of them is 0.
+    Where the two go pair by pair through the same clusters, this is `paired_difference`. Otherwise a
+    cluster's sum is what it adds to one mean less what it adds to the other, its size the mean of its shares
+    of the two sets, and pairs are taken to be as alike as `ALIKE`. `n` is the larger of the two numbers of
+    values. None where one of them is 0.
     """
     if not len(first) or not len(second):
         return None
     x, y = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    if list(first_clusters) == list(second_clusters):
+        return bounded_mean(x - y, first_clusters, -1.0, 1.0)
     n, clusters = max(len(x), len(y)), [*first_clusters, *second_clusters]
     shares = np.concatenate([np.full(len(x), n / len(x)), np.full(len(y), n / len(y))]) / 2
-    signed = np.concatenate([2 * x, -2 * y])
-    sums, _ = _cluster_sums(shares * signed, clusters)
+    sums, _ = _cluster_sums(shares * np.concatenate([2 * x, -2 * y]), clusters)
     sizes, _ = _cluster_sums(shares, clusters)
-    # What a cluster's own difference is, for how alike they are: the pairs may be unknown.
-    more = float(sizes @ sizes) / float(sizes.sum())
-    return _bounded(sums, sizes, -1.0, 1.0, n, 1 + ALIKE * max(0.0, more - 1))
+    usual = float(sizes @ sizes) / float(sizes.sum())
+    return _bounded(sums, sizes, -1.0, 1.0, n, 1 + ALIKE * max(0.0, usual - 1))
 
 
 def ratio(

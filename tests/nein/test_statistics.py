@@ -245,26 +245,6 @@ def test_pairing_is_narrower_than_two_separate_means() -> None:
     assert found.standard_error < 0.02
 
 
-def test_the_difference_of_two_means_is_the_paired_one_where_all_have_partners() -> None:
-    rng = np.random.default_rng(8)
-    x, y = (rng.integers(0, 2, 30).astype(float) for _ in range(2))
-    names = [f"s{i}" for i in range(30)]
-    clusters = [i // 3 for i in range(30)]
-    paired = statistics.paired_difference(
-        dict(zip(names, x, strict=True)),
-        dict(zip(names, y, strict=True)),
-        dict(zip(names, clusters, strict=True)),
-    )
-    apart = statistics.difference_of_means(x, clusters, y, clusters)
-    assert paired is not None
-    assert apart is not None
-    assert apart.value == pytest.approx(paired.value)
-    assert ends(apart) == pytest.approx(ends(paired), abs=1e-8)
-    fewer = statistics.difference_of_means(x, clusters, y[:20], clusters[:20])
-    assert fewer is not None
-    assert (fewer.value, fewer.n) == (pytest.approx(x.mean() - y[:20].mean()), 30)
-
-
 def test_ratios_have_an_interval_of_their_own_and_none_to_nothing() -> None:
     ids = [f"s{i}" for i in range(20)]
     above = dict.fromkeys(ids, 1.0)

@@ -27,7 +27,7 @@ _HOW = {
     "paper": "As published: a category is the unweighted mean of its subsets, letters are read by "
     "VLMEvalKit's rule, and what it cannot read is wrong.",
 }
-_CLUSTERED = "95 % intervals clustered by picture (Wilson's at the effective sample size)"
+_CLUSTERED = "95 % intervals clustered by picture"
 _INTERVALS = {
     "clustered": _CLUSTERED,
     "normal": "95 % intervals by the normal approximation, p ± 1.96 √(p(1 − p)/n), as in the paper",
@@ -40,7 +40,7 @@ def accuracy(protocol: str, interval: str) -> Table:
     """Accuracy per category and average, original above negated."""
     which = _INTERVALS[interval]
     if (protocol, interval) == ("paper", "clustered"):
-        which += "; clustered bootstrap where subsets are averaged"
+        which += "; by random weights of pictures where subsets are averaged"
     average = {"category": AVERAGE}
     return Table(
         f"accuracy_{protocol}_{interval}",
@@ -70,8 +70,8 @@ GAP = Table(
     ),
     where={"task": "gap"},
     note="Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
-    "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: clustered "
-    "bootstrap; – where no negated question was right.",
+    "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: "
+    "– where no negated question was right.",
 )
 
 

@@ -119,7 +119,7 @@ def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequen
         "clusters": len(set(sources)),
         "columns": features.edited.shape[1],
         "left_out": list(made.left_out),
-        "sources": identity_hash(sorted(set(sources))),
+        "sources": identity_hash({"sources": sorted(set(sources))}),
     }
 
 

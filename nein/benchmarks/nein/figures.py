@@ -5,6 +5,7 @@ statistic (of a gap), source ("printed": by the paper's authors).
 
 task              metric
 results           every metric of a run
+limit             FID as of infinitely many pictures, or in `refused` why not
 families          by family of negation, in `group`
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
 gap_by_template   the gap per template of the negative instruction, in `group`
@@ -72,6 +73,7 @@ def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Ro
     for metric in METRICS:
         if metric in corpus:
             rows.append(_of_the_whole(metric, corpus[metric]))
+            rows += _limit(metric, corpus[metric])
         elif metric in whole:
             values = whole[metric]
             rows.append(_figure(metric, values, clusters, task="results", reasons=reasons.get(metric)))
@@ -129,6 +131,28 @@ def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
     numbers = {name: entry.get(name) for name in ("value", "low", "high", "standard_error", "n", "clusters")}
     what = {"task": "results", "metric": metric, "unit": unit(metric), "reasons": dict(entry["reasons"])}
     return {**what, **numbers, "unscored": entry["n_unscored"]}
+
+
+def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
+    """What FID would be of infinitely many pictures (task "limit"), or in `refused` why that cannot be said."""
+    if not entry.get("left_out"):
+        return
+    from metrics import fid
+
+    what = {"task": "limit", "metric": metric, "unit": unit(metric), "n": entry["n"]}
+    needed = fid.LIMIT_IMAGES * entry["columns"]
+    if entry["clusters"] < needed:
+        why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry['columns']} columns"
+        yield {
+            **what,
+            "value": None,
+            "clusters": entry["clusters"],
+            "refused": f"{why}; {entry['clusters']} here",
+        }
+        return
+    interval = fid.limit(fid.FidInterval.of(entry["value"], entry["left_out"]))
+    ends = {"value": interval.value, "low": interval.low, "high": interval.high}
+    yield {**what, **ends, "standard_error": interval.standard_error, "clusters": entry["clusters"]}
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:

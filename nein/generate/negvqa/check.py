@@ -19,7 +19,7 @@ class Checked:
     """What one person found.
 
     right, wrong, open  Items by verdict; open ones have none and are in no figure.
-    accuracy, low, high Share of right ones among those checked, with Clopper-Pearson's 95 % interval; None
+    accuracy, low, high Share of right ones among those checked, with its exact 95 % interval; None
                         without a checked item. The interval is that of a simple random sample of items, which
                         the sheet is; it does not count on questions about one picture being alike.
     errors              Wrong items by kind.
@@ -87,7 +87,7 @@ def describe(checked: Checked) -> str:
         return f"{who}none of {checked.open} items is ticked yet.\n"
     lines = [
         f"{who}{checked.right} of {n} checked conversions are right: {100 * checked.accuracy:.1f} % "
-        f"(95 % interval {100 * checked.low:.1f} to {100 * checked.high:.1f}, Clopper-Pearson), "
+        f"(95 % interval {100 * checked.low:.1f} to {100 * checked.high:.1f}, exact), "
         f"a random sample of {checked.population}; {checked.open} not ticked."
     ]
     lines += [f"  {count:4d} wrong: {ERRORS[kind]}" for kind, count in sorted(checked.errors.items())]

@@ -53,7 +53,7 @@ def report(options: ReportConfig) -> int:
         Section(
             "results",
             "Results",
-            [*sections.results(), sections.families(), sections.coverage()],
+            [*sections.results(), sections.LIMIT, sections.families(), sections.coverage()],
             [sections.REMOVAL],
         ),
         Section("breakdowns", "Breakdowns", sections.breakdowns()),
