@@ -40,23 +40,12 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
 from editors.machine import ATTENTIONS, DTYPES
+from nein.benchmarks.nein.reporting.costs import peak_of
 from nein.engine import memory
 from nein.engine.environment import keep_freed_memory
 from nein.models.references import resolve
 
 OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")
-# Part of a device's name -> dtype -> TFLOP/s, dense, from the vendor's data sheets; the first fit counts.
-PEAKS: dict[str, dict[str, float]] = {
-    "H100 PCIe": {"float32": 51.0, "bfloat16": 756.0, "float16": 756.0},
-    "H100": {"float32": 67.0, "bfloat16": 989.4, "float16": 989.4},
-    "H200": {"float32": 67.0, "bfloat16": 989.4, "float16": 989.4},
-    "A100": {"float32": 19.5, "bfloat16": 312.0, "float16": 312.0},
-    "L40S": {"float32": 91.6, "bfloat16": 362.0, "float16": 362.0},
-    "L4": {"float32": 30.3, "bfloat16": 121.0, "float16": 121.0},
-    "RTX 4090": {"float32": 82.6, "bfloat16": 165.2, "float16": 165.2},
-    "V100": {"float32": 15.7, "float16": 125.0},
-    "T4": {"float32": 8.1, "float16": 65.0},
-}
 
 
 @dataclass(frozen=True)
@@ -200,8 +189,7 @@ def efficiency(operations: int | None, side: Measured, options: argparse.Namespa
     if operations is None:
         return ""
     rate = operations * options.images / side.seconds
-    known = [peaks for part, peaks in PEAKS.items() if part in describe_device(options.device)]
-    peak = known[0].get(options.dtype) if known else None
+    peak = peak_of(describe_device(options.device), options.dtype)
     share = (
         "no published peak for this device" if peak is None else f"{100 * rate / 1e12 / peak:.1f} % of {peak}"
     )

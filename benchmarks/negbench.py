@@ -25,6 +25,7 @@ from PIL import Image
 from metrics.dual import openclip
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import drawn, official
+from nein.engine.executors.threads import Threads
 from nein.engine.processes import Processes
 
 BATCH = 32
@@ -115,7 +116,9 @@ def plain_run(model: Plain, folder: Path) -> dict[str, float]:
 
 def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     line = ["--data", str(folder), "--image-root", str(folder), "--model", str(model), "--out", str(out)]
-    run.NEGBENCH(config.EvalConfig.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)]), Processes())
+    run.NEGBENCH(
+        config.EvalConfig.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)]), Threads("cpu")
+    )
     (evaluated,) = report.read(out)
     found: dict[str, float] = {}
     for k in (1, 5):

@@ -49,7 +49,7 @@ class FunctionEditor:
             "editor": self.name,
             "class": type(self).__name__,
             "function": f"{getattr(self.function, '__module__', '')}.{name_of(self.function)}",
-            "source_sha256": _source_hash(self.function),
+            "source_sha256": source_hash(self.function),
             "seeded": self._seeded,
         }
 
@@ -251,17 +251,19 @@ def _takes_seed(function: Callable[..., Any], name: str) -> bool:
     return seeded
 
 
-def _source_hash(function: Callable[..., Any]) -> str:
+def source_hash(function: Callable[..., Any]) -> str:
     """SHA-256 of what a function says and of the plain values that it was made with."""
     inner = inspect.unwrap(function)
     try:
         text = inspect.getsource(inner if not callable(getattr(inner, "func", None)) else inner.func)
     except (TypeError, OSError):  # no function of Python, or typed into an interpreter
         code = getattr(inner, "__code__", None)
-        text = repr((code.co_code, code.co_names)) if code is not None else type(inner).__qualname__
-    values: list[Any] = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "args", None) or ())]
-    values += list((getattr(inner, "keywords", None) or {}).items())
-    values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
+        text = repr((code.co_code, code.co_names)) if inspect.iscode(code) else type(inner).__qualname__
+    values: list[Any] = []
+    if inspect.isroutine(inner) or callable(getattr(inner, "func", None)):  # a function, or a partial one
+        values += [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "args", None) or ())]
+        values += list((getattr(inner, "keywords", None) or {}).items())
+        values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
     shown = [repr(value) if isinstance(value, _PLAIN) else type(value).__qualname__ for value in values]
     return digest({"source": text, "values": shown})
 

@@ -2,7 +2,8 @@
 
 One reference names it everywhere: `openai:URL#MODEL`, for example
 `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`. The key is read from the environment variable
-OPENAI_API_KEY and goes nowhere but into the request.
+OPENAI_API_KEY and goes nowhere but into the request; so do user, password and query of the address
+(`metrics.credentials`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
+from metrics import credentials
 from metrics.base import MetricError, choose
 
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
@@ -72,6 +74,8 @@ class Said:
 class Endpoint:
     """Chat completions of one model; threads may share one.
 
+    url          With or without user, password and query; `address` is without. Where it has none, those
+                 count that were put aside for it.
     concurrency  Requests in flight at a time; who comes then waits.
     timeout      Seconds to wait for one answer.
     retries      How often the package openai sends a request again after a timeout, a broken connection, "too
@@ -98,21 +102,24 @@ class Endpoint:
             )
         import openai
 
+        self.address, given = credentials.split(url.rstrip("/"))
+        self._credentials = given if any(given) else credentials.of(self.address, model)
+        user, query = self._credentials
+        name, _, password = user.partition(":")
+        basic = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
-        self._url = url
         self._client = openai.OpenAI(
-            base_url=url, api_key=key or "none", timeout=timeout, max_retries=retries
+            base_url=self.address,
+            api_key=key or "none",
+            timeout=timeout,
+            max_retries=retries,
+            default_headers={"Authorization": f"Basic {basic}"} if user else None,
+            default_query=dict(parse_qsl(query, keep_blank_values=True)),
         )
         self._seats = threading.BoundedSemaphore(concurrency)
         self._unknown: set[str] = set()  # parts of a request that the server does not take
         self._stopped = threading.Event()
-
-    @property
-    def address(self) -> str:
-        """The endpoint without user, password and query."""
-        parts = urlsplit(self._url)
-        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
     def check(self) -> None:
         """Raises MetricError when nobody answers, the key is refused, or the model is not served.
@@ -196,11 +203,19 @@ class Endpoint:
             if status in RETRIED or status >= 500:
                 raise NoAnswer(f"{attempts}: HTTP {status}", SERVER, status=status) from None
             raise NoAnswer(
-                f"the endpoint refused the question: HTTP {status} {_excerpt(error.response.text)}",
+                f"the endpoint refused the question: HTTP {status} {self._excerpt(error.response.text)}",
                 REFUSED,
                 silent=status in UNUSABLE,
                 status=status,
             ) from None
+
+    def _excerpt(self, text: str) -> str:
+        """The beginning of what a server says about a request, without the credentials that it may quote."""
+        user, query = self._credentials
+        parts = [user, query, *user.split(":"), *(value for _, value in parse_qsl(query))]
+        for secret in sorted({*parts, *map(unquote, parts)} - {""}, key=len, reverse=True):
+            text = text.replace(secret, "...")
+        return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
 
 
 def side_by_side(
@@ -269,10 +284,10 @@ def picture(image: np.ndarray) -> dict[str, Any]:
 
 def split_endpoint(reference: str) -> tuple[str, str]:
     """(URL, model) of `openai:URL#MODEL`. Raises MetricError for anything else."""
-    url, _, model = reference.removeprefix("openai:").partition("#")
+    url, _, model = reference.removeprefix("openai:").rpartition("#")
     if not reference.startswith("openai:") or not _is_address(url) or not model:
         raise MetricError(
-            f"'{reference}' is not an endpoint; expected openai:URL#MODEL, for example "
+            f"'{credentials.without(reference)}' is not an endpoint; expected openai:URL#MODEL, for example "
             "openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
         )
     return url, model
@@ -320,7 +335,3 @@ def _read(reply: Any) -> Said:
 
 def _cause(error: BaseException) -> str:
     return type(error.__cause__ or error).__name__
-
-
-def _excerpt(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())

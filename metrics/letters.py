@@ -1,5 +1,5 @@
-"""Reading the letter of a multiple-choice answer out of what a model wrote. Two rules, because published
-figures depend on one of them.
+"""Reading the letter of a multiple-choice answer out of what a model wrote: our own rule, and that of the
+toolkit on which published figures depend, as it was at three dates.
 
     parse("The answer is (B).", ["dog", "cat"])               -> Letter("B", "")
     parse("A dog is on the left.", ["cat", "dog"])            -> Letter("B", ""): "A" is an article here
@@ -15,21 +15,28 @@ import re
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple, get_args
 
 from metrics.answers import paper_present, parse_yes_no
 from metrics.base import MetricError, choose
 
 LETTERS = string.ascii_uppercase
+#: The rule of VLMEvalKit by the month in which it was so (see `RULES`).
+Edition = Literal["vlmevalkit-2025-05", "vlmevalkit-2025-08", "vlmevalkit-2026-06"]
+Rule = Literal["fixed", Edition]
+EDITIONS: tuple[Edition, ...] = get_args(Edition)
 #: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 
 
 class Letter(NamedTuple):
-    """`letter`: one of the options' letters, or None with the `reason` why there is none."""
+    """`letter`: one of the options' letters, or None with the `reason` why there is none. `declined`: by a
+    rule of VLMEvalKit the answer itself chooses none, which is a reading: nobody else is asked."""
 
     letter: str | None
     reason: str
+    declined: bool = False
 
 
 def parse(answer: str, options: Sequence[str], rule: str = "fixed") -> Letter:
@@ -38,7 +45,7 @@ def parse(answer: str, options: Sequence[str], rule: str = "fixed") -> Letter:
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B", "(B)"), else the text of
           exactly one option. An answer that names several options, only excludes one, declines, or names
           none has no letter. "A" before another word is the article unless something marks it as a letter.
-          "vlmevalkit": see `vlmevalkit`.
+          "vlmevalkit-YEAR-MONTH": see `vlmevalkit`.
 
     Raises MetricError for an unknown rule, fewer than two options, or more than 26.
     """
@@ -75,30 +82,53 @@ _REFUSALS = (
 )
 
 
-def vlmevalkit(answer: str, options: Sequence[str]) -> Letter:
-    """Exact matching as VLMEvalKit does it without a language model to help.
+def vlmevalkit(answer: str, options: Sequence[str], *, at_the_end: bool, stated: bool) -> Letter:
+    """Exact matching as VLMEvalKit (`can_infer`) does it before it asks a language model, if it has one.
 
     The characters .()[],:;!*#{} become blanks; if exactly one option's letter stands alone among the words,
-    and first does so among the last four of them, it is the answer. Else the option whose text occurs in the
-    answer (any case, also inside a word), if it is one only and the answer is at most twice as long as all
-    options together. Quirks kept: "A" as an article counts as the letter, and a lower-case letter does not.
-    Where this returns no letter, the toolkit counts the answer as wrong.
+    it is the answer. Else the option whose text occurs in the answer (any case, also inside a word), if it is
+    one only. A "Z" without a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an
+    article counts as the letter, and a lower-case letter does not.
 
-    Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
+    at_the_end  The letter first stands among the last four words, and the answer is at most twice as long as
+                all options together if it is to be matched with their texts.
+    stated      Where that gives none, the first "answer is X" (any case, A to D) does: "answer is a dog" is
+                an A.
+
+    The rule changed twice: `RULES` names its three states by month. Source:
+    https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
     """
-    letters = LETTERS[: len(options)]
+    letter = None if _FAILED in answer else _option(answer, LETTERS[: len(options)], at_the_end, stated)
+    return letter or _text(answer, options, at_the_end)
+
+
+#: What the toolkit writes in place of an answer that its server failed to give.
+_FAILED = "Failed to obtain answer via API"
+
+
+def _option(answer: str, letters: str, at_the_end: bool, stated: bool) -> Letter | None:
+    """`can_infer_option`."""
+    declined = Letter(None, "the answer declines", declined=True)
     if any(refusal in answer for refusal in _REFUSALS):
-        return Letter(None, "the answer declines")
+        return declined
     words = re.sub(r"[.()\[\],:;!*#{}]", " ", answer).split()
     named = [letter for letter in letters if letter in words]
-    if len(named) == 1 and words.index(named[0]) > len(words) - 5:
+    if len(named) == 1 and (not at_the_end or words.index(named[0]) > len(words) - 5):
         return Letter(named[0], "")
     if not named and "Z" in words:
-        return Letter(None, "the answer declines")
+        return declined
+    sentence = re.search(r"answer\s+is\s+\**([ABCD])", answer, re.IGNORECASE) if stated else None
+    if sentence and sentence[1].upper() in letters:
+        return Letter(sentence[1].upper(), "")
+    return None
+
+
+def _text(answer: str, options: Sequence[str], at_the_end: bool) -> Letter:
+    """`can_infer_text`."""
     low = answer.lower()
-    if len(low) > 2 * sum(map(len, options)):
+    if at_the_end and len(low) > 2 * sum(map(len, options)):
         return Letter(None, "no letter among the last words, and too long to match the options' texts")
-    matched = [letter for letter, text in zip(letters, options, strict=False) if text.lower() in low]
+    matched = [letter for letter, text in zip(LETTERS, options, strict=False) if text.lower() in low]
     if len(matched) == 1:
         return Letter(matched[0], "")
     return Letter(None, "several options match" if matched else "no option is named")
@@ -139,6 +169,15 @@ _STATED = re.compile(
     rf"|(?<![{_LATIN}'.])(?P<end>[A-Z])[\s.!)*\"']*$)",
     re.IGNORECASE,
 )
+#: What ends right before a letter that is called by its bare name: nothing, a sign, or one of these words.
+#: Behind another word it is a part of a name: "Point A", "vitamin A", "Figure B".
+_BEFORE_NAME = re.compile(
+    r"(?:^|[^\w\s]|\n|\b(?:is|be|are|was|it's|its|that's|so|thus|hence|therefore|then|say|choose|pick|select|with"
+    r"|for|to|as|maybe|perhaps|probably|definitely|certainly|clearly|likely|surely|obviously"
+    r"|appears|seems|only|just|think|believe|guess|and|or"
+    rf"|{_LEAD})|[{_EAST}])[^\S\n]*$",
+    re.IGNORECASE,
+)
 _ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*")
 _FIRST = re.compile(
     r"[\s*_`\"'(\[{<$#]*(?P<letter>[A-Z])"
@@ -159,7 +198,8 @@ _FIELD = re.compile(
 
 
 def fixed(answer: str, options: Sequence[str]) -> Letter:
-    """See `parse`. What comes before the end of a <think> block, and letters that are excluded ("not A",
+    """See `parse`. A letter of the options comes before an option whose text is that letter: models are asked
+    for letters. What comes before the end of a <think> block, and letters that are excluded ("not A",
     "A is wrong"), do not count. In order: the whole answer is a letter; it is an option's text; statements; a
     marked letter at the beginning; the options' texts within it; a single bare capital that is no article."""
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
@@ -172,7 +212,7 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     if not text:
         return Letter(None, "the answer is empty")
     if whole := _ALONE.fullmatch(text):
-        return _checked(whole["letter"].upper(), letters)
+        return _alone(whole["letter"], letters, options)
     for same in (_literal, _plain):
         exact = [k for k, option in enumerate(options) if same(option) == same(text)]
         if len(exact) == 1:
@@ -197,7 +237,9 @@ def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
         return _checked(first["letter"], letters)
     if by_text.letter is not None or by_text.reason != "no option is named":
         return by_text
-    bare = {capital for capital in _BARE.findall(text) if capital in letters and capital not in "AI"}
+    hits = [*_UNLIKE_ARTICLE.finditer(text), *(hit for hit in _BARE.finditer(text) if hit[0] not in "AI")]
+    bare = {hit[0] for hit in hits if hit[0] in letters and _is_named(text, hit)}
+    bare -= {"A", "I"} if len(bare) == 1 else set()
     if _lists(text, letters):
         return Letter(None, "several options are named")
     if len(bare) == 1 and not re.search(rf"\b{_NOT}\b", text, re.IGNORECASE):
@@ -205,6 +247,25 @@ def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
     if _DECLINES.search(text):
         return Letter(None, "the answer declines")
     return Letter(None, "several options are named" if len(bare) > 1 else "no option is named")
+
+
+def _is_named(text: str, hit: re.Match[str], group: str | int = 0) -> bool:
+    """Whether a bare letter is no part of a name such as "Point A"."""
+    return _BEFORE_NAME.search(text[: hit.start(group)]) is not None
+
+
+def _alone(letter: str, letters: str, options: Sequence[str]) -> Letter:
+    """An answer that is nothing but a letter: an option's, or the one option that is that letter."""
+    if letter.upper() not in letters or (letter in map(_name, options) and letter.islower()):
+        for same in (_name, _literal):
+            exact = [k for k, option in enumerate(options) if same(option) == same(letter)]
+            if len(exact) == 1:
+                return Letter(letters[exact[0]], "")
+    return _checked(letter.upper(), letters)
+
+
+def _name(option: str) -> str:
+    return _normal(option).strip()
 
 
 def _checked(letter: str, letters: str) -> Letter:
@@ -254,6 +315,8 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     for match in _STATED.finditer(text):
         kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if match[k])
         letter = match[kind]
+        if kind == "end" and not _is_named(text, match, "end"):
+            continue
         if letter.islower() and kind != "lead":
             continue
         if kind == "lead" and _is_article(text, match.end("lead"), letter, match["word"]):
@@ -285,12 +348,14 @@ def _is_article(text: str, end: int, letter: str, word: str) -> bool:
 
 
 def _lists(text: str, letters: str) -> bool:
-    """Whether letters are joined: "A and B", "A or B", "A, B", "neither A nor B", or stand side by side with
-    nothing else."""
+    """Whether letters are joined: "A and B", "A or B", "A, B", "neither A nor B", stand side by side with
+    nothing else, or are keys of an object: {"A": "dog", "B": "cat"}."""
     one = rf"\(?([{letters}])\)?"
     joined = rf"{_OPEN}{one}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{one}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
-    return any(match[1] != match[2] for match in re.finditer(joined, text)) or len(alone) > 1
+    keys = {match[2] for match in re.finditer(rf"([\"'])([{letters}])\1\s*:", text)}
+    several = any(match[1] != match[2] for match in re.finditer(joined, text))
+    return several or len(alone) > 1 or len(keys) > 1
 
 
 def _literal(text: str) -> str:
@@ -312,6 +377,10 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
         wanted = plain[k]
         if not wanted or plain.count(wanted) > 1:  # "> 3" and "< 3": words alone do not tell them apart
             continue
+        if re.fullmatch("[a-z]", wanted):  # "N" is no "n", and "a" before a word is the article
+            letter = rf"{_OPEN}{_name(options[k])}{_SHUT}(?! [a-z])"
+            named += [k] if re.search(letter, _normal(text)) else []
+            continue
         pattern = (
             rf"(?<![\w-])(?P<no>{_DENIED} (?:\w+ )??(?:(?:a|an|the|any) )?)?"
             rf"(?:(?:a|an|the) )?{re.escape(wanted)}(?![\w-])"
@@ -329,5 +398,11 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 
 
-#: The rules by name.
-RULES: dict[str, Callable[[str, Sequence[str]], Letter]] = {"fixed": fixed, "vlmevalkit": vlmevalkit}
+#: The rules by name. Of VLMEvalKit: as of commit 0f27427e (25 May 2025, days before NegVQA appeared), since
+#: c3371551 (4 August 2025), and since a67ace50 (17 June 2026; the same in e8e78f05 of 18 August 2026).
+RULES: dict[str, Callable[[str, Sequence[str]], Letter]] = {
+    "fixed": fixed,
+    "vlmevalkit-2025-05": partial(vlmevalkit, at_the_end=False, stated=False),
+    "vlmevalkit-2025-08": partial(vlmevalkit, at_the_end=True, stated=False),
+    "vlmevalkit-2026-06": partial(vlmevalkit, at_the_end=True, stated=True),
+}

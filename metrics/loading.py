@@ -94,6 +94,15 @@ def _sha(file: Any) -> str:
     return digest.hexdigest()
 
 
+def tensor_digest(model: Any) -> str:
+    """SHA-256 over names and contents of all tensors: what a tag's weights are, however they were stored."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
 def check_folder(path_or_id: str) -> None:
     """Refuse what cannot be a model folder or a hub id, in one sentence, before a library tries it."""
     path = Path(path_or_id)
@@ -210,6 +219,16 @@ def _no_bar(local: bool) -> Iterator[None]:
 def source_fields(source: Source) -> dict[str, Any]:
     """The part of `describe()` that says which weights."""
     return {"reference": source.reference, "revision": source.revision, "weights": source.digest}
+
+
+def model_fields(model: Any, source: Source) -> dict[str, Any]:
+    """The part of `describe()` that all models of transformers share: class, weights, number type, device."""
+    return {
+        "class": type(model).__name__,
+        **source_fields(source),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+    }
 
 
 def library() -> str:

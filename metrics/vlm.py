@@ -14,7 +14,7 @@ import jinja2
 import torch
 
 from metrics.base import MetricError, choose
-from metrics.loading import DTYPES, Source, exact, from_pretrained, library, load_model, source_fields
+from metrics.loading import DTYPES, Source, exact, from_pretrained, library, load_model, model_fields
 
 #: Model types without a chat template, which take the words as they are.
 BARE = ("instructblip",)
@@ -42,14 +42,11 @@ class VisionChat:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
         return {
             "kind": kind,
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "library": library(),
             "preprocess": type(self.processor).__name__,
             "template": "the model's chat template" if self.templated else "the words alone (InstructBLIP)",
             "decoding": f"greedy, at most {self.max_new_tokens} tokens",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def generate(self, inputs: Mapping[str, Any], tokens: int) -> tuple[list[list[int]], torch.Tensor]:

@@ -7,31 +7,42 @@ when it is made again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from editors.base import digest
-from editors.function import as_editor, name_of
+from editors.function import as_editor, name_of, source_hash
+from metrics.choices.function import FunctionChoices
+from metrics.dual.objects import of as objects_of_two_towers
+from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
+from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.report import findings
 from nein.benchmarks.nein.runs import find
+from nein.benchmarks.runner import Benchmark
+from nein.engine import executors
 from nein.engine.errors import UserError
-from nein.engine.processes import from_environment
+from nein.engine.executors import Executor
+from nein.engine.processes import Processes
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
-from nein.reporting.tables import Sheet
+from nein.reporting.tables import Sheet, Table
 
 if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
+#: What a model that answers questions has (`metrics.choices.base.ChoiceModel`).
+_ANSWERS = ("answer", "scorings", "fingerprint", "describe")
 #: A function (image, instruction) -> image, a pipeline of diffusers, an `editors.Editor`, or what
 #: `nein eval --editor` takes: a name, a folder, a hub id, a place.
 Editing: TypeAlias = Any
@@ -66,9 +77,7 @@ def evaluate(
     Raises UserError, EditorError or MetricError (each a ValueError) with one sentence. What the function
     raises for a sample is that sample's error, which is counted and shown.
     """
-    given = _named(editor)
-    objects = {name: thing for name, thing in given.items() if not _is_text(thing)}
-    asked = [name if name in objects else str(thing) for name, thing in given.items()]
+    asked, objects = _named(editor)
     with references.offering(objects):
         config = EvalConfig.of(
             preset=preset,
@@ -80,49 +89,180 @@ def evaluate(
             out=out,
             **options,
         )
-    processes = from_environment()
-    machine = {
-        "device": processes.device(config.device),
-        "dtype": config.dtype,
-        "batch_size": config.batch_size,
-        "preset": preset,
-    }
-    made = {
-        name: as_editor(thing, name=name, **machine, **config.editor_overrides())
-        for name, thing in objects.items()
-    }
-    if out is None and made:
-        facts = [made[name].fingerprint if name in made else name for name in asked]
-        config.out = f"runs/{preset}-{'-'.join(map(_safe, asked[:3]))}-{digest({'editors': facts})[:8]}"
-    from nein.benchmarks.nein import evaluate as benchmark
-    from nein.models.editor_choice import resolve_editors
+    machine = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
-    with references.offering(made):
-        benchmark.evaluate(config, processes)
-        choices = resolve_editors(config.editor, config.preset, config.editor_overrides(), config.edited)
-    return EditingResult(config.out_dir, tuple(choice.slug for choice in choices))
+    def make(name: str, thing: Any, device: str) -> Any:
+        return as_editor(thing, name=name, device=device, **machine, **config.editor_overrides())
+
+    from nein.benchmarks.nein import evaluate as benchmark
+
+    names = _run(benchmark.NEIN, benchmark.evaluate, config, objects, make)
+    return EditingResult(config.out_dir, names)
+
+
+def negvqa(
+    model: Any,
+    *,
+    data: str | None = None,
+    limit: int | None = None,
+    preset: str = "nano",
+    out: str | Path | None = None,
+    **options: Any,
+) -> Result:
+    """Asks questions and their negations, as `nein negvqa` does.
+
+    model    `answer(image: PIL.Image.Image, question: str, options: list[str]) -> str`, which gives what a
+             model would write: a letter, or a sentence that begins with one; what `nein negvqa --model` takes
+             ("nano:negvqa", a folder, a hub id); several of these; or a mapping from names to them.
+    data     "nano" (drawn questions), "hub:OWNER/NAME", or a file in NegVQA's layout.
+    limit, preset, out, options  As for `evaluate`, of `nein negvqa`.
+
+    Raises UserError or MetricError with one sentence. What the function raises is that question's error.
+    """
+    asked, objects = _named(model)
+    functions = [name for name, thing in objects.items() if not _has(thing, *_ANSWERS)]
+    if functions and len(functions) == len(asked):
+        options.setdefault("scoring", ["generated"])  # a function gives no probabilities
+    config = NegvqaConfig.of(preset=preset, model=asked, data=data, limit=limit, out=out, **options)
+
+    def make(name: str, thing: Any, device: str) -> Any:
+        if _has(thing, *_ANSWERS):
+            return thing
+        if not callable(thing):
+            raise UserError(
+                f"'{name}' is a {type(thing).__name__}; expected a function (image, question, options) -> "
+                "text."
+            )
+        return FunctionChoices(thing, name=name, fingerprint=source_hash(thing)[:20])
+
+    from nein.benchmarks.negvqa.run import NEGVQA
+    from nein.benchmarks.negvqa.sections import GAP, accuracy
+
+    names = _run(NEGVQA, NEGVQA, config, objects, make)
+    return Result(config.out_dir, names, (accuracy(config.protocol, "clustered"), GAP))
+
+
+def negbench(
+    model: Any,
+    *,
+    data: str | None = None,
+    limit: int | None = None,
+    preset: str = "nano",
+    out: str | Path | None = None,
+    **options: Any,
+) -> Result:
+    """Retrieval and multiple choice with negated captions, as `nein negbench eval` does.
+
+    model    An object with `encode_image(pictures) -> (N, D)` and `encode_text(sentences) -> (N, D)`; (model,
+             processor) of transformers; (model, transform, tokenizer) of open_clip; what `nein negbench eval
+             --model` takes ("nano:clip", a folder, a hub id); a list of these; or a mapping from names to
+             them. An object has a `fingerprint`, a text that changes with its weights, or goes by its code.
+    data     "nano" (drawn scenes), or a folder with NegBench's released files.
+    limit, preset, out, options  As for `evaluate`, of `nein negbench eval`.
+
+    Raises UserError or MetricError with one sentence.
+    """
+    asked, objects = _named([model] if isinstance(model, tuple) else model)
+    config = NegbenchConfig.of(preset=preset, model=asked, data=data, limit=limit, out=out, **options)
+
+    def make(name: str, thing: Any, device: str) -> Any:
+        given = getattr(thing, "fingerprint", None)
+        mark = given if isinstance(given, str) else source_hash(type(thing))[:20]
+        return objects_of_two_towers(thing, name=name, fingerprint=mark, batch_size=config.batch_size)
+
+    from nein.benchmarks.negbench.run import NEGBENCH
+    from nein.benchmarks.negbench.sections import SECTIONS
+
+    names = _run(NEGBENCH, NEGBENCH, config, objects, make)
+    return Result(config.out_dir, names, tuple(table for section in SECTIONS[:2] for table in section.tables))
+
+
+def judge(
+    images: Any, questions: Any, *, model: str = "nano:llava", device: str = "auto", dtype: str = "float32"
+) -> pd.DataFrame:
+    """What a judge answers about pictures, as it does for Removal.
+
+    images     A picture or several: `PIL.Image.Image`, or (H, W, 3) uint8.
+    questions  A question or several for every picture; or one list of questions per picture.
+    model      As `--models.vqa` takes it.
+
+    A row per picture and question: `image` (its place, from 0), `question`, `answer`, `p_yes`, `p_no`. Raises
+    UserError or MetricError with one sentence.
+    """
+    import numpy as np
+    import pandas as pd
+
+    import metrics
+    from metrics.judges.templates import template
+
+    single = not isinstance(images, list | tuple)
+    pictures = [np.asarray(image) for image in ([images] if single else images)]
+    words = [questions] if isinstance(questions, str) else list(questions)
+    each = (
+        [list(row) for row in words] if words and not isinstance(words[0], str) else [words] * len(pictures)
+    )
+    where, revision = references.resolve(model)
+    here = Processes().device(device)
+    loaded = metrics.load_judge("vqa", where, revision=revision, device=here, dtype=dtype)
+    prompts = [[template(loaded.template).wrap(question) for question in row] for row in each]
+    rows = [
+        {"image": number, "question": question, "answer": said.text, "p_yes": said.p_yes, "p_no": said.p_no}
+        for number, (asked, answers) in enumerate(zip(each, loaded.ask(pictures, prompts), strict=True))
+        for question, said in zip(asked, answers, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["image", "question", "answer", "p_yes", "p_no"])
+
+
+def _run(
+    benchmark: Benchmark,
+    work: Callable[[Any, Executor], Any],
+    config: Any,
+    objects: Mapping[str, Any],
+    make: Callable[[str, Any, str], Any],
+) -> tuple[str, ...]:
+    """Makes models of the objects, does the work in this process, and gives the names of its runs."""
+    if objects and config.on in executors.ELSEWHERE:
+        raise UserError(
+            f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
+        )
+    with contextlib.closing(executors.start(config)) as executor:
+        made = {name: make(name, thing, executor.device) for name, thing in objects.items()}
+        if config.out is None and made:
+            config.out = _folder(config, made)
+        with references.offering(made):
+            work(config, executor)
+            return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
+
+
+def _folder(config: Any, made: Mapping[str, Any]) -> str:
+    """Below runs/, one for these models: the default folder of the command with their names and a digest."""
+    marks = digest({name: thing.fingerprint for name, thing in made.items()})[:8]
+    return f"{config.out_dir}-{'-'.join([*made][:3])}-{marks}"
 
 
 @dataclass(frozen=True)
 class Result:
     """Finished runs of one benchmark in a folder. In a notebook it shows as its table.
 
-    out     The folder of the results.
-    models  Names of the models as tables show them, those of this call.
+    out    The folder of the results, with the benchmark's page, tables and plots.
+    names  Of the runs of this call, as tables show them.
+    shown  The tables.
     """
 
     out: Path
-    models: tuple[str, ...]
+    names: tuple[str, ...]
+    shown: tuple[Table, ...] = ()
 
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
         """Every figure, tidy: what it is of, `value`, `low`, `high` (95 % interval), `n`, `unscored`
         (`nein.reporting.figures`)."""
-        frame = frames.read(self.out / "figures.csv")
-        return frames.select(frame, model=self.models).reset_index(drop=True)
+        found = frames.concat(map(frames.read, sorted(self.out.rglob("figures.csv"))))
+        mine = frames.select(found, model=self.names).drop_duplicates()
+        return mine.reset_index(drop=True)
 
     def _sheets(self) -> list[Sheet]:
-        raise NotImplementedError
+        return tables.sheets(self.shown, self.figures)
 
     def table(self) -> pd.DataFrame:
         """The main table as text, a row per model: values with their 95 % intervals."""
@@ -142,6 +282,17 @@ class Result:
 class EditingResult(Result):
     """What `evaluate` gives."""
 
+    @property
+    def editors(self) -> set[str]:
+        """The folders of the editors: names without the instruction, "ip2p" of "ip2p/negative"."""
+        return {name.rpartition("/")[0] for name in self.names}
+
+    @functools.cached_property
+    def figures(self) -> pd.DataFrame:
+        """As of every result; gaps between two runs are there too."""
+        frame = frames.read(self.out / "figures.csv")
+        return frames.select(frame, model=tuple(self.editors)).reset_index(drop=True)
+
     def _sheets(self) -> list[Sheet]:
         return tables.sheets(sections.results(), self.figures)
 
@@ -156,7 +307,7 @@ class EditingResult(Result):
     @property
     def runs(self) -> list[Path]:
         """The folders of the runs, one per editor and kind of instruction."""
-        return [run.path for run in find(self.out) if run.editor in self.models]
+        return [run.path for run in find(self.out) if run.editor in self.editors]
 
     def gap(self) -> pd.DataFrame:
         """The negation gap per editor and judge, in points: Removal under "Remove the X." minus Removal
@@ -172,7 +323,7 @@ class EditingResult(Result):
         rows = [
             {"editor": run.editor, "track": run.track, **row}
             for run in find(self.out)
-            if run.editor in self.models
+            if run.editor in self.editors
             for row in run.read_scores()
         ]
         return pd.DataFrame(rows)
@@ -212,27 +363,43 @@ def _as_frame(sheet: Sheet) -> pd.DataFrame:
     return pd.DataFrame(sheet.rows, columns=sheet.columns)
 
 
-def _named(editor: Any) -> dict[str, Any]:
-    """Name -> editor: one, several, or as they were named."""
-    if isinstance(editor, Mapping):
-        return {_safe(str(name)): thing for name, thing in editor.items()}
-    several = list(editor) if isinstance(editor, list | tuple | set) else [editor]
-    named: dict[str, Any] = {}
-    for thing in several:
-        name = str(thing) if _is_text(thing) else _safe(name_of(thing))
-        number = 2
-        while name in named:
-            name, number = f"{name.rpartition('-')[0] or name}-{number}", number + 1
-        named[name] = thing
-    if not named:
-        raise UserError("No editor was given; nein.evaluate takes a function, a name, or a list of them.")
-    return named
+def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
+    """The names of models as the command takes them, and the objects among them by name.
+
+    given  A model, several, or a mapping from names to them: names, folders and places as texts or paths.
+    """
+    if isinstance(given, Mapping):
+        pairs = [(_safe(str(name)), thing) for name, thing in given.items()]
+    else:
+        several = given if isinstance(given, list | tuple | set) else [given]
+        pairs = [("" if _is_text(thing) else _safe(name_of(thing)), thing) for thing in several]
+    asked: list[str] = []
+    objects: dict[str, Any] = {}
+    for name, thing in pairs:
+        if _is_text(thing):
+            asked.append(f"{name}={thing}" if name else str(thing))
+            continue
+        free = next(f"{name}{end}" for end in _endings() if f"{name}{end}" not in objects)
+        asked.append(free)
+        objects[free] = thing
+    if not asked:
+        raise UserError("No model was given; give a function, a name, or a list of them.")
+    return asked, objects
+
+
+def _endings() -> Iterator[str]:
+    yield ""
+    yield from (f"-{number}" for number in itertools.count(2))
 
 
 def _is_text(thing: Any) -> bool:
     return isinstance(thing, str | Path)
 
 
+def _has(thing: Any, *parts: str) -> bool:
+    return all(hasattr(thing, part) for part in parts)
+
+
 def _safe(name: str) -> str:
     """A name that can be a folder's."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "editor"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"

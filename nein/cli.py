@@ -52,6 +52,14 @@ COMMANDS: dict[str, Command] = {
         "validate annotations and every image of a folder in NeIn's layout",
         "nein.datasets.nein.command:CheckConfig", "nein.datasets.nein.command:check",
     ),
+    "status": Command(
+        "say of runs what is done, running and failed, at which rate, and how long it will take",
+        "nein.reporting.status:StatusConfig", "nein.reporting.status:status",
+    ),
+    "retry": Command(
+        "try again what was set aside because workers died of it",
+        "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
+    ),
     "convert": Command(
         "write a checkpoint in the original format as safetensors, without running anything in it",
         "nein.models.convert:ConvertConfig", "nein.models.convert:run",
@@ -118,6 +126,8 @@ def _run(words: Sequence[str]) -> int | None:
     if words[0].startswith(COMPLETION):
         print(_completion(words))
         return 0
+    if words[0] == "slurm":
+        return _submit(words[1:])
     match = _match(words, table := COMMANDS) or _match(words, table := commands())
     if match is None:
         below = _below(words[0], table)
@@ -131,6 +141,20 @@ def _run(words: Sequence[str]) -> int | None:
     if not command.configuration:
         raise UserError(f"The command 'nein {name}' {command.help}.")
     return launch(f"nein {name}", command, rest, _below(name, table))
+
+
+def _submit(words: Sequence[str]) -> int:
+    match = _match(words, COMMANDS) or _match(words, commands()) if words else None
+    if match is None or not match[1].shared:
+        able = [name for name, command in COMMANDS.items() if command.shared]
+        raise UserError(
+            f"nein slurm submits {', '.join(able)} as an array of jobs, for example: nein slurm eval "
+            "--partition gpu --gres gpu:1 --array 64 --time 4:00:00 --preset paper --data FOLDER."
+        )
+    from nein.config.launch import submit
+
+    name, command, rest = match
+    return submit(name, command, rest)
 
 
 def _completion(words: Sequence[str]) -> str:
@@ -197,6 +221,7 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
         "How well image editors and vision-language models understand what is not there.\n\n"
         + "\n".join(f"  nein {name:<{width}}  {text}" for name, text in shown.items())
-        + f"\n\nnein {start}COMMAND --help says more. Documentation: README.md.\n"
+        + "\n\nnein slurm COMMAND submits one as an array of jobs.\n"
+        f"nein {start}COMMAND --help says more. Documentation: README.md.\n"
         f"Completion in a shell: nein {COMPLETION} bash, or zsh."
     )

@@ -26,6 +26,7 @@ class Server:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []  # of all requests, those for the list of models as well
         self.active = self.most = 0
         self.rule: Callable[[dict[str, Any], int], Reply] = lambda body, count: (200, say("Yes"), {})
         self.models: Reply = (200, {"data": [{"id": "eye-7b"}, {"id": "eye-70b"}]}, {})
@@ -51,6 +52,7 @@ class Server:
                         outer.active -= 1
 
             def _reply(self, reply: Reply) -> None:
+                outer.paths.append(self.path)
                 status, content, headers = reply
                 if status == HANG_UP:
                     self.connection.close()

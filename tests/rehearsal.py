@@ -221,7 +221,12 @@ def _varied(picture: np.ndarray, prompt: str) -> str:
     return ("Yes", "Yes", "Yes", "yes.", "Yes", "No", "No.", "It depends")[number % 8]
 
 
+def _fit(picture: np.ndarray, text: str) -> float:
+    """How well a sentence fits, by picture and sentence: 0 to 1."""
+    return hashlib.sha256(picture.tobytes() + text.encode()).digest()[0] / 255
+
+
 no, yes, lower_case_no, b = always("No"), always("Yes"), always("no"), always("B")
 score_005, score_009, score_01 = always(0.05), always(0.09), always(0.1)
 score_025, score_05 = always(0.25), always(0.5)
-varied = scripted(_varied, "varied")
+varied, fits = scripted(_varied, "varied"), scripted(_fit, "fits")

@@ -124,7 +124,7 @@ def test_several_editors_names_and_a_mapping_are_evaluated_together():
     both = nein.evaluate([blur, "identity"], **few)
     assert set(both.table()["editor"]) == {"blur", "identity"}
     named = nein.evaluate({"my blur": blur, "plain": "identity"}, **few)
-    assert set(named.table()["editor"]) == {"my-blur", "identity"}
+    assert set(named.table()["editor"]) == {"my-blur", "plain"}
     assert set(nein.evaluate("identity", **few).table()["editor"]) == {"identity"}
 
 
@@ -300,3 +300,53 @@ def test_a_dry_run_refuses_an_unknown_editor_and_repairs_spelling(capsys):
         main(["eval", "--editor", "hqedti", "--dry-run"])
     assert ended.value.code == 2
     assert "did you mean 'hqedit'?" in capsys.readouterr().err
+
+
+def test_a_function_answers_questions_and_their_negations():
+    asked = []
+
+    def always_a(image, question, options):
+        asked.append((image.mode, question, tuple(options)))
+        return "A"
+
+    result = nein.negvqa(always_a, limit=16, questions=32, device="cpu")
+    assert len(asked) == 32  # sixteen questions and their negations
+    assert {mode for mode, _, _ in asked} == {"RGB"}
+    assert set(result.table()["model"]) == {"always_a"}
+    # Each question has two options, and the right letter of one is the wrong letter of its negation.
+    figures = result.figures.query("task == 'gap' and category == 'Average' and protocol == 'fixed'")
+    by = dict(zip(figures["metric"], figures["value"], strict=False))
+    assert by["original"] + by["negated"] == pytest.approx(1.0)
+    assert (result.out / "report.html").is_file()
+
+
+def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
+    class Colours:
+        fingerprint = "colours-1"
+
+        def encode_image(self, images):
+            return np.array([np.asarray(image).mean((0, 1)) for image in images])
+
+        def encode_text(self, texts):
+            return np.array([[len(text), text.count("a"), 1.0] for text in texts])
+
+    result = nein.negbench({"mine": Colours(), "none": "random"}, limit=8, scenes=16, device="cpu")
+    assert set(result.table()["model"]) == {"mine", "none"}
+    assert {"retrieval", "mcq"} <= set(result.figures["task"]) or len(result.figures) > 4
+    with pytest.raises(ValueError, match="no two-tower model"):
+        nein.negbench(lambda images: images, limit=8, scenes=16, device="cpu")
+
+
+def test_a_judge_is_asked_about_pictures():
+    pictures = [Image.new("RGB", (64, 64), colour) for colour in ("white", "green")]
+    questions = [f"Does this image contain {thing}? Answer only yes or no" for thing in ("dog", "cat")]
+    frame = nein.judge(pictures, questions, device="cpu")
+    assert list(frame["image"]) == [0, 0, 1, 1]
+    assert frame["p_yes"].between(0, 1).all()
+    one = nein.judge(pictures[0], questions[0], device="cpu")
+    assert one.loc[0, "answer"] == frame.loc[0, "answer"]
+
+
+def test_objects_stay_in_this_process():
+    with pytest.raises(UserError, match=r"on='ray' computes in other processes, where blur"):
+        nein.evaluate(blur, limit=8, on="ray", device="cpu")

@@ -1,4 +1,5 @@
-"""docs/adding.md: every code block of the page is a file, and every command of the page works on them."""
+"""The code of the documentation works: docs/adding.md, whose blocks are files with commands to run on them,
+and docs/python.md, a program from top to bottom."""
 
 from __future__ import annotations
 
@@ -81,3 +82,15 @@ def test_the_benchmark_of_the_page_is_the_one_that_is_tested() -> None:
     for name, content in sections()["A benchmark"].files.items():
         if name != "pyproject.toml":
             assert content == (commands.ROOT / "tests" / "benchmarks" / name).read_text()
+
+
+def test_the_page_about_python_is_a_program_that_runs(tmp_path: Path) -> None:
+    page = (commands.ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 7
+    (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.html").is_file()

@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 from nein.engine import atomic
-from nein.engine.executors import one_thread, read_ahead
+from nein.engine.ahead import one_thread, read_ahead
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
 

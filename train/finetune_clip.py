@@ -73,7 +73,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
 
     from train import loop
     from train.checkpoints import State
-    from train.contrast import data, export, objective, towers
+    from train.contrast import data, export, objective, schedule, towers
     from train.contrast.features import Features
     from train.order import reseed
     from train.record import Record
@@ -94,7 +94,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         tower.teach(config.words)
     corpus = data.load(config)
     reader = data.Reader(config, corpus)
-    steps = reader.steps()
+    steps = schedule.steps(config, corpus)
     record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
     record.open()
     folder = config.out_dir / "model"
@@ -123,9 +123,9 @@ def train(config: ContrastConfig, session: Session) -> Path:
         betas=(float(config.beta1), float(config.beta2)),
         eps=float(config.epsilon),
     )
-    schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
+    rate = schedule.make(config, optimizer, corpus)
     network, optimizer = accelerator.prepare(tower, optimizer)
-    state = State(names, parameters, optimizer, schedule, scaler=accelerator.scaler)
+    state = State(names, parameters, optimizer, rate, scaler=accelerator.scaler)
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> tuple[Any, ...]:

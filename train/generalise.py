@@ -5,22 +5,25 @@ metric; here it becomes table and file. `nein.nano.worlds` says what each world 
 
     OUT/generalise.md    the table: mean over training seeds and, in brackets, the lowest and the highest seed
     OUT/generalise.csv   every figure of every seed, with its interval over pictures
+    OUT/generalise.png   the table as bars
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.engine import atomic
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
-from nein.reporting import format
+from nein.reporting import format, plots
 from nein.reporting.tables import pipes
 
 BEFORE = "before"
@@ -33,6 +36,17 @@ TITLES = {
     "nano:style": "other style",
     "nano:unlike": "wording, objects and style",
 }
+PLOT = plots.Bars(
+    "generalise",
+    "What was taught beside what was held out: mean over training seeds, whiskers from the lowest to the "
+    "highest; dashed: chance",
+    place=("title",),
+    series="recipe",
+    panel=("figure",),
+    order=(*TITLES.values(), BEFORE),
+    axis="per cent, or points of a gap; dashed: chance",
+    limits=None,
+)
 HEADLINE = "nano:unlike"  #: nothing in it was taught: the figure that a headline may give
 
 
@@ -43,6 +57,18 @@ class Model:
     recipe: str
     seed: int | None
     reference: str
+
+    @property
+    def name(self) -> str:
+        """Of its folder of results: "nano-alpha-0.5-seed-0"."""
+        return "-".join(
+            [*re.findall(r"[\w.]+", self.recipe), *([] if self.seed is None else [f"seed-{self.seed}"])]
+        )
+
+    @property
+    def named(self) -> str:
+        """As a benchmark's `--model` takes it: NAME=REFERENCE."""
+        return f"{self.name}={self.reference}"
 
 
 @dataclass(frozen=True)
@@ -60,15 +86,15 @@ class Spread:
         return f"{value} ({low} to {high})" if self.seeds > 1 else value
 
 
-def labelled(found: pd.DataFrame, model: Model, world: str) -> pd.DataFrame:
+def labelled(figures: pd.DataFrame, model: Model, world: str) -> pd.DataFrame:
     """The figures of a model on a world, with the columns that `report` reads."""
     seed = "" if model.seed is None else str(model.seed)
-    return frames.label(found, recipe=model.recipe, seed=seed, world=world)
+    return frames.label(figures, recipe=model.recipe, seed=seed, world=world)
 
 
-def spread(found: pd.DataFrame, **where: Any) -> Spread | None:
+def spread(figures: pd.DataFrame, **where: Any) -> Spread | None:
     """The figures with the entries `where`, one per seed, as one."""
-    rows = [row for row in frames.records(frames.select(found, **where)) if row["value"] is not None]
+    rows = [row for row in frames.records(frames.select(figures, **where)) if row["value"] is not None]
     if not rows:
         return None
     values = [row["value"] for row in rows]
@@ -76,16 +102,30 @@ def spread(found: pd.DataFrame, **where: Any) -> Spread | None:
     return Spread(sum(values) / len(values), min(values), max(values), trained, rows[0]["unit"])
 
 
-def table(found: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> str:
+def table(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> str:
     """Recipes and metrics against worlds. `metrics`: title of a row -> the entries of its figures."""
-    worlds = [world for world in AXES if len(frames.select(found, world=world))]
+    worlds = [world for world in AXES if len(frames.select(figures, world=world))]
     lines = []
-    for recipe in frames.values(found, "recipe", (BEFORE,)):
+    for recipe in frames.values(figures, "recipe", (BEFORE,)):
         for title, where in metrics.items():
-            cells = [spread(found, recipe=recipe, world=world, **where) for world in worlds]
+            cells = [spread(figures, recipe=recipe, world=world, **where) for world in worlds]
             if any(cells):
                 lines.append([recipe, title, *(cell.text() if cell else format.DASH for cell in cells)])
     return pipes(lines, ["trained", "figure", *(TITLES[world] for world in worlds)])
+
+
+def bars(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """The cells of the table as the figures of `PLOT`."""
+    rows = []
+    for recipe in frames.values(figures, "recipe", (BEFORE,)):
+        for title, where in metrics.items():
+            for world in AXES:
+                cell = spread(figures, recipe=recipe, world=world, **where)
+                if cell is not None:
+                    ends = {"low": cell.low, "high": cell.high} if cell.seeds > 1 else {}
+                    what = {"recipe": recipe, "figure": title, "title": TITLES[world]}
+                    rows.append({**what, "value": cell.value, "unit": cell.unit, **ends})
+    return frames.frame(rows)
 
 
 def write(
@@ -97,15 +137,17 @@ def write(
     command: str,
     sentences: Sequence[str] = (),
     note: str = "",
+    chance: Mapping[str, float] | None = None,
 ) -> str:
-    """Writes table and file below `out`; the table with its heading as text.
+    """Writes table, file and picture below `out`; the table with its heading as text.
 
     command  The command line that makes it. `note`: what one must know to read the figures.
+    chance   Title of a row -> what guessing gets, in per cent.
     """
-    found = frames.concat(parts)
-    seeds = ", ".join(frames.values(found, "seed")) or "none"
+    figures = frames.concat(parts)
+    seeds = ", ".join(frames.values(figures, "seed")) or "none"
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    n = format.counts(frames.records(frames.select(found, **next(iter(metrics.values())))), "n")
+    n = format.counts(frames.records(frames.select(figures, **next(iter(metrics.values())))), "n")
     text = "\n".join(
         [
             f"## {title}",
@@ -113,12 +155,15 @@ def write(
             f"Mean over training seeds {seeds} and, in brackets, the lowest and the highest; n = {n} per "
             f"model and column; {today}; `{command}`. {note}".rstrip(),
             "",
-            table(found, metrics),
+            table(figures, metrics),
             "",
             *(f"- {sentence}" for sentence in sentences),
             "",
         ]
     )
     atomic.write_text(out / "generalise.md", text)
-    frames.write(out / "generalise.csv", found)
+    frames.write(out / "generalise.csv", figures)
+    drawing = plots.draw(replace(PLOT, rule=chance), bars(figures, metrics), NANO_LABEL)
+    if drawing is not None:
+        atomic.write_bytes(out / "generalise.png", drawing.png)
     return text

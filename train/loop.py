@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from nein.engine.executors import read_ahead
+from nein.engine.ahead import read_ahead
 from nein.engine.exits import Terminated
 from train.checkpoints import Checkpoints, State
 from train.record import Record

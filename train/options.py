@@ -14,6 +14,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 
 from nein.config import options
 from nein.config.options import Names
+from nein.engine.errors import UserError
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
@@ -100,3 +101,20 @@ class Learning(RunOptions):
                 setattr(self, "epochs" if named == ["steps"] else "steps", None)
             if named:
                 return
+
+
+def check_seeds(words: Sequence[str]) -> None:
+    """Raises UserError for a seed that is no whole number."""
+    for word in words:
+        if not word.isdecimal():
+            raise UserError(f"--seed has '{word}'; seeds are whole numbers from 0 on: --seed 0,1,2.")
+
+
+def command_line(program: str, config: options.Options) -> str:
+    """What is typed for a configuration: options that are not as by default, but not where results go."""
+    usual, words = vars(type(config)()), [program]
+    for name, value in vars(config).items():
+        if value != usual[name] and name not in ("out", "overwrite"):
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(f"--{name.replace('_', '-')} {text}")
+    return " ".join(words)

@@ -83,7 +83,7 @@ class Record:
             earlier = None
         invocation = {
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "command": list(sys.argv[1:]),
+            "command": environment.command_line(),
             "processes": self.session.processes.size,
             "environment": environment.describe("cuda" if torch.cuda.is_available() else "cpu"),
         }

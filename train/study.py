@@ -29,12 +29,13 @@ from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL
 from nein.engine import atomic
-from nein.engine.processes import Processes
+from nein.engine.executors.threads import Threads
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
 from train import generalise
 from train.contrast.options import ContrastConfig, StudyConfig, parse, spelled
 from train.generalise import BEFORE, HEADLINE, Model, spread
+from train.options import command_line
 
 _TOLD = {"task": RETRIEVAL, "direction": TEXT_TO_IMAGE}
 #: Row of the table -> its figures.
@@ -64,10 +65,11 @@ def study(given: StudyConfig) -> str:
         "NegBench: a miniature CLIP fine-tuned on negation",
         parts,
         METRICS,
-        command=given.command(),
+        command=command_line("nein negbench nano", given),
         sentences=findings(frames.concat(parts)),
         note="Four options per question: chance is 25 %. The gap is recall@1 with the original captions "
         "minus that with the negated ones, in points: a small gap beside a small recall is no success.",
+        chance={"choices right": 25.0, "of negation questions": 25.0},
     )
     report = f"# NegBench in the nano world\n\n{affirmative(denials, texts)}\n\n{table}"
     atomic.write_text(given.out_dir / "study.md", report)
@@ -83,7 +85,7 @@ def fine_tuned(given: StudyConfig) -> list[Model]:
     for recipe in given.recipe:
         for seed in given.seed:
             config = recipe_of(given, recipe, seed)
-            for alpha in config.alphas:
+            for alpha in sorted(config.alphas):
                 place = config.out_dir / f"alpha-{spelled(alpha)}"
                 [folder] = finetune_clip.run(config.at(alpha, place))
                 models.append(Model(f"{recipe}, alpha {spelled(alpha)}", int(seed), str(folder)))
@@ -104,7 +106,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
     from nein.benchmarks.negbench import run
 
     config = EvalConfig(
-        model=[model.reference for model in models],
+        model=[model.named for model in models],
         data=world,
         scenes=given.scenes,
         out=str(given.out_dir / "evaluation" / world.partition(":")[2]),
@@ -112,14 +114,12 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
         device="cpu",
         batch_size=64,
     )
-    run.NEGBENCH(config, Processes())
-    by_reference = {
-        folder.manifest()["identity"]["model"]: folder for folder in files.find(Path(config.out_dir))
-    }
-    return [
-        generalise.labelled(frames.read(files.figures(by_reference[model.reference])), model, world)
-        for model in models
-    ]
+    run.NEGBENCH(config, Threads(config.device))
+    parts = []
+    for model in models:
+        [folder] = files.find(Path(config.out_dir) / model.name)
+        parts.append(generalise.labelled(frames.read(files.figures(folder)), model, world))
+    return parts
 
 
 def training_texts() -> Iterable[str]:

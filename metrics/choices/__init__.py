@@ -16,7 +16,7 @@ from typing import Any
 
 from metrics.base import located
 from metrics.choices.base import ASKINGS, Asked, ChoiceModel, Reply, answer_each
-from metrics.choices.prompts import PROMPTS, Prompt, prompt
+from metrics.choices.prompts import PROMPTS, Manner, Prompt, manner, matching, prompt
 from metrics.letters import SCORINGS
 
 #: Kind of reference -> what loads it.
@@ -55,10 +55,13 @@ __all__ = [
     "SCORINGS",
     "Asked",
     "ChoiceModel",
+    "Manner",
     "Prompt",
     "Reply",
     "answer_each",
     "load",
+    "manner",
+    "matching",
     "of_judge",
     "prompt",
 ]

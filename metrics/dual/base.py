@@ -24,6 +24,7 @@ class DualEncoder(Protocol):
     scale, bias   The model's own score of a pair is scale * cosine + bias: for CLIP the learned temperature
                   and 0, for SigLIP the logit before the sigmoid. Both are monotone in the cosine, so rankings
                   are the cosine's.
+    quick_gelu    Whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU.
     fingerprint   20 hex digits over everything that decides a feature but the device.
     """
 
@@ -31,6 +32,7 @@ class DualEncoder(Protocol):
     width: int
     scale: float
     bias: float
+    quick_gelu: bool
 
     def describe(self) -> dict[str, Any]: ...
 

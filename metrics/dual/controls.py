@@ -21,6 +21,7 @@ class ControlEncoder:
     """A `DualEncoder` whose features are drawn from SHA-256 of seed and content."""
 
     scale, bias = 1.0, 0.0
+    quick_gelu = False
     width = 64
 
     def __init__(self, name: str, seed: str = "0") -> None:

@@ -24,7 +24,7 @@ from metrics.loading import (
     from_pretrained,
     library,
     load_model,
-    source_fields,
+    model_fields,
     split_reference,
     type_of,
 )
@@ -46,6 +46,10 @@ class ClipDual(ClipEncoder):
     @property
     def scale(self) -> float:
         return float(self.model.logit_scale.exp())
+
+    @property
+    def quick_gelu(self) -> bool:
+        return _quick_gelu(self.model)
 
     bias = 0.0
 
@@ -71,6 +75,7 @@ class HubDual:
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
+        self.quick_gelu = _quick_gelu(model)
         self.width = self.encode_text(["."]).shape[1]
         self.fingerprint = fingerprint(self.describe())
 
@@ -78,13 +83,10 @@ class HubDual:
         """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "dual",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "preprocess": f"{type(self.processor).__name__}, {library()}",
             "text": f"padding {self._padding}, at most {self._limit} tokens"
             + (", lower case" if self.model.config.model_type in FULL_LENGTH else ""),
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     @property
@@ -130,6 +132,11 @@ class HubDual:
             for key, value in inputs.items()
             if isinstance(value, torch.Tensor)
         }
+
+
+def _quick_gelu(model: Any) -> bool:
+    towers = (getattr(model.config, name, None) for name in ("vision_config", "text_config"))
+    return any(getattr(tower, "hidden_act", None) == "quick_gelu" for tower in towers)
 
 
 def _lower_case(tokenizer: Any) -> Any:

@@ -13,7 +13,6 @@ file once, with `weights_only=True`, and writes a folder.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -38,6 +37,7 @@ from metrics.loading import (
     folder_digest,
     from_pretrained,
     source_fields,
+    tensor_digest,
 )
 from metrics.preprocess import map_images
 
@@ -67,6 +67,7 @@ class OpenClipDual:
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
+        self.quick_gelu = _quick_gelu(model)
         self.width = self.encode_text(["."]).shape[1]
         self.fingerprint = fingerprint(self.describe())
 
@@ -79,7 +80,7 @@ class OpenClipDual:
             "kind": "dual",
             "class": type(self.model).__name__,
             **source_fields(self.source),
-            "quick_gelu": _quick_gelu(self.model),
+            "quick_gelu": self.quick_gelu,
             "preprocess": {key: _plain(value) for key, value in sorted(preprocess.items())},
             "library": f"open_clip {version('open_clip_torch')}",
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -133,7 +134,7 @@ def load(
             raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {first}") from error
     model.eval().requires_grad_(False)
     folder = name.removeprefix("local-dir:")
-    digest = folder_digest(Path(folder)) if folder != name else _tensor_digest(model)
+    digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model)
     source = Source(path_or_id, None, digest)
     return OpenClipDual(model, transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
 
@@ -267,15 +268,6 @@ def _precision(dtype: str) -> str:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _tensor_digest(model: Any) -> str:
-    """SHA-256 over names and contents of all tensors: what a tag's weights are, however they were stored."""
-    total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
-        total.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
 
 
 def _architecture(open_clip: Any, architecture: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from metrics.loading import (
     fingerprint,
     from_pretrained,
     load_model,
-    source_fields,
+    model_fields,
 )
 from metrics.preprocess import ResizeCrop, map_images
 
@@ -43,12 +43,9 @@ class ClipEncoder:
         """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "clip",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "preprocess": self.preprocess.name,
             "text": f"truncated at {self._text_limit} tokens",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from metrics.encoders.clip import published_numbers, stack
-from metrics.loading import Source, exact, fingerprint, from_pretrained, load_model, source_fields
+from metrics.loading import Source, exact, fingerprint, from_pretrained, load_model, model_fields
 from metrics.preprocess import ResizeCrop, map_images
 
 
@@ -33,12 +33,9 @@ class DinoEncoder:
         """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "dino",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "preprocess": self.preprocess.name,
             "feature": "class token of last_hidden_state",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 from metrics.base import MetricError
 from metrics.encoders.clip import published_numbers, stack
 from metrics.encoders.dino import load_vit
-from metrics.loading import Source, exact, file_sha256, fingerprint, source_fields
+from metrics.loading import Source, exact, file_sha256, fingerprint, model_fields, source_fields
 from metrics.preprocess import CleanResize, map_images
 
 INCEPTION_FILE = "inception-2015-12-05.pt"
@@ -80,12 +80,9 @@ class ViTFidEncoder:
         """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "fid",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "preprocess": f"{self.preprocess.name}/mean-{self.mean}/std-{self.std}",
             "feature": "class token of last_hidden_state",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:

@@ -34,11 +34,15 @@ class Detection:
     score  Highest score over all boxes, in [0, 1].
     count  Number of boxes with a score above the detector's threshold.
     box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
+    named  Highest score over the boxes that have this label where a box has one label only: the one, of all
+           that were asked about together, with its highest score. 0 where no box has it; None where boxes of
+           different labels are not the same boxes, or the detector does not say.
     """
 
     score: float
     count: int
     box: tuple[float, float, float, float]
+    named: float | None = None
 
 
 class VqaJudge(Protocol):

@@ -18,7 +18,7 @@ from metrics.loading import (
     from_pretrained,
     library,
     load_model,
-    source_fields,
+    model_fields,
 )
 
 
@@ -44,12 +44,9 @@ class BlipMatcher:
         size = self.image_processor.size
         return {
             "kind": "itm",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "library": library(),
             "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def match(

@@ -29,7 +29,7 @@ from metrics.loading import (
     from_pretrained,
     library,
     load_model,
-    source_fields,
+    model_fields,
 )
 
 
@@ -94,15 +94,12 @@ class LlavaNextJudge:
         images = self.processor.image_processor
         return {
             "kind": "vqa",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "library": library(),
             "preprocess": type(images).__name__,
             "template": self.template,
             "decoding": f"greedy, at most {self.max_new_tokens} tokens",
             "quantization": self.quantization,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:

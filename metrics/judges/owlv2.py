@@ -22,7 +22,7 @@ from metrics.loading import (
     from_pretrained,
     library,
     load_model,
-    source_fields,
+    model_fields,
 )
 
 PADS = ("library", "gray")
@@ -64,14 +64,11 @@ class Owlv2Detector:
         size = self.image_processor.size
         return {
             "kind": "ovd",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "library": library(),
             "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
             "pad": self.pad,
             "backend": self.backend,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def detect(
@@ -137,10 +134,22 @@ class Owlv2Detector:
         corners = boxes[best.indices].cpu().tolist()
         above = (scores > threshold).sum(0).tolist()
         values = best.values.cpu().tolist()
+        named = named_scores(logits[0]).cpu().tolist()
         return {
-            name: Detection(float(values[k]), int(above[k]), tuple(corners[k]))
+            name: Detection(float(values[k]), int(above[k]), tuple(corners[k]), float(named[k]))
             for k, name in enumerate(names)
         }
+
+
+def named_scores(logits: torch.Tensor) -> torch.Tensor:
+    """(L,) float32, 0 to 1: each label's highest score over the boxes whose best label it is, 0 without one.
+
+    logits  (P, L) of P boxes and L labels. Of equal labels the first has the box, as in the library's
+            `post_process` (its `torch.max` over labels).
+    """
+    best = logits.max(-1)  # P
+    scores = torch.zeros(logits.shape[1], device=logits.device)
+    return scores.scatter_reduce(0, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 
 def _gray(image_processor: Any) -> Any:

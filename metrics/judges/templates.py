@@ -31,11 +31,15 @@ class PromptTemplate:
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
             name = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
-        return self.wrapper.replace("{question}", self.presence.replace("{object}", name))
+        return self.wrap(self.presence.replace("{object}", name))
 
     def ask_caption(self, caption: str) -> str:
         """Prompt that asks whether `caption` describes the picture."""
-        return self.wrapper.replace("{question}", self.caption.replace("{caption}", caption))
+        return self.wrap(self.caption.replace("{caption}", caption))
+
+    def wrap(self, question: str) -> str:
+        """Prompt that asks any question."""
+        return self.wrapper.replace("{question}", question)
 
 
 _PRESENCE = "Does this image contain {object}? Answer only yes or no"

@@ -15,7 +15,8 @@ import torch
 
 from metrics.base import MetricError
 from metrics.judges.base import Detection, check_batch
-from metrics.loading import Source, exact, fingerprint, from_pretrained, library, load_model, source_fields
+from metrics.judges.owlv2 import named_scores
+from metrics.loading import Source, exact, fingerprint, from_pretrained, library, load_model, model_fields
 
 #: Classes whose text is a phrase ending in a full stop, and whose logits are per text token.
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
@@ -40,13 +41,10 @@ class ZeroShotDetector:
         """Everything that decides a score, JSON-serialisable."""
         return {
             "kind": "ovd",
-            "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **model_fields(self.model, self.source),
             "library": library(),
             "preprocess": type(self.processor).__name__,
             "query": "lower case with a full stop" if self.grounded else "bare name",
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
         }
 
     def detect(
@@ -56,11 +54,27 @@ class ZeroShotDetector:
         check_batch(images, labels, "labels")
         with exact():
             return [
-                {label: self._look(image, label, threshold) for label in dict.fromkeys(row)}
+                self._detect(image, list(dict.fromkeys(row)), threshold)
                 for image, row in zip(images, labels, strict=True)
             ]
 
-    def _look(self, image: np.ndarray, label: str, threshold: float) -> Detection:
+    def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
+        looks = [self._look(image, label) for label in labels]
+        named: list[float | None] = [None] * len(looks)
+        if looks and not self.grounded:  # there the boxes of one label are not those of another
+            named = named_scores(torch.stack([logits for logits, _ in looks], -1)).tolist()
+        height, width = image.shape[:2]
+        detections = {}
+        for label, (logits, boxes), score in zip(labels, looks, named, strict=True):
+            scores = torch.sigmoid(logits)
+            best = int(scores.argmax())
+            x, y, w, h = (float(value) for value in boxes[best])
+            box = ((x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height)
+            detections[label] = Detection(float(scores[best]), int((scores > threshold).sum()), box, score)
+        return detections
+
+    def _look(self, image: np.ndarray, label: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """((P,) logits of a label, (P, 4) boxes as centre and size relative to the picture), float32."""
         from PIL import Image
 
         picture = Image.fromarray(image)
@@ -80,12 +94,7 @@ class ZeroShotDetector:
                     )
         inputs = {key: self._place(value) for key, value in inputs.items()}
         outputs = self.model(**inputs)
-        scores = torch.sigmoid(outputs.logits[0].float()).amax(-1)
-        best = int(scores.argmax())
-        x, y, w, h = (float(value) for value in outputs.pred_boxes[0, best].float())
-        height, width = image.shape[:2]
-        box = ((x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height)
-        return Detection(float(scores[best]), int((scores > threshold).sum()), box)
+        return outputs.logits[0].float().amax(-1).cpu(), outputs.pred_boxes[0].float().cpu()
 
     def _place(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

@@ -9,18 +9,22 @@ files and pages.
 from __future__ import annotations
 
 import datetime
+import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nein.config.groups import Scored
 from nein.engine import atomic, environment, images, memory
-from nein.engine.executors import Stage, Threads
+from nein.engine.executors import Executor
+from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.processes import Processes
+from nein.engine.stages import Planned, Stage, Step
 from nein.reporting import figures as frames
 from nein.reporting import report
 from nein.reporting.report import Section
@@ -64,6 +68,10 @@ class Benchmark:
               the canonical files, if there are any beside the blocks.
     sections  Tables and plots, as specifications over the figures of all runs.
     headline  The tables that a command prints when it ends.
+    unscored  (configuration, folder of a finished run) -> why, for every sample that has no score; None: the
+              reasons of the figure that lacks most.
+    failed    (run, its folder) -> how many samples a model or an endpoint failed on, which the same command
+              tries again; None: it tries nothing again.
     report    (configuration, folders) -> text for the terminal or None, for a benchmark whose report is more
               than these sections; None: `write_report`.
     """
@@ -76,50 +84,87 @@ class Benchmark:
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
     report: Callable[[Any, Sequence[Folder]], str | None] | None = None
+    unscored: Callable[[Any, Folder], Iterable[str]] | None = None
+    failed: Callable[[Run, Folder], int] | None = None
 
-    def __call__(self, config: Any, processes: Processes) -> str | None:
+    def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """What the benchmark's row in the table of commands names: see `evaluate`."""
-        return evaluate(self, config, processes)
+        return evaluate(self, config, executor)
 
 
-def evaluate(benchmark: Benchmark, config: Any, processes: Processes) -> str | None:
-    """Computes what is missing, then figures and report; the text of the report on the main process.
+def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int | None:
+    """Computes what is missing, then figures and report; the text of the report on the main process. Samples
+    without a score are counted on standard error; with `--fail-on-unscored` their exit code is returned.
 
     Several processes, and several commands, may work on the same folders: each finds the blocks that others
     have left. Raises UserError, EditorError or MetricError.
     """
-    device = processes.device(config.device)
+    device = executor.device
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
-    folders = [Folder(config.out_dir / run.folder, benchmark.holds) for run in runs]
-    if processes.is_main:
+    folders = folders_of(runs, benchmark.holds, config)
+    if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
-            facts = {**run.facts, "name": run.name, "invocation": invocation(device, processes)}
+            facts = {**run.facts, "name": run.name, "invocation": invocation(executor)}
             folder.open(run.identity, facts, overwrite=config.overwrite)
             for output, identity in run.outputs.items():
                 folder.open_output(output, identity, overwrite=config.overwrite)
-    processes.barrier()  # no process reads a folder that another is about to refuse or to remove
-    executor = Threads(processes, device)
+    executor.barrier()  # no process reads a folder that another is about to refuse or to remove
     steps = by_model(runs, folders)
-    peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
-    for number, (run, folder, stage) in enumerate(steps, start=1):
-        if executor.compute(folder, stage, label=run.name) and processes.is_main and stage.model is not None:
-            if (peak := folder.noted("peak_memory", stage.name)) is not None:
-                peaks[stage.model.name] = peak
-        executor.loaded.keep({other.model.name for _, _, other in steps[number:] if other.model is not None})
-    if not processes.is_main:
+    made = executor.compute(
+        Planned(functools.partial(planned, benchmark.runs, benchmark.holds), config, steps)
+    )
+    if not executor.is_main:
         return None
+    peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
+    for step, blocks in zip(steps, made, strict=True):
+        if blocks and step.stage.model is not None:
+            if (peak := step.folder.noted("peak_memory", step.stage.name)) is not None:
+                peaks[step.stage.model.name] = peak
     for name, peak in peaks.items():
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
+    lacking = False
     for run, folder in zip(runs, folders, strict=True):
-        folder.update(status=INCOMPLETE)
+        # "incomplete" since `open`. Not again: another command that shares the work may be reading it by now.
         figures = frames.label(
             benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
         )
         atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-    if benchmark.report is not None:
-        return benchmark.report(config, folders)
+        reasons = why_unscored(benchmark, config, folder, figures)
+        lacking |= bool(reasons)
+        if reasons:
+            failed = benchmark.failed(run, folder) if benchmark.failed is not None else 0
+            print(unscored_sentence(run.name, reasons, failed), file=sys.stderr, flush=True)
+    write = benchmark.report or functools.partial(_write_report, benchmark)
+    text = write(config, folders)
+    if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):
+        return text
+    print(text or "", end="", flush=True)
+    return UNSCORED
+
+
+def why_unscored(benchmark: Benchmark, config: Any, folder: Folder, figures: pd.DataFrame) -> Counter[str]:
+    """Reason -> how many samples of a run have no score for it; empty where all have one."""
+    if benchmark.unscored is not None:
+        return Counter(benchmark.unscored(config, folder))
+    rows = [row for row in frames.records(figures) if row["unscored"]]
+    if not rows:
+        return Counter()
+    most = max(rows, key=lambda row: row["unscored"])
+    return Counter(frames.reasons(most) or {"": most["unscored"]})
+
+
+def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
+    """How many samples have no score, the commonest reasons, and the command that tries again what failed."""
+    total = sum(reasons.values())
+    said = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
+    why = f" ({'; '.join(said)}{'; ...' if len(reasons) > 3 else ''})" if said else ""
+    again = f" {failed} failed; to ask again: {environment.typed()}" if failed else ""
+    return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
+
+
+def _write_report(benchmark: Benchmark, config: Any, folders: Sequence[Folder]) -> str:
     return write_report(benchmark, config.out_dir, folders)
 
 
@@ -130,25 +175,37 @@ def write_report(benchmark: Benchmark, out: Path, folders: Sequence[Folder]) -> 
     return report.headline(figures, benchmark.headline)
 
 
-def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[tuple[Run, Folder, Stage]]:
+def folders_of(runs: Sequence[Run], holds: str, config: Any) -> list[Folder]:
+    """The folder of each run."""
+    return [Folder(config.out_dir / run.folder, holds) for run in runs]
+
+
+def planned(runs: Callable[[Any, str], Sequence[Run]], holds: str, config: Any, device: str) -> list[Step]:
+    """The steps of a configuration, as a worker elsewhere makes them again."""
+    made = runs(config, device)
+    return by_model(made, folders_of(made, holds, config))
+
+
+def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:
     """Every stage of every run, in an order in which each model is loaded once: what shares a model comes
     together, models of later stages after those of earlier ones."""
     steps = [
-        (run, folder, stage, place)
+        (Step(folder, stage, run.name), place)
         for run, folder in zip(runs, folders, strict=True)
         for place, stage in enumerate(run.stages)
     ]
     latest: dict[str | None, int] = {}
-    for _, _, stage, place in steps:
-        name = stage.model.name if stage.model is not None else None
+    for step, place in steps:
+        name = step.stage.model.name if step.stage.model is not None else None
         latest[name] = max(place, latest.get(name, 0))
     first = {name: number for number, name in enumerate(latest)}
 
-    def order(step: tuple[Run, Folder, Stage, int]) -> tuple[int, int]:
-        name = step[2].model.name if step[2].model is not None else None
+    def order(numbered: tuple[Step, int]) -> tuple[int, int]:
+        model = numbered[0].stage.model
+        name = model.name if model is not None else None
         return latest[name], first[name]
 
-    return [(run, folder, stage) for run, folder, stage, _ in sorted(steps, key=order)]
+    return [step for step, _ in sorted(steps, key=order)]
 
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:
@@ -161,11 +218,12 @@ def machine_identity(config: Any, device: str) -> dict[str, Any]:
     }
 
 
-def invocation(device: str, processes: Processes) -> dict[str, Any]:
+def invocation(executor: Executor) -> dict[str, Any]:
     """When and how the command at hand was given, and on what."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": list(sys.argv[1:]),
-        "processes": processes.size,
-        "environment": environment.describe(device),
+        "command": environment.command_line(),
+        "directory": str(Path.cwd()),
+        **executor.describe(),
+        "environment": environment.describe(executor.device),
     }

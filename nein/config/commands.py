@@ -13,7 +13,7 @@ class Command:
     configuration  The dataclass of its options, a `nein.config.options.Options`, in a module that imports
                    nothing heavy.
     work           Function of the options; returns text to print, an exit code, or None.
-    shared         Several launched processes may share the work: `work` is told its place among them as well.
+    shared         Blocks of a folder, which any executor computes: `work` is given that of `--on` as well.
     """
 
     help: str

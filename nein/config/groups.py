@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -47,6 +47,15 @@ class Output(Options):
     @property
     def out_dir(self) -> Path:
         return Path(self.out or self.default_out.replace("PRESET", getattr(self, "preset", "")))
+
+
+@dataclass(kw_only=True)
+class Scored(Options):
+    """Samples that get a score, or none with a reason."""
+
+    fail_on_unscored: bool = option(
+        False, "end with exit code 3 where a sample has no score; how many is said in any case", "Output"
+    )
 
 
 @dataclass(kw_only=True)
@@ -98,9 +107,36 @@ class Typed(Options):
     dtype: Dtype = option("float32", "number type of the models", "Machine")
 
 
+@dataclass
+class SlurmConfig:
+    """Jobs of --on slurm, and of `nein slurm`, which takes them without the "slurm."."""
+
+    partition: str | None = option(None, "where the jobs run")
+    gres: str | None = option(None, "what each needs: gpu:1")
+    array: PositiveInt = option(4, "how many there are")
+    time: str = option("4:00:00", "how long each runs before it begins again")
+    options: dict[str, str] = option({}, "further ones of sbatch: --slurm.options.account NAME")
+
+
 @dataclass(kw_only=True)
 class Machine(Typed, OnDevice, Batches):
-    """Everything about the machine."""
+    """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
+
+    on: Literal["threads", "ranks", "ray", "slurm", "debug"] | None = option(
+        None,
+        "who computes: threads of this process (default); ranks, the processes of accelerate launch or "
+        "torchrun (by itself where they started us); ray, a Ray cluster; slurm, an array of jobs; debug, one "
+        "block after the other",
+        "Machine",
+    )
+    address: str | None = option(
+        None, "ray: HOST:PORT of a running cluster (default: RAY_ADDRESS, or one started here)", "Machine"
+    )
+    workers: PositiveInt | None = option(
+        None, "ray: at most so many (default: what there is room for)", "Machine"
+    )
+    gpus_per_worker: PositiveFloat = option(1.0, "ray: 0.25 puts four workers on a GPU", "Machine")
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
 
 @dataclass(kw_only=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import pkgutil
+import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from nein.config import options
 from nein.config.commands import Command
+from nein.engine.errors import UserError
 
 
 def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[str] = ()) -> int:
@@ -28,14 +32,14 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
     if dry_run:
         print(options.dump(config), end="")
         return 0
-    from nein.engine import environment, processes
+    from nein.engine import environment, executors
 
     work = pkgutil.resolve_name(command.work)
     environment.keep_freed_memory()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
-        with contextlib.closing(processes.from_environment()) as here:
-            answer = work(config, here)
+        with contextlib.closing(executors.start(config)) as executor:
+            answer = work(config, executor)
     else:
         answer = work(config)
     if isinstance(answer, str):
@@ -43,3 +47,32 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
         if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
     return answer if isinstance(answer, int) else 0
+
+
+def submit(name: str, command: Command, words: Sequence[str]) -> int:
+    """`nein slurm NAME WORDS`: an array of jobs, each of which is the command; they share its blocks.
+
+    Options of the jobs stand without their "slurm."; `--dry-run` prints the batch script.
+    """
+    slurm_words = [
+        re.sub(r"^--(partition|gres|array|time|options\.\S+?)(=|$)", r"--slurm.\1\2", w) for w in words
+    ]
+    configuration: Any = pkgutil.resolve_name(command.configuration)
+    config, dry_run = options.read(configuration, slurm_words, prog=f"nein slurm {name}")
+    if config.overwrite:
+        raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
+    from nein.engine import atomic
+    from nein.engine.executors import slurm
+
+    folder = config.out_dir / "slurm"
+    if dry_run:
+        print(slurm.script(config.slurm, folder), end="")
+        return 0
+    file = (folder / "command.yaml").resolve()
+    atomic.write_text(file, options.dump(dataclasses.replace(config, on=None)))
+    given = ("slurm", *name.split(), *words)
+    job = slurm.Whole((*name.split(), "--config", str(file)), given)
+    jobs = slurm.submit([job] * config.slurm.array, config.slurm, folder)
+    print(slurm.described(jobs, folder))
+    print(f"How far they are: nein status {config.out_dir}")
+    return 0

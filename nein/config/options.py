@@ -48,6 +48,11 @@ class Options:
     #: Words at the end of `--help`.
     epilog: ClassVar[str] = ""
 
+    def __post_init__(self) -> None:
+        """Puts the credentials of endpoints aside: what comes after has references without them."""
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            setattr(self, item.name, _without_credentials(getattr(self, item.name)))
+
     def check(self) -> None:
         """Everything that can be wrong with the words alone. Raises UserError."""
 
@@ -63,6 +68,20 @@ class Options:
 
 
 Given = TypeVar("Given", bound=Options)
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, str) and "openai:" in value:
+        from metrics import credentials  # not for a command that asks nobody
+
+        return credentials.put_aside(value)
+    if isinstance(value, list):
+        return [_without_credentials(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: _without_credentials(inner) for key, inner in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **_without_credentials(vars(value)))
+    return value
 
 
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:

@@ -96,21 +96,16 @@ class AnswerCache:
 
 
 class BlockAnswers:
-    """A `metrics.base.RecordStore` for answers that were given about a block as a whole.
+    """A `metrics.base.RecordStore` for answers that were given about a block, `scope`, as a whole.
 
     The last bits of such an answer depend on what else was in the batch. So the block is part of every
     address, and what came of it is kept all at once by `flush`: a block is found whole or not at all, and no
     result depends on what had been kept before. Every thread has its own; they may share the cache.
     """
 
-    def __init__(self, cache: AnswerCache) -> None:
-        self._cache = cache
-        self._scope = ""
+    def __init__(self, cache: AnswerCache, scope: str) -> None:
+        self._cache, self._scope = cache, scope
         self._fresh: dict[tuple[str, str], dict[str, Any]] = {}
-
-    def open(self, scope: str) -> None:
-        """Turns to another block; what was put and not flushed is dropped."""
-        self._scope, self._fresh = scope, {}
 
     def get(self, space: str, key: str) -> dict[str, Any] | None:
         place = (space, f"{self._scope} {key}")

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+
+#: Consecutive blocks whose files share a folder: no listing and no list in memory is longer.
+SEGMENT = 1000
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,24 @@ class Blocks:
         return cls(count, size, range(count if limit is None else min(limit, count)))
 
     @property
-    def numbers(self) -> list[int]:
-        """The blocks that hold a selected record, ascending."""
+    def numbers(self) -> Sequence[int]:
+        """The blocks that hold a selected record, ascending; a range where the records are one."""
         if isinstance(self.wanted, range) and self.wanted.step == 1:
             if not self.wanted:
-                return []
-            return list(range(self.wanted[0] // self.size, self.wanted[-1] // self.size + 1))
+                return range(0)
+            return range(self.wanted[0] // self.size, self.wanted[-1] // self.size + 1)
         return sorted({index // self.size for index in self.wanted})
+
+    @property
+    def segments(self) -> dict[int, Sequence[int]]:
+        """Segment -> its wanted blocks, both ascending."""
+        numbers = self.numbers
+        if not isinstance(numbers, range):
+            return {key: list(group) for key, group in groupby(numbers, lambda number: number // SEGMENT)}
+        return {
+            segment: range(max(numbers.start, segment * SEGMENT), min(numbers.stop, (segment + 1) * SEGMENT))
+            for segment in range(numbers.start // SEGMENT, -(-numbers.stop // SEGMENT))
+        }
 
     def members(self, number: int) -> range:
         """Indices of a block's records, selected or not."""

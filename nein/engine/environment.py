@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+#: Environment variable: the words that led to this command, as JSON, where they are others than its own.
+GIVEN = "NEIN_COMMAND"
 PACKAGES = (
     "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
     "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
@@ -26,6 +31,21 @@ def describe(device: str | None) -> dict[str, Any]:
         "device": device,
         "device_name": _device_name(device),
     }
+
+
+def command_line() -> list[str]:
+    """The words behind the name of this command, without the credentials of endpoints."""
+    from metrics import credentials
+
+    words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
+    return [credentials.without(word) for word in words]
+
+
+def typed() -> str:
+    """This command as it was typed, without credentials; in words where it is no command of the shell."""
+    place = Path(sys.argv[0])
+    here = place.name == "nein" or place.parts[-2:] == ("nein", "__main__.py")
+    return shlex.join(["nein", *command_line()]) if here else "the same command"
 
 
 def keep_freed_memory() -> bool:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from nein.engine.errors import UserError
 
-USER_MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
+USER_MISTAKE, UNSCORED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 
 
 class Terminated(BaseException):
@@ -34,17 +34,17 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except (RuntimeError, MemoryError, ValueError, OSError) as error:
-        sentence = _sentence(error)
-        if sentence is None:
+        said = sentence(error)
+        if said is None:
             raise
-        code = _say(sentence, USER_MISTAKE)
+        code = _say(said, USER_MISTAKE)
     finally:
         if in_main_thread:
             signal.signal(signal.SIGTERM, before)
     sys.exit(code)
 
 
-def _sentence(error: BaseException) -> str | None:
+def sentence(error: BaseException) -> str | None:
     """What to tell the user, or None for a defect of ours, which deserves its traceback."""
     from editors import EditorError
     from metrics import MetricError
@@ -62,6 +62,10 @@ def _sentence(error: BaseException) -> str | None:
 def _say(sentence: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")
     place = "" if rank == "0" else f"process {rank}: "
+    if "://" in sentence:
+        from metrics import credentials
+
+        sentence = credentials.without(sentence)
     print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
     return code
 

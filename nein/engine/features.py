@@ -52,21 +52,15 @@ def _path(root: Path, space: str, scope: str) -> Path:
 
 
 class FeatureCache:
-    """`metrics.base.FeatureStore` over one block at a time, turned to by `open` and kept by `flush`.
+    """`metrics.base.FeatureStore` over the block `scope`: what is put is kept by `flush`.
 
     Every thread has its own; they may share the folder.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._scope = "none"
+    def __init__(self, root: Path, scope: str) -> None:
+        self._root, self._scope = root, scope
         self._spaces: dict[str, dict[str, np.ndarray]] = {}
         self._changed: set[str] = set()
-
-    def open(self, scope: str) -> None:
-        """Turns to another block; what was put and not flushed is dropped."""
-        self._scope = scope
-        self._spaces, self._changed = {}, set()
 
     def get(self, space: str, key: str) -> np.ndarray | None:
         return self._load(space).get(key)
@@ -78,10 +72,10 @@ class FeatureCache:
     def flush(self) -> None:
         """Writes every changed space, whole."""
         for space in sorted(self._changed):
-            write(self.root, space, self._scope, self._spaces[space])
-        self._changed = set()
+            write(self._root, space, self._scope, self._spaces[space])
+        self._changed.clear()
 
     def _load(self, space: str) -> dict[str, np.ndarray]:
         if space not in self._spaces:
-            self._spaces[space] = read(self.root, space, self._scope)
+            self._spaces[space] = read(self._root, space, self._scope)
         return self._spaces[space]

@@ -3,9 +3,11 @@
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
       answers.sqlite            answers of models that are never asked twice
-      notes/<kind>/<name>.json  what processes write side by side: models, invocations, costs
+      notes/<kind>/<name>.json  what processes write side by side: models, invocations, blocks set aside
+      costs/<stage>/<worker>.log    what each block took
+      workers/<worker>.json     which blocks a worker is at, or was when it died
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
-      <output>/000012.jsonl     the rows of a block, one JSON object a line
+      <output>/000/000012.jsonl the rows of a block, one JSON object a line; a thousand blocks to a folder
 
 A block's result is a file, written atomically: it is done when it exists, and to do it again is to delete it.
 Rows hold no time and no host, so that two processes which make the same block write the same bytes: no lock
@@ -23,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.blocks import Blocks
+from nein.engine.attendance import workers
+from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
 
-FORMAT = 2
+FORMAT = 3
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 
@@ -89,6 +92,7 @@ class Folder:
                 "choose another --out, or --overwrite to discard what is there."
             )
         if difference:
+            self._nobody_is_at_work()
             self._remove_results()
         entries = dict(facts)
         if "invocation" in entries:
@@ -111,6 +115,7 @@ class Folder:
                 "choose another --out, or --overwrite to make it again."
             )
         if difference:
+            self._nobody_is_at_work()
             shutil.rmtree(path.parent)
         atomic.write_json(path, dict(identity))
 
@@ -118,6 +123,15 @@ class Folder:
         """Name -> identity of the outputs `group`/<name> that have been opened."""
         paths = sorted((self.path / group).glob("*/identity.json"))
         return {path.parent.name: atomic.read_json(path) for path in paths}
+
+    def _nobody_is_at_work(self) -> None:
+        """Raises UserError where a worker would go on writing what another identity decides."""
+        alive = [worker.where for worker in workers(self.path) if worker.alive]
+        if alive:
+            raise UserError(
+                f"Another command is at work on '{self.path}' with other options ({alive[0]}); end it before "
+                "--overwrite, or choose another --out."
+            )
 
     def _remove_results(self) -> None:
         for path in self.path.iterdir():
@@ -160,15 +174,24 @@ class Folder:
     # --- blocks ----------------------------------------------------------------------------
 
     def block_path(self, output: str, number: int) -> Path:
-        return self.path / output / f"{number:06d}.jsonl"
+        return self.path / output / f"{number // SEGMENT:03d}" / f"{number:06d}.jsonl"
 
-    def done(self, output: str) -> set[int]:
-        """Numbers of the blocks of an output that are there."""
-        folder = self.path / output
-        if not folder.is_dir():
-            return set()
-        names = (entry.name for entry in os.scandir(folder))
+    def done(self, output: str, segments: Iterable[int] | None = None) -> set[int]:
+        """Numbers of the blocks of an output that are there; only of `segments`, where they are named."""
+        if segments is None:
+            root = self.path / output
+            folders = [path for path in root.iterdir() if path.name.isdigit()] if root.is_dir() else []
+        else:
+            folders = [self.block_path(output, segment * SEGMENT).parent for segment in segments]
+        names = (entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder))
         return {int(name[:-6]) for name in names if name.endswith(".jsonl") and name[:-6].isdigit()}
+
+    def stamp(self, output: str, number: int) -> int | None:
+        """When a block was written, in nanoseconds; None for one that is not there."""
+        try:
+            return self.block_path(output, number).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
 
     def write(self, output: str, number: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """The rows of a block; it is done when this returns."""
@@ -200,15 +223,35 @@ class Folder:
             ids = {id_of(index) for index in blocks.members(number) if index in wanted}
             yield from (row for row in self.rows(output, [number]) if row["id"] in ids)
 
-    def cost(self, stage: str, number: int, values: Mapping[str, Any]) -> None:
-        """What a block took (seconds, memory): apart from its rows, which are the same whoever makes them."""
-        path = self.path / "costs" / stage / f"{number:06d}.json"
-        atomic.write_text(path, json.dumps(dict(values)) + "\n")
+    # --- costs -----------------------------------------------------------------------------
+
+    def cost(self, stage: str, number: int, values: Mapping[str, Any], worker: str) -> None:
+        """What a block took (seconds, memory): apart from its rows, which are the same whoever makes them;
+        a line of one file per worker."""
+        path = self.path / "costs" / stage / f"{_file_name(worker)}.log"
+        line = json.dumps({"block": number, **values}) + "\n"
+        try:
+            file = path.open("a", encoding="utf-8")
+        except FileNotFoundError:
+            atomic.make_folder(path.parent)
+            file = path.open("a", encoding="utf-8")
+        with file:
+            file.write(line)
+
+    def cost_files(self, stage: str) -> list[Path]:
+        """One per worker."""
+        return sorted((self.path / "costs" / stage).glob("*.log"))
 
     def costs(self, stage: str) -> dict[int, Row]:
-        """Block -> what it took."""
-        paths = sorted((self.path / "costs" / stage).glob("[0-9]*.json"))
-        return {int(path.stem): atomic.read_json(path) for path in paths}
+        """Block -> what it took, as last made; a line that a kill has cut short is passed over."""
+        latest: dict[int, Row] = {}
+        for path in self.cost_files(stage):
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                if line.endswith("\n"):
+                    row = json.loads(line)
+                    if row["block"] not in latest or row["at"] >= latest[row["block"]]["at"]:
+                        latest[row["block"]] = row
+        return latest
 
 
 def runs_below(out: Path) -> list[Path]:

@@ -17,6 +17,24 @@ def reset(device: str) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
+def free_share(device: str) -> float:
+    """How much of a device's memory is free, 0 to 1; 0 where it does not tell, 1 for a CPU."""
+    if not device.startswith("cuda"):
+        return float(device == "cpu")
+    import torch
+
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return float(free / total)
+
+
+def release() -> None:
+    """Gives back to the device what PyTorch holds and does not use."""
+    torch = sys.modules.get("torch")  # never the reason to import it
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def peak(device: str) -> dict[str, Any] | None:
     """{"bytes": int, "what": CUDA or PROCESS} of this process; None where the system does not tell.
 

@@ -12,7 +12,8 @@ from nein.engine.errors import UserError
 
 @dataclass
 class Processes:
-    """`rank` of `size` processes. `barrier()` waits for all of them; without others it does nothing."""
+    """`rank` of `size` processes. `barrier()` waits for all of them, as training has to and as a command does
+    once, when it has opened its folders; without others it does nothing."""
 
     rank: int = 0
     size: int = 1
@@ -28,7 +29,13 @@ class Processes:
             import torch
 
             # The gloo group is used also on GPUs: we only ever synchronise, and it needs no device memory.
-            torch.distributed.barrier()
+            try:
+                torch.distributed.barrier()
+            except RuntimeError as error:
+                raise UserError(
+                    f"Process {self.rank} of {self.size} waited in vain for the others to begin "
+                    f"({str(error).splitlines()[0]}); give the same command again."
+                ) from None
 
     def device(self, wanted: str) -> str:
         """The device of this process: `auto` is its GPU (cuda, or Apple's mps) if there is one, else cpu.
@@ -72,15 +79,19 @@ class Processes:
             self._state = None
 
 
+def launched() -> bool:
+    """Whether a launcher has started several of us."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 def from_environment() -> Processes:
     """Joins the process group announced by the launcher's environment, or returns one that is alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size <= 1:
+    if not launched():
         return Processes()
     from accelerate import PartialState
 
-    # Ranks may finish a stage hours apart (a resumed run, an uneven machine): do not time out on them.
-    state = PartialState(cpu=True, timeout=timedelta(days=7))
+    # They meet once, before there is any work: the first looks through the data, and no one waits later.
+    state = PartialState(cpu=True, timeout=timedelta(minutes=30))
     return Processes(
         rank=state.process_index, size=state.num_processes, local_rank=state.local_process_index, _state=state
     )

@@ -6,7 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,7 @@ def resolve_editors(
     """The editors of a command, in its order. Loads nothing.
 
     A name is an editor, a row, a reference, or "row=reference": that row's settings with another checkpoint.
+    Any of them may have a name of the user's before it: "mine=magicbrush=FOLDER".
     `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
     that are not there. An option of `overrides` has to be known to at least one editor, and goes to those
     that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors.
@@ -122,8 +123,8 @@ def resolve_editors(
         asked += every_editor(preset) if name == "all" else [name]
     asked = list(dict.fromkeys(asked))
     for option in overrides:
-        if not any(editors.takes(_split(name)[0], option) for name in asked):
-            editors.check(_split(asked[0])[0], **{option: overrides[option]})
+        if not any(editors.takes(_split(name)[1], option) for name in asked):
+            editors.check(_split(asked[0])[1], **{option: overrides[option]})
     choices = [choose_editor(name, preset, overrides) for name in asked]
     for folder, count in Counter(choice.slug for choice in choices).items():
         if count > 1:
@@ -172,16 +173,21 @@ def spelled(name: str) -> str:
     that is neither known nor a checkpoint."""
     if name == "all" or references.offered(name) is not None:
         return name
-    editor, checkpoint = _split(name)
-    if checkpoint is not None:
-        return f"{editors.spelled(editor)}={checkpoint}"
-    return editors.spelled(name)
+    given, editor, checkpoint = _split(name)
+    words = (given, editors.spelled(editor), checkpoint)
+    return "=".join(word for word in words if word is not None)
 
 
-def _split(name: str) -> tuple[str, str | None]:
-    """("magicbrush", "./folder") from "magicbrush=./folder"; (name, None) from anything else."""
-    left, equals, right = name.partition("=")
-    return (left, right) if equals and right and editors.is_known(left) else (name, None)
+def _split(name: str) -> tuple[str | None, str, str | None]:
+    """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
+    not there."""
+    given, rest = references.named(name)
+    if given is not None and editors.is_known(given):
+        return None, given, rest
+    editor, checkpoint = references.named(rest) if given is not None else (None, None)
+    if editor is not None and editors.is_known(editor):
+        return given, editor, checkpoint
+    return given, rest, None
 
 
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
@@ -194,7 +200,11 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     if editors.is_place(asked):
         editors.check(asked)
         return EditorChoice(asked, place_name(asked), asked, None, None, dict(overrides))
-    name, checkpoint = _split(asked)
+    given, name, checkpoint = _split(asked)
+    if given is not None:
+        references.check_name(given, editors.available())
+        rest = name if checkpoint is None else f"{name}={checkpoint}"
+        return replace(choose_editor(rest, preset, overrides), asked=asked, slug=given)
     if not is_checkpoint(name):
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
     taken = {key: value for key, value in overrides.items() if editors.takes(name, key)}

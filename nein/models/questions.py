@@ -37,6 +37,7 @@ class Questions:
         self._cache, self._space = cache, space
         self._at_once, self._limit = at_once, limit
         self._mutex = threading.Lock()
+        self._change, self._in_flight = threading.Condition(), set[str]()
         self._room = threading.BoundedSemaphore(max(1, at_once))
         self._silent = 0
         self._end: BaseException | None = None
@@ -48,19 +49,19 @@ class Questions:
         """
         if (remembered := self._recall(key)) is not None:
             return remembered
+        with self._alone(key), self._seat():
+            remembered = self._recall(key)  # answered while this one waited for its turn
+            return self._asked(key, ask) if remembered is None else remembered
+
+    def _asked(self, key: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
-            with self._seat():
-                if (
-                    remembered := self._recall(key)
-                ) is not None:  # answered while this one waited for its turn
-                    return remembered
-                value = ask()
-                if self._cache is not None:  # at a kill, no more is lost than was on its way
-                    self._cache.put(self._space, key, value)
+            value = ask()
         except NoAnswer as error:
             self._count(error)
             raise
         self._count(None)
+        if self._cache is not None:  # at a kill, no more is lost than was on its way
+            self._cache.put(self._space, key, value)
         return value
 
     def _recall(self, key: str) -> dict[str, Any] | None:
@@ -79,6 +80,22 @@ class Questions:
     def stop(self) -> None:
         """Ends all calls, for the program ends."""
         self._end = self._end or concurrent.futures.CancelledError("the questions were stopped")
+
+    @contextlib.contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """Nobody else here asks `key` meanwhile: of equal questions the first is asked, the others find its
+        answer."""
+        with self._change:
+            while key in self._in_flight:
+                self._change.wait(0.2)
+                self._go_on()
+            self._in_flight.add(key)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._in_flight.remove(key)
+                self._change.notify_all()
 
     @contextlib.contextmanager
     def _seat(self) -> Iterator[None]:

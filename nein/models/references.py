@@ -1,13 +1,17 @@
-"""References to models: `nano:NAME` (embedded), a hub id `owner/name[@revision]`, or a local folder.
+"""References to models: `nano:NAME` (embedded), a hub id `owner/name[@revision]`, or a local folder; and
+`NAME=REFERENCE`, a reference with a name of the user's, by which folders, tables and plots call the model.
 
-Only this file knows the first form; the leaf packages get a folder or an id.
+Only this file knows the first and the last form; the leaf packages get a folder or an id. Where a table of
+known models has the NAME, it stands for that row with other weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,9 @@ from typing import Any
 import metrics
 from nein.engine.errors import UserError
 
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _OFFERED: dict[str, Any] = {}
 
 
@@ -35,9 +42,30 @@ def offered(reference: str) -> Any | None:
     return _OFFERED.get(reference)
 
 
-def slug(name: str) -> str:
-    """A folder name for an editor: a plain name as it is, a reference by its end and a hash."""
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and not Path(name).exists():
+def named(asked: str) -> tuple[str | None, str]:
+    """("mine", "FOLDER") of "mine=FOLDER"; (None, asked) where no name is given."""
+    name, equals, reference = asked.partition("=")
+    if equals and reference and _NAME.fullmatch(name) and not Path(asked).expanduser().exists():
+        return name, reference
+    return None, asked
+
+
+def check_name(name: str, names: Iterable[str]) -> None:
+    """Warns of a name of the user's that is nearly one of the known models', whose row it does not get."""
+    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.8)
+    if near:
+        log.warning(
+            "'%s' is taken for a name of yours; if '%s' is meant, write %s=...", name, near[0], near[0]
+        )
+
+
+def slug(reference: str) -> str:
+    """A folder name for a model: the name that was given to it; a plain name as it is; any other reference by
+    its end and a hash."""
+    given, name = named(reference)
+    if given is not None:
+        return given
+    if _NAME.fullmatch(name) and not Path(name).exists():
         return name
     whole = str(Path(name).expanduser().resolve()) if Path(name).expanduser().exists() else name
     tail = re.sub(r"[^A-Za-z0-9._-]+", "-", whole.rstrip("/").rpartition("/")[2]).strip("-.") or "editor"
@@ -46,6 +74,7 @@ def slug(name: str) -> str:
 
 def resolve(reference: str) -> tuple[str, str | None]:
     """(folder, file or hub id, revision or None) of a reference. UserError for an unknown nano model."""
+    _, reference = named(reference)
     if reference.startswith("nano:"):
         from nein.nano import zoo
 
@@ -61,8 +90,12 @@ def resolve(reference: str) -> tuple[str, str | None]:
     return name, revision or None
 
 
-def without_address(reference: str) -> str:
-    """openai:URL#MODEL -> openai:#MODEL, which stays the same when the server moves; others as they are."""
+def identity(reference: str) -> str:
+    """What a reference says about results: not its name; of an object in memory its fingerprint; of
+    openai:URL#MODEL not where it is, which stays the same when the server moves: openai:#MODEL."""
+    if (made := offered(reference)) is not None:
+        return f"in memory, {made.fingerprint}"
+    _, reference = named(reference)
     return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
 
 

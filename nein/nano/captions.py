@@ -8,14 +8,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from functools import lru_cache
-from typing import Any
-
-import inflect
 
 from nein.nano.scenes import Item, Scene
+from nein.wording.nouns import engine
 from nein.wording.templates import indefinite
-
-_ENGINE: Any = inflect.engine()
 
 #: Other words captions use for a category, also the last word of its name ("hydrant") where people say so.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -85,13 +81,13 @@ def names(category: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def plural(noun: str) -> str:
-    return _ENGINE.plural_noun(noun) or noun
+    return engine().plural_noun(noun) or noun
 
 
 def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
     noun = rng.choice(names(category)) if rng.random() < 0.25 else category
     if len(group) > 1:
-        return f"{_ENGINE.number_to_words(len(group))} {plural(noun)}"
+        return f"{engine().number_to_words(len(group))} {plural(noun)}"
     if rng.random() < 0.35:
         return indefinite(f"{group[0].colour} {noun}")
     return indefinite(noun)

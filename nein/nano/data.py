@@ -26,7 +26,7 @@ from nein.engine import user_cache
 from nein.nano.captions import captions
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import SPLITS, Item, Scene, box, place, render, rng_for, sample_scene
-from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, World
+from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, World
 from nein.wording import nouns
 from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence, template_of
 
@@ -36,10 +36,24 @@ MAX_SAMPLES = 5
 #: Templates that the fine-tuning of the nano editors leaves out: 1 "does not have any" (0 is "doesn't have
 #: any"), 5 "is without" (11 is "A scene without"), 10 "is missing from".
 HELD_OUT_TEMPLATES = (1, 5, 10)
+_TAUGHT = tuple(text for k, text in enumerate(NEGATIVE_TEMPLATES) if k not in HELD_OUT_TEMPLATES)
 #: Wording -> negative sentences: {S} the object, {a S} with its article, {S+} its plural.
 NEGATIVES: dict[str, tuple[str, ...]] = {
     ALL: NEGATIVE_TEMPLATES,
-    TAUGHT: tuple(text for k, text in enumerate(NEGATIVE_TEMPLATES) if k not in HELD_OUT_TEMPLATES),
+    TAUGHT: _TAUGHT,
+    VARIED: (
+        *_TAUGHT,
+        "No {S} at all.",
+        "There isn't any {S}.",
+        "The picture has no {S}.",
+        "You cannot see {a S}.",
+        "A photo without any {S+}.",
+        "There must not be {a S}.",
+        "{S} does not appear.",
+        "I do not want {a S}.",
+        "The scene contains no {S}.",
+        "Not even one {S}.",
+    ),
     UNSEEN: (
         NEGATIVE_TEMPLATES[1],
         NEGATIVE_TEMPLATES[5],

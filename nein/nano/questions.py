@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
 from nein.nano.scenes import Item, Scene, rng_for, sample_scene
-from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, World
+from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, World
 
 KINDS = ("presence", "colour", "count", "position")
 Pairs = dict[str, tuple[tuple[str, str], ...]]
@@ -102,6 +102,7 @@ ASKED: dict[str, Pairs] = {
     TAUGHT: {kind: pairs[:-1] for kind, pairs in WORDINGS.items()},
     UNSEEN: {kind: pairs[-1:] for kind, pairs in WORDINGS.items()},
     NEGATOR: NEGATORS,
+    VARIED: {kind: (*pairs[:-1], *MORE[kind]) for kind, pairs in WORDINGS.items()},
 }
 SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
 _CLEAR = 7.0  # pixels between centres (or from the middle of the picture) for a direction to be clear

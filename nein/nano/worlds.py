@@ -18,7 +18,8 @@ from nein.nano.styles import PLAIN, SKETCH
 HELD_OUT = ("bus", "cup", "laptop", "sheep", "umbrella")
 #: Wordings. "taught": what fine-tuning may use. "held-out": sentences it has not seen, whose denying words
 #: ("no", "not", "without") it knows from others. "negator": sentences with a denying word it has never seen.
-ALL, TAUGHT, UNSEEN, NEGATOR = "all", "taught", "held-out", "negator"
+#: "varied": for training on more wordings than the taught ones, none of them held out.
+ALL, TAUGHT, UNSEEN, NEGATOR, VARIED = "all", "taught", "held-out", "negator", "varied"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class World:
 
     shown    The objects scenes are drawn from; one that occurs more often is drawn more often.
     named    The objects that sentences deny or ask about.
-    wording  "all", "taught", "held-out" or "negator".
+    wording  "all", "taught", "held-out", "negator" or "varied".
     style    One of `styles.STYLES`.
     """
 
@@ -52,6 +53,7 @@ WORLDS: dict[str, World] = {
     world.name: world
     for world in (
         NANO,
+        World("nano:varied", wording=VARIED),
         _world("taught", _OLD, TAUGHT),
         _world("wording", _OLD, UNSEEN),
         _world("negator", _OLD, NEGATOR),
@@ -61,7 +63,7 @@ WORLDS: dict[str, World] = {
     )
 }
 #: What a study reports: the taught world first, then each thing held out, then three of them together.
-AXES = tuple(name for name in WORLDS if name != NANO.name)
+AXES = tuple(name for name, world in WORLDS.items() if world.wording not in (ALL, VARIED))
 
 
 def is_nano(data: str) -> bool:

@@ -1,16 +1,39 @@
-"""Drawing a grid of pictures with titles, column heads and verdicts. Knows nothing of runs or metrics."""
+"""Drawing a grid of pictures with titles, column heads and verdicts. Knows nothing of runs or metrics.
+
+`draw` lays a grid out once, in pixels; `Grid.encoded` makes it a PNG, whose pictures are scaled to their
+cells, or a PDF or SVG with letters as letters and pictures as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import io
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch
+from matplotlib.textpath import text_to_path
+from matplotlib.transforms import IdentityTransform
+from PIL import Image
 
 GREEN, RED, GREY, INK, FAINT = "#1b7f3b", "#b3261e", "#6b7280", "#111827", "#e5e7eb"
+PANEL, MARKED = "#f3f4f6", "#fdf0c8"
 MARGIN, GAP = 24, 14
+#: What a grid can be written as.
+KINDS = ("png", "pdf", "svg")
+#: Letters stay letters, found and copied from the file; Verdana is as wide where DejaVu is not installed.
+_STYLE: Any = {
+    "svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "nein", "text.parse_math": False,
+    "text.hinting": "none", "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,144 +56,251 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A title (one line per "\\n"), a fainter subtitle, and a cell per column."""
+    """A title (one line per "\\n"), a fainter subtitle, and a cell per column; either text may be empty.
+
+    marked  On a ground of another colour.
+    """
 
     title: str
     subtitle: str
     cells: Sequence[Cell]
+    marked: bool = False
 
 
-def draw(columns: Sequence[str], rows: Sequence[Row], size: int = 192, *, smooth: bool = True) -> Image.Image:
-    """The grid as an RGB picture; `size` is the length of the longer side of every cell's picture.
+@dataclass(frozen=True)
+class Font:
+    """Letters of `size` pixels; how much room they take."""
 
-    smooth: pictures are scaled with Lanczos; otherwise pixels stay squares, as masks want it.
-    """
-    scale = max(size / 192, 0.6)
-    pen = _Pen(scale)
-    width = 2 * MARGIN + len(columns) * size + (len(columns) - 1) * GAP
-    blocks = [_layout(row, size, pen, width - 2 * MARGIN, smooth) for row in rows]
-    header = max(name.count("\n") + 1 for name in columns) * pen.line(pen.head)
-    height = MARGIN + header + sum(block.height + 2 * GAP for block in blocks) + MARGIN
-    canvas = Image.new("RGB", (width, height), "white")
-    brush = ImageDraw.Draw(canvas)
-    lefts = [MARGIN + index * (size + GAP) for index in range(len(columns))]
-    for left, name in zip(lefts, columns, strict=True):
-        for number, line in enumerate(name.split("\n")):
-            short = pen.shorten(line, pen.head, size)
-            brush.text((left, MARGIN + number * pen.line(pen.head)), short, fill=INK, font=pen.head)
-    top = MARGIN + header
-    for block in blocks:
-        brush.line([(MARGIN, top + GAP // 2), (width - MARGIN, top + GAP // 2)], fill=FAINT, width=2)
-        top += GAP
-        block.paint(canvas, brush, lefts, top, size, pen)
-        top += block.height + GAP
-    return canvas
+    size: int
+    bold: bool = False
 
+    @property
+    def properties(self) -> FontProperties:
+        weight = "bold" if self.bold else "normal"
+        return FontProperties(_STYLE["font.sans-serif"][:1], size=self.size, weight=weight)
 
-class _Pen:
-    """Fonts of one grid, and how much room text takes in them."""
+    @property
+    def line(self) -> int:
+        return round(self.size * 1.4)
 
-    def __init__(self, scale: float) -> None:
-        self.head: Any = ImageFont.load_default(round(18 * scale))
-        self.body: Any = ImageFont.load_default(round(16 * scale))
-        self.small: Any = ImageFont.load_default(round(13 * scale))
+    def width(self, text: str) -> float:
+        """Of the text in one line, in pixels."""
+        return _width(text, self)
 
-    def line(self, font: Any) -> int:
-        return round(font.size * 1.4)
-
-    def wrap(self, text: str, font: Any, width: float) -> list[str]:
+    def wrap(self, text: str, width: float) -> list[str]:
         """The text in lines no wider than `width`, broken at spaces, longer words shortened."""
         lines: list[str] = []
         for paragraph in text.split("\n"):
             current = ""
             for word in paragraph.split():
                 joined = f"{current} {word}".strip()
-                if current and font.getlength(joined) > width:
+                if current and self.width(joined) > width:
                     lines.append(current)
                     joined = word
-                current = self.shorten(joined, font, width)
+                current = self.shorten(joined, width)
             lines.append(current)
         return lines
 
-    def shorten(self, text: str, font: Any, width: float) -> str:
-        if font.getlength(text) <= width:
+    def shorten(self, text: str, width: float) -> str:
+        """The text, or as many of its first letters as leave room for three dots."""
+        if self.width(text) <= width:
             return text
-        while text and font.getlength(f"{text}...") > width:
-            text = text[:-1]
-        return f"{text}..."
+        few, many = 0, len(text)
+        while many - few > 1:
+            middle = (few + many) // 2
+            few, many = (middle, many) if self.width(f"{text[:middle]}...") <= width else (few, middle)
+        return f"{text[:few]}..."
+
+
+@functools.lru_cache(maxsize=4096)
+def _width(text: str, font: Font) -> float:
+    return float(text_to_path.get_text_width_height_descent(text, font.properties, ismath=False)[0])
 
 
 @dataclass(frozen=True)
-class _Block:
-    """A row with its text wrapped and its pictures scaled."""
+class _Box:
+    """A filled rectangle with round corners; `left`, `top` and sizes in pixels from the upper left."""
 
-    title: list[str]
-    subtitle: list[str]
-    pictures: list[Image.Image | None]
-    cells: Sequence[Cell]
-    text_height: int
-    picture_height: int
+    left: float
+    top: float
+    width: float
+    height: float
+    color: str
+    edge: str = "none"
+    round: float = 0.0
+
+    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
+        corner = (self.left, height - self.top - self.height)
+        style = f"round,pad=0,rounding_size={self.round}" if self.round else "square,pad=0"
+        patch = FancyBboxPatch(
+            corner, self.width, self.height, style, facecolor=self.color, edgecolor=self.edge,
+            linewidth=1 if self.edge != "none" else 0, transform=IdentityTransform(),
+        )  # fmt: skip
+        return canvas.add_artist(patch)
+
+
+@dataclass(frozen=True)
+class _Text:
+    left: float
+    top: float
+    text: str
+    font: Font
+    color: str
+
+    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
+        return canvas.text(
+            self.left, height - self.top - self.font.size, self.text, color=self.color, va="baseline",
+            fontproperties=self.font.properties, transform=IdentityTransform(), parse_math=False,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Rule:
+    left: float
+    right: float
+    top: float
+
+    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
+        level = height - self.top
+        line = Line2D([self.left, self.right], [level, level], color=FAINT, linewidth=2)
+        line.set_transform(IdentityTransform())
+        return canvas.add_artist(line)
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """`smooth`: see `draw`."""
+
+    left: int
+    top: int
+    width: int
     height: int
+    picture: np.ndarray
+    smooth: bool
 
-    def paint(
-        self,
-        canvas: Image.Image,
-        brush: ImageDraw.ImageDraw,
-        lefts: Sequence[int],
-        top: int,
-        size: int,
-        pen: _Pen,
-    ) -> None:
-        y = top
-        for lines, font, color in ((self.title, pen.body, INK), (self.subtitle, pen.small, GREY)):
-            for line in lines:
-                brush.text((MARGIN, y), line, fill=color, font=font)
-                y += pen.line(font)
-        y = top + self.text_height
-        for left, picture, cell in zip(lefts, self.pictures, self.cells, strict=True):
-            if picture is not None:
-                canvas.paste(picture, (left, y))
+    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
+        bottom = height - self.top - self.height
+        picture = self.picture
+        if not sharp or (self.smooth and self.width > picture.shape[1]):
+            picture = np.asarray(fit(picture, max(self.width, self.height), self.smooth))
+        if not sharp:
+            return canvas.figimage(picture, self.left, bottom, origin="upper")
+        across, up = canvas.get_size_inches() * canvas.dpi
+        axes = canvas.add_axes((self.left / across, bottom / up, self.width / across, self.height / up))
+        axes.imshow(picture, interpolation="none", aspect="auto")
+        axes.set_axis_off()
+        return axes
+
+
+_Mark = _Box | _Text | _Rule | _Picture
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid that is laid out: sizes in pixels, and what is put where, in order."""
+
+    width: int
+    height: int
+    marks: Sequence[_Mark]
+
+    def encoded(self, kind: str = "png") -> bytes:
+        """The bytes of a file, the same every time; `kind` is one of `KINDS`."""
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(_STYLE):
+            canvas = Canvas(figsize=(self.width / 72, self.height / 72), dpi=72, facecolor="white")
+            for order, mark in enumerate(self.marks):
+                mark.put(canvas, self.height, kind != "png").set_zorder(order)
+            if kind == "png":
+                agg = FigureCanvasAgg(canvas)
+                agg.draw()
+                pixels = np.asarray(agg.buffer_rgba())[..., :3]
+                Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format="PNG", optimize=True)
             else:
-                box = (left, y, left + size - 1, y + self.picture_height - 1)
-                brush.rectangle(box, fill="#f3f4f6", outline=GREY)
-                room = max(1, (self.picture_height - 16) // pen.line(pen.small))
-                for number, line in enumerate(pen.wrap(cell.message, pen.small, size - 16)[:room]):
-                    place = (left + 8, y + 8 + number * pen.line(pen.small))
-                    brush.text(place, line, fill=cell.color, font=pen.small)
-            for number, badge in enumerate(cell.badges):
-                below = y + self.picture_height + 4 + number * (pen.line(pen.small) + 4)
-                text = pen.shorten(badge.text, pen.small, size - 12)
-                right = left + 12 + pen.small.getlength(text)
-                brush.rounded_rectangle(
-                    (left, below, right, below + pen.line(pen.small)), radius=5, fill=badge.color
-                )
-                brush.text(
-                    (left + 6, below + pen.line(pen.small) // 2),
-                    text,
-                    fill="white",
-                    font=pen.small,
-                    anchor="lm",
-                )
+                undated = {"Date": None} if kind == "svg" else {"CreationDate": None}
+                canvas.savefig(buffer, format=kind, dpi=72, metadata=undated)
+        return buffer.getvalue()
 
 
-def _layout(row: Row, size: int, pen: _Pen, width: int, smooth: bool) -> _Block:
-    title, subtitle = pen.wrap(row.title, pen.body, width), [pen.shorten(row.subtitle, pen.small, width)]
-    pictures = [None if cell.picture is None else fit(cell.picture, size, smooth) for cell in row.cells]
-    text_height = len(title) * pen.line(pen.body) + len(subtitle) * pen.line(pen.small) + 6
-    picture_height = max((picture.height for picture in pictures if picture), default=size)
+def draw(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    size: int = 192,
+    *,
+    smooth: bool = True,
+    marked: Collection[int] = (),
+) -> Grid:
+    """The grid; `size` is the length of the longer side of every cell's picture.
+
+    smooth  Pictures are scaled with Lanczos; otherwise pixels stay squares, as masks want it.
+    marked  Places of the columns that stand on a ground of another colour.
+    """
+    scale = max(size / 192, 0.6)
+    head, bold = Font(round(16 * scale)), Font(round(16 * scale), bold=True)
+    body, small = Font(round(14.5 * scale)), Font(round(12 * scale))
+    width = 2 * MARGIN + len(columns) * size + (len(columns) - 1) * GAP
+    lefts = [MARGIN + place * (size + GAP) for place in range(len(columns))]
+    marks: list[_Mark] = []
+    for place, name in enumerate(columns):
+        font = bold if place in marked else head
+        for number, line in enumerate(name.split("\n")):
+            shown = font.shorten(line, size)
+            marks.append(_Text(lefts[place], MARGIN + number * head.line, shown, font, INK))
+    top = MARGIN + max(name.count("\n") + 1 for name in columns) * head.line
+    grounds: list[_Mark] = []
+    for row in rows:
+        cells, bottom = _row(row, lefts, top + GAP, size, body, small, width - 2 * MARGIN, smooth)
+        if row.marked:
+            ground = _Box(MARGIN / 2, top + GAP / 2, width - MARGIN, bottom - top, MARKED, round=6)
+            grounds.append(ground)
+        marks += [_Rule(MARGIN, width - MARGIN, top + GAP // 2), *cells]
+        top = bottom + GAP
+    height = top + MARGIN
+    for place in marked:
+        left = lefts[place] - GAP / 2
+        grounds.append(_Box(left, MARGIN / 2, size + GAP, height - MARGIN, MARKED, round=6))
+    return Grid(width, height, [*grounds, *marks])
+
+
+def _row(
+    row: Row, lefts: Sequence[int], top: int, size: int, body: Font, small: Font, width: int, smooth: bool
+) -> tuple[list[_Mark], int]:
+    """What a row consists of, and where it ends."""
+    marks: list[_Mark] = []
+    lines = [(line, body, INK) for line in body.wrap(row.title, width)] if row.title else []
+    lines += [(small.shorten(row.subtitle, width), small, GREY)] if row.subtitle else []
+    for text, font, color in lines:
+        marks.append(_Text(MARGIN, top, text, font, color))
+        top += font.line
+    top += 6
+    sizes = [None if cell.picture is None else _scaled(cell.picture, size) for cell in row.cells]
+    tall = max((one[1] for one in sizes if one), default=size)
     # A message needs some lines even beside very flat pictures.
-    if any(picture is None for picture in pictures):
-        picture_height = max(picture_height, 5 * pen.line(pen.small))
-    badges = max(len(cell.badges) for cell in row.cells) * (pen.line(pen.small) + 4)
-    height = text_height + picture_height + badges
-    return _Block(title, subtitle, pictures, row.cells, text_height, picture_height, height)
+    tall = max(tall, 5 * small.line) if None in sizes else tall
+    for left, one, cell in zip(lefts, sizes, row.cells, strict=True):
+        if cell.picture is not None and one is not None:
+            marks.append(_Picture(left, top, *one, cell.picture, smooth))
+        else:
+            marks.append(_Box(left, top, size, tall, PANEL, edge=GREY))
+            room = max(1, (tall - 16) // small.line)
+            for number, line in enumerate(small.wrap(cell.message, size - 16)[:room]):
+                marks.append(_Text(left + 8, top + 8 + number * small.line, line, small, cell.color))
+        for number, badge in enumerate(cell.badges):
+            below = top + tall + 4 + number * (small.line + 4)
+            text = small.shorten(badge.text, size - 12)
+            marks.append(_Box(left, below, 12 + small.width(text), small.line, badge.color, round=5))
+            middle = below + (small.line - small.size) / 2 - small.size * 0.1
+            marks.append(_Text(left + 6, middle, text, small, "#ffffff"))
+    return marks, top + tall + max(len(cell.badges) for cell in row.cells) * (small.line + 4)
+
+
+def _scaled(picture: np.ndarray, size: int) -> tuple[int, int]:
+    """Width and height of the picture with its longer side at `size`."""
+    height, width = picture.shape[:2]
+    factor = size / max(height, width)
+    return max(1, round(width * factor)), max(1, round(height * factor))
 
 
 def fit(picture: np.ndarray, size: int, smooth: bool = True) -> Image.Image:
     """The picture scaled so that its longer side is `size`, by Lanczos or, unless `smooth`, by repetition."""
-    height, width = picture.shape[:2]
-    factor = size / max(height, width)
-    target = (max(1, round(width * factor)), max(1, round(height * factor)))
-    return Image.fromarray(picture).resize(
-        target, Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST
-    )
+    resampling = Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST
+    return Image.fromarray(picture).resize(_scaled(picture, size), resampling)

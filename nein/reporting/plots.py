@@ -65,19 +65,25 @@ class Drawing:
     narrow: bytes
 
 
-def draw(plot: Plot, figures: pd.DataFrame) -> Drawing | None:
-    """The plot of a frame; None where the frame has no figure for it."""
+def draw(plot: Plot, figures: pd.DataFrame, stamp: str = "") -> Drawing | None:
+    """The plot of a frame; None where the frame has no figure for it.
+
+    stamp  What has to be known wherever the picture is shown; stands above it.
+    """
     with matplotlib.rc_context(_STYLE):
         wide, narrow = plot.canvas(figures), plot.canvas(figures, narrow=True)
         if wide is None or narrow is None:
             return None
+        for canvas, letters in ((wide, 100), (narrow, 50)):
+            if stamp:
+                canvas.suptitle(textwrap.fill(stamp, letters), x=0.01, ha="left", fontsize=8, color=GREY)
         svg, small = _encoded(wide, "svg"), _encoded(narrow, "svg")
         return Drawing(plot.key, plot.title, _encoded(wide, "png"), svg, small)
 
 
-def drawings(plots: Sequence[Plot], figures: pd.DataFrame) -> list[Drawing]:
-    """Those of the plots for which there are figures."""
-    return [drawing for plot in plots if (drawing := draw(plot, figures)) is not None]
+def drawings(plots: Sequence[Plot], figures: pd.DataFrame, stamp: str = "") -> list[Drawing]:
+    """Those of the plots for which there are figures; `stamp` as in `draw`."""
+    return [drawing for plot in plots if (drawing := draw(plot, figures, stamp)) is not None]
 
 
 def _encoded(canvas: Canvas, kind: str) -> bytes:

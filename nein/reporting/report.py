@@ -43,12 +43,14 @@ def write(
     parts: Sequence[Part] = (),
     settings: Mapping[str, str] | None = None,
     formats: Sequence[str] = FORMATS,
+    stamp: str = "",
 ) -> list[Path]:
     """Writes the parts of the report named by `formats`; returns the files.
 
     subtitle, notes, findings  How to read it, in a line and in sentences; what was found, in sentences, the
                                first of them about everything. Of the page, the first plot stands beside it.
     parts  Of the page: its samples, say (`cards.browser`).
+    stamp  What every plot has to say wherever it is shown.
     out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
          with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
 
@@ -65,7 +67,7 @@ def write(
         written[_place(out, "table.tex")] = tables.latex(sheets, title).encode()
     drawn = {}
     if {"html", "plots"} & {*formats}:
-        drawn = {section.key: plots.drawings(section.plots, figures) for section in sections}
+        drawn = {section.key: plots.drawings(section.plots, figures, stamp) for section in sections}
     if "plots" in formats:
         for drawing in (drawing for drawings in drawn.values() for drawing in drawings):
             for kind, data in (("png", drawing.png), ("svg", drawing.svg)):

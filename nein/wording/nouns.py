@@ -16,9 +16,20 @@ UNCOUNTABLE = frozenset("broccoli rice bread water grass sand snow furniture lug
 
 
 @lru_cache(maxsize=1)
-def _engine() -> Any:
-    import inflect
+def engine() -> Any:
+    """The one `inflect.engine`, loaded where it is first needed.
 
+    The package has typeguard rewrite all of its functions when it is imported, so that they check their
+    arguments, which takes as long as all else that a command does; here it is imported without.
+    """
+    import typeguard
+
+    checks = typeguard.typechecked
+    typeguard.typechecked = lambda checked: checked  # type: ignore[assignment]
+    try:
+        import inflect
+    finally:
+        typeguard.typechecked = checks
     return inflect.engine()
 
 
@@ -28,7 +39,7 @@ def is_plural(noun: str) -> bool:
     last = noun.split()[-1].lower()
     if last in PLURAL or last in SINGULAR or last in UNCOUNTABLE:
         return last in PLURAL
-    singular = _engine().singular_noun(last)
+    singular = engine().singular_noun(last)
     return bool(singular) and singular != last
 
 
@@ -38,7 +49,7 @@ def plural(noun: str) -> str:
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return noun
     head, _, last = noun.rpartition(" ")
-    return f"{head} {_engine().plural_noun(last)}".strip()
+    return f"{head} {engine().plural_noun(last)}".strip()
 
 
 @lru_cache(maxsize=4096)
@@ -47,7 +58,7 @@ def singular(noun: str) -> str:
     head, _, last = noun.rpartition(" ")
     if not is_plural(noun) or last.lower() in PLURAL:
         return noun
-    return f"{head} {_engine().singular_noun(last)}".strip()
+    return f"{head} {engine().singular_noun(last)}".strip()
 
 
 @lru_cache(maxsize=4096)
@@ -58,4 +69,4 @@ def with_article(noun: str, *, some: bool = False) -> str:
     """
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
-    return f"{_engine().a(noun.split()[0]).split()[0]} {noun}"
+    return f"{engine().a(noun.split()[0]).split()[0]} {noun}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from nein.config.commands import Command
 from nein.config.groups import Limit, Machine, Output, Preset
 from nein.config.options import option
 from nein.engine.blocks import Blocks
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder
+from nein.engine.stages import Model, Stage
 from nein.models.references import resolve, slug
 from nein.nano.captions import plural
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
@@ -37,7 +38,11 @@ def runs(config: CountingConfig, device: str) -> list[Run]:
     where, _ = resolve(config.model)
     blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
     model = Model.one(config.model, lambda: choices.load(where, device=device, dtype=config.dtype))
-    stage = Stage("answers", ("answers",), blocks, lambda number: list(blocks.members(number)), ask, model)
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+        return {"answers": [row(k, name, None, reason) for k in blocks.members(number) for name in SENTENCES]}
+
+    stage = Stage("answers", ("answers",), blocks, blocks.members, ask, lost, model)
     identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
     return [Run(slug(config.model.replace(":", "-")), config.model, identity, (stage,))]
 
@@ -54,18 +59,21 @@ def question(text: str, one: Scene) -> choices.Asked:
     return choices.Asked(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
 
 
-def ask(model: Any, indices: list[int], missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+def row(index: int, variant: str, value: float | None, reason: str) -> dict[str, Any]:
+    return {"id": str(index), "variant": variant, "value": value, "reason": reason}
+
+
+def ask(model: Any, indices: Sequence[int], missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
     scenes = [scene(index) for index in indices]
     asked = [[question(text, one) for text in SENTENCES.values()] for one in scenes]
     replies = choices.answer_each(model, [render(one) for one in scenes], asked, ["generated"])
     rows = []
-    for index, one, row in zip(indices, scenes, replies, strict=True):
-        for variant, reply in zip(SENTENCES, row, strict=True):
+    for index, one, both in zip(indices, scenes, replies, strict=True):
+        for variant, reply in zip(SENTENCES, both, strict=True):
             said = letters.parse(reply.text or "", OPTIONS, "fixed")
             right = "A" if (len(one.items) == 2) == (variant == "affirmed") else "B"
             value = None if said.letter is None else float(said.letter == right)
-            reason = reply.error or said.reason
-            rows.append({"id": str(index), "variant": variant, "value": value, "reason": reason})
+            rows.append(row(index, variant, value, reply.error or said.reason))
     return {"answers": rows}
 
 

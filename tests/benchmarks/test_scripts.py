@@ -27,10 +27,12 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     ("line", "printed"),
     [
         ("editing --images 2 --batch-size 2 --steps 2", "largest difference               0 of 255"),
+        ("executors --blocks 8 --limit 4 --sizes 50", "files equal byte by byte: yes"),
         ("finetune --steps 4 --batch-size 2", "making the features once"),
         ("image_metrics --limit 2 --tiny", "values equal to 1e-4: yes"),
         ("judges --limit 2 --tiny", "every decision equal: yes"),
         ("negbench --scenes 8 --width 64 --layers 1", "6 figures equal"),
+        ("retrieval --width 64 --sizes 300x40 --memory 400", "every value equal"),
     ],
 )
 def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str) -> None:

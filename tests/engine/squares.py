@@ -3,15 +3,18 @@ killed by whoever started it."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from nein.engine.blocks import Blocks
-from nein.engine.executors import Model, Stage, Threads
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
+from nein.engine.stages import Model, Stage, Step
 
 COUNT, SIZE = 23, 4
 
@@ -23,11 +26,13 @@ class Squarer:
         return {"class": "Squarer"}
 
 
-def squares(folder: Folder, *, pause: float = 0.0, **changed: Any) -> Stage:
-    """`halves` of what `squares` gives: the second output of one stage."""
+def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: Any) -> Stage:
+    """`halves` of what `squares` gives: the second output of one stage. The block `deadly` kills."""
     blocks = changed.pop("blocks", Blocks.first(COUNT, SIZE))
 
     def work(model: Squarer, numbers: range, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+        if numbers[0] // SIZE == deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(pause)
         rows = {
             "squares": [{"id": n, "value": n * n} for n in numbers],
@@ -35,9 +40,14 @@ def squares(folder: Folder, *, pause: float = 0.0, **changed: Any) -> Stage:
         }
         return {name: rows[name] for name in missing}
 
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+        rows = [{"id": n, "value": None, "reason": reason} for n in blocks.members(number)]
+        return dict.fromkeys(missing, rows)
+
     model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
-    parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "model": model, **changed}
-    return Stage("square", blocks=blocks, **parts)
+    parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "lost": lost, "model": model}
+    parts |= changed
+    return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 
 
 def results(path: Path) -> dict[str, bytes]:
@@ -45,7 +55,7 @@ def results(path: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(path)): file.read_bytes()
         for output in ("squares", "halves")
-        for file in sorted((path / output).glob("*.jsonl"))
+        for file in sorted((path / output).rglob("*.jsonl"))
     }
 
 
@@ -54,7 +64,7 @@ def main(path: str, rank: str, size: str, pause: str) -> None:
     world = Processes(int(rank), int(size))
     if world.is_main:
         folder.open({"numbers": COUNT}, {}, overwrite=False)
-    Threads(world, "cpu").compute(folder, squares(folder, pause=float(pause)))
+    Threads("cpu", world).compute(lambda device: [Step(folder, squares(folder, pause=float(pause)))])
 
 
 if __name__ == "__main__":

@@ -131,18 +131,10 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
 
 def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path: Path) -> None:
     with AnswerCache(tmp_path / "a") as cache:
-        block = BlockAnswers(cache)
-        block.open("one")
-        block.put("judge", "key", {"answer": "Yes"})
-        assert block.get("judge", "key") == {"answer": "Yes"}
-        block.open("two")
-        block.flush()
-        block.open("one")
-        assert block.get("judge", "key") is None, "what was not flushed is not kept"
+        block = BlockAnswers(cache, "one")
         block.put("judge", "key", {"answer": "No"})
+        assert block.get("judge", "key") == {"answer": "No"}
+        assert BlockAnswers(cache, "one").get("judge", "key") is None, "what was not flushed is not kept"
         block.flush()
-        again = BlockAnswers(cache)
-        again.open("one")
-        assert again.get("judge", "key") == {"answer": "No"}
-        again.open("two")
-        assert again.get("judge", "key") is None
+        assert BlockAnswers(cache, "one").get("judge", "key") == {"answer": "No"}
+        assert BlockAnswers(cache, "two").get("judge", "key") is None

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from nein.engine.ahead import read_ahead
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Loaded, Model, Threads, in_any_order, read_ahead
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
+from nein.engine.stages import Model, Step
+from nein.engine.worker import Loaded
 from tests.engine import squares
 from tests.engine.squares import COUNT, SIZE, Squarer, results
 
@@ -33,7 +36,8 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def compute(folder: Folder, world: Processes | None = None, **changed: Any) -> int:
-    return Threads(world or Processes(), "cpu").compute(folder, squares.squares(folder, **changed))
+    steps = [Step(folder, squares.squares(folder, **changed))]
+    return Threads("cpu", world).compute(lambda device: steps)[0]
 
 
 def test_every_block_is_a_file_of_rows_in_order(folder: Folder) -> None:
@@ -70,12 +74,12 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> N
 
 def test_a_block_that_is_older_than_the_one_it_is_made_of_is_made_again(folder: Folder) -> None:
     compute(folder)
-    compute(folder, outputs=("halves",), after="squares")
-    assert compute(folder, outputs=("halves",), after="squares") == 0
+    compute(folder, outputs=("halves",), needs="squares", follows=True)
+    assert compute(folder, outputs=("halves",), needs="squares", follows=True) == 0
     time.sleep(0.02)  # file systems count time in steps
     folder.write("squares", 2, folder.read("squares", 2))
-    assert compute(folder, outputs=("halves",), after="squares") == 1
-    assert compute(folder, outputs=("halves",), after="squares") == 0
+    assert compute(folder, outputs=("halves",), needs="squares", follows=True) == 1
+    assert compute(folder, outputs=("halves",), needs="squares", follows=True) == 0
 
 
 def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder: Folder) -> None:
@@ -89,7 +93,7 @@ def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder: Fo
         return {"squares": []}
 
     stage = squares.squares(folder, work=work)
-    Threads(Processes(), "mps").compute(folder, stage)  # as on a GPU: one block after the other
+    Threads("mps").compute(lambda device: [Step(folder, stage)])  # as on a GPU: one block after the other
     assert len(made) <= 3  # the first, and what had been read ahead of it
     assert folder.done("squares") == set(range(BLOCKS))
 
@@ -118,17 +122,22 @@ def test_a_mistake_in_one_block_ends_the_work_and_keeps_the_others(folder: Folde
     assert folder.done("squares") == set(range(BLOCKS))
 
 
-def test_those_who_wait_are_told_to_stop_when_one_fails() -> None:
+def test_those_who_wait_for_answers_are_told_to_stop_when_one_block_fails(folder: Folder) -> None:
     told, started = threading.Event(), threading.Barrier(2)
 
-    def work(number: int) -> None:
-        started.wait(10)
-        if number:
+    class Asking(Squarer):
+        def stop(self) -> None:
+            told.set()
+
+    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+        if started.wait(10):
             raise UserError("refused")
         assert told.wait(10)
+        return {"squares": []}
 
+    model = Model.one("asking", Asking, "remote")  # two blocks, however few cores there are
     with pytest.raises(UserError, match="refused"):
-        list(in_any_order(work, range(2), 2, stop=told.set))
+        compute(folder, work=work, model=model)
 
 
 def test_reading_ahead_keeps_order_and_raises_in_its_place() -> None:
@@ -145,9 +154,9 @@ def test_on_a_gpu_one_model_is_kept_at_a_time() -> None:
     def model(name: str) -> Model:
         return Model(name, lambda: made.append(name) or object(), lambda loaded: {})
 
-    for one_at_a_time, expected in ((True, ["a", "b", "a"]), (False, ["a", "b"])):
+    for device, expected in (("mps", ["a", "b", "a"]), ("cpu", ["a", "b"])):
         made.clear()
-        loaded = Loaded(one_at_a_time=one_at_a_time)
+        loaded = Loaded(device)
         for name in ("a", "a", "b", "a"):
             loaded.get(model(name))
         assert made == expected
@@ -159,7 +168,7 @@ def test_models_that_nobody_needs_any_more_are_given_free() -> None:
     def model(name: str) -> Model:
         return Model(name, lambda: made.append(name) or object(), lambda loaded: {})
 
-    loaded = Loaded(one_at_a_time=False)
+    loaded = Loaded("cpu")
     for name in ("a", "b"):
         loaded.get(model(name))
     loaded.keep({"b", "c"})
@@ -183,9 +192,9 @@ def test_a_run_that_is_killed_again_and_again_has_the_bytes_of_one_that_was_not(
     killed = tmp_path / "killed"
     for _ in range(6):
         process = start(killed, pause=0.02)
-        before = len(list(killed.glob("squares/*.jsonl")))
+        before = len(list(killed.glob("squares/*/*.jsonl")))
         deadline = time.monotonic() + 60
-        while len(list(killed.glob("squares/*.jsonl"))) <= before and process.poll() is None:
+        while len(list(killed.glob("squares/*/*.jsonl"))) <= before and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)

@@ -77,7 +77,7 @@ def _child(main: Main, arguments: list[str], moment: File | Call | None) -> None
     if isinstance(moment, File):
         atomic.writing = _deadly_writing(moment)
     elif moment is not None:
-        _make_deadly(moment)
+        make_deadly(moment)
     main(arguments)
 
 
@@ -102,7 +102,8 @@ def _deadly_writing(moment: File) -> Any:
     return deadly
 
 
-def _make_deadly(moment: Call) -> None:
+def make_deadly(moment: Call) -> None:
+    """This process dies at the moment, which its own code need not know."""
     holder_name, _, name = moment.place.replace(":", ".").rpartition(".")
     holder = pkgutil.resolve_name(holder_name)
     function, lock, seen = getattr(holder, name), threading.Lock(), itertools.count(1)

@@ -138,7 +138,7 @@ def test_a_plugged_in_editor_is_found_by_name_and_cannot_take_ours(installed: No
     assert type(editors.get_editor("identity")).__name__ == "Identity"
     with pytest.raises(editors.EditorError, match="cannot be loaded"):
         editors.get_editor("gone")
-    with pytest.raises(editors.EditorError, match="cannot be loaded"):
+    with pytest.raises(editors.EditorError, match="cannot be made"):
         editors.get_editor("mirror", wrong=1)
 
 

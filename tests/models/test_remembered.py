@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from metrics.choices import Asked, Prompt, Reply, answer_each
+from metrics.endpoint import NoAnswer
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.models.questions import Questions
@@ -185,8 +186,11 @@ def test_a_local_models_questions_stay_together_and_are_not_kept(cache: AnswerCa
     assert [reply.text for reply in found[0]] == ["A", None]
 
 
-def test_a_question_that_was_answered_while_it_waited_for_its_turn_is_not_asked(cache: AnswerCache) -> None:
-    questions = Questions(cache, "model", at_once=1, limit=10)
+@pytest.mark.parametrize("at_once", [1, 4])  # it waits for the only place, or for its equal
+def test_a_question_that_is_in_flight_or_answered_meanwhile_is_asked_once(
+    cache: AnswerCache, at_once: int
+) -> None:
+    questions = Questions(cache, "model", at_once=at_once, limit=10)
     begun, go_on = threading.Event(), threading.Event()
     asked: list[str] = []
 
@@ -196,11 +200,33 @@ def test_a_question_that_was_answered_while_it_waited_for_its_turn_is_not_asked(
         assert go_on.wait(10)
         return {"text": f"answer {len(asked)}"}
 
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
         first = pool.submit(questions.answer, "key", ask)
         assert begun.wait(10)
-        second = pool.submit(questions.answer, "key", ask)
-        time.sleep(0.3)  # it has looked, found nothing, and waits for the only place
+        others = [pool.submit(questions.answer, "key", ask) for _ in range(2)]
+        time.sleep(0.3)  # they have looked, found nothing, and wait
+        assert len(asked) == 1
         go_on.set()
-        assert first.result() == second.result() == {"text": "answer 1"}
+        assert [one.result() for one in (first, *others)] == [{"text": "answer 1"}] * 3
     assert len(asked) == 1
+
+
+def test_of_equal_questions_in_flight_the_second_is_asked_where_the_first_has_no_answer(
+    cache: AnswerCache,
+) -> None:
+    questions = Questions(cache, "model", at_once=4, limit=10)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail() -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(10)
+        raise NoAnswer("not now")
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(questions.answer, "key", fail)
+        assert begun.wait(10)
+        second = pool.submit(questions.answer, "key", lambda: {"text": "an answer"})
+        go_on.set()
+        assert second.result() == {"text": "an answer"}
+        with pytest.raises(NoAnswer, match="not now"):
+            first.result()

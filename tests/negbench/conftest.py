@@ -22,7 +22,7 @@ from nein.datasets.negbench.records import (
     Question,
     RetrievalItem,
 )
-from nein.engine.processes import Processes
+from nein.engine.executors.threads import Threads
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
@@ -85,14 +85,17 @@ def write_data(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_pictures(root: Path) -> Path:
     """A folder with 000.png to 007.png in a subfolder."""
-    root = tmp_path_factory.mktemp("pictures")
-    (root / "deep").mkdir()
+    (root / "deep").mkdir(parents=True)
     for i in range(8):
         Image.fromarray(tiny.picture(i)).save(root / "deep" / f"{i:03d}.png")
     return root
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +183,7 @@ def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.
 def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, report.Evaluated]:
     """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
-    run.NEGBENCH(options, Processes())
+    run.NEGBENCH(options, Threads(options.device))
     found = report.read(options.out_dir)
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 

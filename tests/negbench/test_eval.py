@@ -17,7 +17,6 @@ import metrics.encoders.clip
 from nein import cli
 from nein.benchmarks.negbench import (
     config,
-    encode,
     models,
     paper_numbers,
     report,
@@ -26,7 +25,7 @@ from nein.benchmarks.negbench import (
 )
 from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
-from nein.engine.processes import Processes
+from nein.engine.executors.threads import Threads
 from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
@@ -108,29 +107,6 @@ def test_a_picture_is_encoded_once_for_all_tasks_and_never_again(
     assert rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco") == first
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(
-    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    evaluate(whole, data, pictures, "--model", str(clip_folder))
-    calls = []
-    plain = encode.Encoding._work
-
-    def killed(self: Any, *args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return plain(self, *args)
-
-    monkeypatch.setattr(encode.Encoding, "_work", killed)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(cut, data, pictures, "--model", str(clip_folder))
-    evaluate(cut, data, pictures, "--model", str(clip_folder))
-    name = next(p.name for p in (whole / "out").glob("clip*"))
-    for dataset in ("coco", "chexpert"):
-        assert rows_of(cut, name, dataset) == rows_of(whole, name, dataset)
-
-
 def test_a_selection_changes_no_row(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
     evaluate(whole, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
@@ -205,7 +181,7 @@ def test_two_models_of_one_name_are_told_apart(
 
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
     options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
-    run.NEGBENCH(options, Processes())
+    run.NEGBENCH(options, Threads(options.device))
     names = {found.facts["model"] for found in report.read(options.out_dir)}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
@@ -281,10 +257,10 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
     )
     assert frames.pick(found, metric="gap@5")["value"] == pytest.approx(0.068)  # type: ignore[index]
     for model, dataset, type_, features, expected in (
-        ("clip", "coco", "all", "normalised", 39.30),
-        ("clip", "coco", "negation", "normalised", 6.84),
+        ("clip", "coco", "all", "normalised", 39.2966),
+        ("clip", "coco", "negation", "normalised", 6.8449),
         ("clip", "coco", "all", "unnormalised", 16.3),
-        ("negclip-negfull", "voc2007", "all", "normalised", 59.65),
+        ("negclip-negfull", "voc2007", "all", "normalised", 59.6502),
     ):
         row = frames.pick(printed(model, dataset, "mcq", "rephrased", features), type=type_)
         assert row is not None
@@ -292,7 +268,7 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
     assert not len(printed("clip", "coco", "mcq", "templated"))
     assert not len(printed("siglip", "coco", "mcq", "rephrased"))
     about = {"model": "clip", "row": "clip", "dataset": "coco", "title": "COCO", "features": "normalised",
-             "protocol": "fixed", "limit": None, "kind": "dual"}  # fmt: skip
+             "protocol": "fixed", "limit": None, "kind": "dual", "quick_gelu": True}  # fmt: skip
     what = {"model": "clip", "dataset": "coco", "data": "COCO", "task": "mcq", "variant": "rephrased"}
     own = frames.frame([{**frames.number(0.4, unit="%", metric="accuracy", type="all"), **what}])
     for preset, names in {"paper": ["clip", "clip, as printed (repository)"], "nano": ["clip"]}.items():
@@ -300,6 +276,96 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
         rows = sections.MULTIPLE_CHOICE.sheet(frame).rows
         assert [row[0] for row in rows] == names
         assert [row[3] for row in rows] == ["40.0", "39.3"][: len(names)]
+
+
+def test_a_model_without_quick_gelu_is_not_silently_compared_with_figures_made_with_it() -> None:
+    what = {"model": "m", "dataset": "coco", "data": "COCO", "task": "mcq", "variant": "rephrased"}
+    own = frames.frame([{**frames.number(0.4, unit="%", metric="accuracy", type="all"), **what}])
+    about = {"model": "m", "dataset": "coco", "title": "COCO", "features": "normalised", "limit": None,
+             "protocol": "fixed", "kind": "dual", "preset": "paper"}  # fmt: skip
+    for row, quick_gelu, names in (
+        ("clip", True, ["m", "m, as printed (repository)"]),
+        ("clip", False, ["m", "m, as printed (repository, with QuickGELU)"]),
+        (
+            "clip-laion400m",
+            True,
+            ["m", "m, as printed (repository, without QuickGELU)",
+             "m, as printed (repository, scaling, without QuickGELU)"],
+        ),
+        ("clip-h", False, ["m", "m, as printed (repository, scaling)"]),
+    ):  # fmt: skip
+        run_ = report.Evaluated({**about, "row": row, "quick_gelu": quick_gelu}, own)
+        rows = sections.MULTIPLE_CHOICE.sheet(report.together([run_])).rows
+        assert [cells[0] for cells in rows] == names
+        assert any("not comparable" in note for note in report.notes([run_])) == ("QuickGELU" in names[1])
+
+
+def test_all_that_the_authors_print_is_there() -> None:
+    rows = paper_numbers.rows()
+    for source, count in (("repo_baseline", 5), ("repo_scaling", 3)):
+        mine = [row for row in rows if row["source"] == source]
+        assert len({row["model"] for row in mine}) == count
+        assert len(mine) == count * 2 * 4  # two data sets; the total and three types
+    values = {(row["source"], row["model"], row["dataset"], row["metric"]): row["value"] for row in rows}
+    assert values["repo_scaling", "CLIP-Laion2B-Huge", "VOC2007", "MCQ-hybrid"] == "47.7110"
+    named = {(source, *pair) for model in models.MODELS.values() for source, pair in model.published.items()}
+    there = {(row["source"], row["model"], row["finetune_data"]) for row in rows}
+    assert named <= there
+
+
+@pytest.mark.parametrize(
+    ("asked", "row"),
+    [
+        ("open_clip:ViT-B-32/openai", "clip"),
+        ("open_clip:ViT-B-32-quickgelu/openai", "clip"),
+        ("open_clip:ViT-B-32/openai#gelu", "clip"),
+        ("openai/clip-vit-base-patch32", "clip"),
+        ("mine=openai/clip-vit-base-patch32", "clip"),
+        ("open_clip:ViT-B-32/laion400m_e31", "clip-laion400m"),
+        ("laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K", "clip-datacomp"),
+        ("open_clip:hf-hub:laion/CLIP-ViT-L-14-laion2B-s32B-b82K", "clip-l"),
+        ("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", "clip-h"),
+        ("open_clip:ViT-B-16/openai", None),
+        ("openai/clip-vit-large-patch14", None),
+        ("openai/clip-vit-base-patch32@v1", None),  # another revision may have other weights
+    ],
+)
+def test_printed_figures_are_found_however_the_weights_are_named(asked: str, row: str | None) -> None:
+    choice = models.choose(asked)
+    assert (choice.row.name if choice.row else None) == row
+
+
+def test_a_model_of_the_users_has_the_users_name(tmp_path: Path, clip_folder: Path) -> None:
+    choice = models.choose(f"mine={clip_folder}")
+    assert (choice.name, choice.slug, choice.reference, choice.row) == (
+        "mine",
+        "mine",
+        str(clip_folder),
+        None,
+    )
+    assert choice.identity == str(clip_folder)  # another name would give the same rows
+    row = models.choose(f"negclip={clip_folder}")
+    assert (row.name, row.row) == ("negclip", models.MODELS["negclip"])
+    assert row.slug.startswith("negclip-")
+    both = models.choose(f"mine=negclip={clip_folder}")
+    assert (both.slug, both.row) == ("mine", models.MODELS["negclip"])
+    assert models.choose("eye=openai:http://a/v1#m", "vlm").identity == "openai:#m"
+
+
+def test_folders_tables_and_plots_call_models_as_the_user_does_in_the_order_of_the_command(
+    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
+) -> None:
+    wanted = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
+    options = settings(tmp_path, data, pictures, "--model", ",".join(wanted), "--datasets", "coco")
+    text = run.NEGBENCH(options, Threads(options.device))
+    assert text is not None
+    (retrieval,) = [part for part in text.split("## ") if part.startswith("Text to image")]
+    assert [line.split("|")[1].strip() for line in retrieval.splitlines()[4:7]] == ["zeta", "random", "alpha"]
+    assert (tmp_path / "out" / "zeta" / "coco" / "manifest.json").is_file()
+    with pytest.raises(UserError, match="have one name, 'alpha'"):
+        run.NEGBENCH(
+            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Threads("cpu")
+        )
 
 
 def test_the_command_lists_its_subcommands_and_loads_nothing_heavy() -> None:
@@ -324,7 +390,7 @@ def test_the_resolved_configuration_reads_back(tmp_path: Path, capsys: pytest.Ca
 def test_the_nano_world_is_the_default(tmp_path: Path) -> None:
     options = config.EvalConfig.parse(["--scenes", "12", "--model", "random", "--out", str(tmp_path / "out")])
     assert config.EvalConfig.parse([]).model == ["nano:clip"]
-    text = run.NEGBENCH(options, Processes())
+    text = run.NEGBENCH(options, Threads(options.device))
     assert text is not None
     assert report.NANO_LABEL in text
     manifest = json.loads((tmp_path / "out" / "random" / "nano" / "manifest.json").read_text())

@@ -14,8 +14,8 @@ from metrics.dual.controls import ControlEncoder
 from nein.benchmarks.negbench import config, run
 from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
+from nein.engine.executors.threads import Threads
 from nein.engine.images import decode
-from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of
 
@@ -136,14 +136,14 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--device", "gpu"], "--device is 'gpu'"),
         (["--split", "dev", "--data", "."], "--data nano"),
         (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
-        (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "one model at two places"),
+        (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "have one name, 'openai-m'"),
         (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
     line = [str(data) if word == "DATA" else word for word in line]
     with pytest.raises(UserError) as caught:
-        run.NEGBENCH(config.EvalConfig.parse([*line, "--out", str(tmp_path / "out")]), Processes())
+        run.NEGBENCH(config.EvalConfig.parse([*line, "--out", str(tmp_path / "out")]), Threads("cpu"))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -16,10 +16,10 @@ from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Threads
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.images import ImageError
-from nein.engine.processes import Processes
+from nein.engine.stages import Model, Step
 from nein.models.remembered import Remembered
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
@@ -38,7 +38,7 @@ def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dic
     stage = vlm.asking(
         "answers", task, len(task.questions), manner=vlm.Manner(**manner), batch_size=3, model=asked
     )
-    Threads(Processes(), "cpu").compute(run, stage)
+    Threads("cpu").compute(lambda device: [Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
 
@@ -244,7 +244,7 @@ def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Pat
         "mcq",
     ]
     options = config.EvalConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
-    run.NEGBENCH(options, Processes())
+    run.NEGBENCH(options, Threads(options.device))
     (evaluated,) = report.read(tmp_path / "out")
     entry = evaluated.figure(metric="accuracy", type="all")
     assert entry is not None

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from nein import cli
 from nein.datasets.negbench import loading, official
 from nein.engine import atomic
-from tests.helpers import killing
 from train.contrast import table
 
 Build = Callable[..., Any]
@@ -132,20 +130,6 @@ def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
     items = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
     assert all((tmp_path / "dataset" / item.image).is_file() for item in items)
     assert "the nano world" in (tmp_path / "dataset" / "README.md").read_text()
-
-
-@pytest.mark.parametrize("moment", [1, 3])
-def test_killed_and_started_again_it_ends_in_the_same_files(
-    coco: Path, negbench: Build, tmp_path: Path, moment: int
-) -> None:
-    more = ("--verify", "negatives", "--detector", "tests.rehearsal:score_005")
-    assert negbench(*coco_arguments(coco, tmp_path / "whole", *more)).code == 0
-    given = coco_arguments(coco, tmp_path / "torn", *more)
-    torn = killing.File("*/work/*/[0-9]*.jsonl", moment, "torn")
-    assert killing.run(cli.main, ["negbench", *map(str, given)], torn) == killing.KILLED
-    assert not (tmp_path / "torn" / "dataset").exists()
-    assert negbench(*given).code == 0
-    assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
 
 
 def test_the_number_of_images_per_shard_decides_nothing(coco: Path, negbench: Build, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +107,16 @@ def test_videos_are_listed_where_videos_are_asked_for(tmp_path: Path) -> None:
     for thing, names in (("image", ["b.jpg"]), ("video", ["a.mp4", "b.jpg"])):
         config = BuildConfig(source="captions", captions=str(tmp_path), thing=thing)  # type: ignore[arg-type]
         assert [c.path for c in sources.load(config)] == names
+
+
+def test_an_image_gets_three_questions_and_a_video_one_where_nothing_is_said() -> None:
+    def numbers(**options: Any) -> tuple[int, int]:
+        config = BuildConfig(**options)
+        return config.absent, config.asked
+
+    assert numbers() == (3, 3)  # the three most frequent
+    assert numbers(concepts="llm") == (5, 3)
+    assert numbers(concepts="llm", thing="video") == (1, 1)
+    assert numbers(negatives=2, questions=4, thing="video") == (2, 4)
+    paper = BuildConfig.parse(["--preset", "paper", "--instances", "x.json"])
+    assert (paper.protocol, paper.absent, paper.asked) == ("paper", 3, 3)

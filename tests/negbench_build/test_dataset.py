@@ -15,8 +15,8 @@ from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
-from nein.engine.executors import Model
 from nein.engine.folder import Folder
+from nein.engine.stages import Model
 from nein.generate.negbench import dataset, files, listing, work
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job
@@ -112,6 +112,8 @@ def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path: Path) -
 
 class Counting:
     """A verifier that sees nothing and remembers how many pictures it was shown at a time."""
+
+    protocol = "fixed"
 
     def __init__(self) -> None:
         self.shown: list[int] = []

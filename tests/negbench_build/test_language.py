@@ -100,12 +100,18 @@ def test_scenes_that_contradict_themselves_are_refused(server: Server) -> None:
 
 
 def polite(body: dict[str, Any], _: int) -> Reply:
-    """Names objects, and rephrases by saying the same with one more word."""
+    """Names objects, denies what it is told to, and rephrases by saying the same with one more word."""
     prompt = body["messages"][0]["content"]
     if prompt.startswith("These captions"):
         said = [word for word in ("dog", "cat", "car", "boat") if word in prompt.split("List the")[0]]
         absent = [word for word in ("dog", "cat", "car", "boat") if word not in said]
         return 200, say(json.dumps({"present": said, "absent": absent})), {}
+    if prompt.startswith("Say in one"):
+        _, _, last = prompt.partition("\n\nAnswer")[0].rpartition("Description: ")
+        text, absent = (line.partition("Absent: ")[2] or line.rstrip(".") for line in last.splitlines()[:2])
+        before = "The negation comes first" in prompt
+        said = f"No {absent} is there, but {text}." if before else f"{text}, but no {absent} is there."
+        return 200, say(json.dumps({"sentence": said})), {}
     text = prompt.splitlines()[1]
     return (
         200,

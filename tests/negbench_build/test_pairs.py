@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from transformers import AutoProcessor
 
+import metrics
 from metrics.base import MetricError
+from metrics.judges.base import Detection
+from metrics.judges.owlv2 import named_scores
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.sentences import Protocol
+from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.generate.negbench import pairs
 from nein.generate.negbench.verify import Verifier, verify
+from tests.metrics.tiny import make_owlv2
+from tests.metrics.tiny_judges import make_owlvit
 from tests.rehearsal import ScriptedDetector
 
 NAMES = ("dog", "cat", "car", "boat")
@@ -136,9 +147,6 @@ def test_verification_asks_by_the_query_and_counts_the_threshold_itself_as_prese
 
 
 def test_owlvit_is_asked_the_published_question(tmp_path: Path) -> None:
-    import metrics
-    from tests.metrics.tiny_judges import make_owlvit
-
     detector = metrics.load_judge("ovd", str(make_owlvit(tmp_path / "owlvit")))
     image = np.random.default_rng(0).integers(0, 255, (32, 40, 3), dtype=np.uint8)
     (found,) = Verifier(detector, "A photo of {object}", 0.1).scores([image], [["dog", "cat"]])
@@ -146,6 +154,107 @@ def test_owlvit_is_asked_the_published_question(tmp_path: Path) -> None:
     assert found == {name: direct[f"A photo of {name}"].score for name in ("dog", "cat")}
     bare = detector.detect([image], [["dog"]])[0]["dog"].score
     assert found["dog"] != bare
+
+
+class Boxes:
+    """A detector of two boxes: the first is a dog (0.6) rather than a cat (0.3), the second nothing much."""
+
+    LOGITS: ClassVar = {"dog": (0.4, -4.0), "cat": (-0.8, -3.0), "boat": (-5.0, -5.0)}
+
+    def detect(
+        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float
+    ) -> list[dict[str, Detection]]:
+        rows = []
+        for row in labels:
+            logits = torch.tensor([self.LOGITS[name] for name in row]).T  # boxes, labels
+            scores = torch.sigmoid(logits).amax(0).tolist()
+            named = named_scores(logits).tolist()
+            rows.append(
+                {
+                    name: Detection(s, 1, (0, 0, 1, 1), n)
+                    for name, s, n in zip(row, scores, named, strict=True)
+                }
+            )
+        return rows
+
+
+def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label() -> None:
+    image = Concepts("i", "i.png", ("A",), ("cat",), ("dog", "cat", "boat"))
+
+    def absent(protocol: Protocol, negatives: tuple[str, ...]) -> tuple[str, ...]:
+        asked = replace(image, negatives=negatives)
+        verifier = Verifier(Boxes(), "{object}", 0.1, protocol, len(negatives))
+        (seen,) = verify(verifier, [asked], lambda _: shows(), positives=False)
+        return seen.negatives
+
+    assert absent("fixed", ("dog", "cat", "boat")) == ("boat",)
+    assert absent("paper", ("dog", "cat", "boat")) == ("cat", "boat")  # the cat's box is the dog's
+    assert absent("paper", ("cat", "boat")) == ("boat",)
+    for protocol, left in (("fixed", ()), ("paper", ())):  # present objects do not compete with absent ones
+        verifier = Verifier(Boxes(), "{object}", 0.1, protocol, 1)  # type: ignore[arg-type]
+        both = replace(image, positives=("dog",), negatives=("cat",))
+        (seen,) = verify(verifier, [both], lambda _: shows(), positives=True)
+        assert (seen.positives, seen.negatives) == (("dog",), left)
+
+
+def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects() -> None:
+    def unreadable(_: Concepts) -> np.ndarray:
+        raise ImageError("i.png: the file is missing")
+
+    image = Concepts("i", "i.png", ("A",), ("cat",), ("dog", "boat"))
+    seen = {
+        (protocol, wanted): verify(
+            Verifier(Boxes(), "{object}", 0.1, protocol, wanted),  # type: ignore[arg-type]
+            [image],
+            unreadable if wanted == 2 else lambda _: shows(),
+            positives=False,
+        )[0]
+        for protocol in ("paper", "fixed")
+        for wanted in (2, 5)
+    }
+    assert (seen["paper", 2].negatives, seen["paper", 2].problem) == (("dog", "boat"), "")
+    assert "unreadable image" in seen["paper", 2].notes[0]
+    assert seen["fixed", 2].problem == "unreadable image: the file is missing"
+    assert seen["paper", 5].negatives == ("dog", "boat")  # the script looks at lists of the wanted length
+    assert "not as many as wanted" in seen["paper", 5].notes[0]
+    assert seen["fixed", 5].negatives == ("boat",)
+
+
+def test_a_detector_whose_boxes_have_no_label_is_no_detector_of_the_paper() -> None:
+    verifier = Verifier(ScriptedDetector(lambda image, label: 0.5), "{object}", 0.1, "paper")
+    with pytest.raises(UserError, match="or --protocol fixed"):
+        verifier.scores([shows()], [["dog"]])
+
+
+@pytest.mark.parametrize("make", [make_owlvit, make_owlv2])
+def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """What the released filter_negative_objects.py counts: labels of `post_process` at 0.1 and above."""
+    detector = metrics.load_judge("ovd", str(make(tmp_path / "owl")))
+    names = ["dog", "cat", "car", "boat"]
+    differ = 0
+    for seed in range(6):
+        image = np.random.default_rng(seed).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        (seen,) = detector.detect([image], [names])
+        scores = [seen[name].score for name in names]
+        named = [seen[name].named or 0.0 for name in names]
+        processor = AutoProcessor.from_pretrained(tmp_path / "owl")
+        inputs = processor(text=[names], images=Image.fromarray(image), return_tensors="pt")
+        with torch.no_grad():
+            outputs = detector.model(**inputs)
+        (boxes,) = processor.image_processor.post_process_object_detection(outputs, 0.0)
+        best = [
+            max(
+                (float(s) for s, k in zip(boxes["scores"], boxes["labels"], strict=True) if k == label),
+                default=0,
+            )
+            for label in range(len(names))
+        ]
+        np.testing.assert_allclose(named, best, atol=1e-5)
+        assert max(named) == max(scores)
+        differ += named != scores
+    assert differ
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions
     assert len(asked) == whole[1]
     assert sum(asked.values()) - len(asked) < len(asked) / 4
     for stage in ("concepts", "verify", "paraphrase"):
-        assert sorted(path.name for path in (tmp_path / "work" / stage).iterdir()) == [
+        assert sorted(path.name for path in (tmp_path / "work" / stage / "000").iterdir()) == [
             f"{number:06d}.jsonl" for number in range(5)
         ]
 

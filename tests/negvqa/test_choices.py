@@ -133,6 +133,52 @@ def test_prompts_are_worded_as_published() -> None:
         prompt("papr", "?", ["a", "b"])
 
 
+#: (wording, question, options) -> what VLMEvalKit's own functions make of it at commit 0f27427e (May 2025).
+SENT = {
+    ("vlmevalkit-llava", "What is it?", ("cat", "dog")):
+        "What is it?\nA. cat\nB. dog\nAnswer with the option's letter from the given choices directly.",
+    ("vlmevalkit-llava", "Which sign?", ("出口", "exit")):
+        "Which sign?\nA. 出口\nB. exit\n请直接回答选项字母。",
+    ("vlmevalkit-molmo", "What is it?", ("cat", "dog", "owl")):
+        "a_okvqa_mc: What is it?\nA: cat\nB: dog\nC: owl",
+    ("vlmevalkit-qwen2-vl", "What is it?", ("cat", "dog")):
+        "Question: What is it?\nOptions:\nA. cat\nB. dog\n"
+        "Please select the correct answer from the options above.",
+    ("vlmevalkit-qwen2-vl", "Which sign?", ("出口", "exit")):
+        "Question: Which sign?\nOptions:\nA. 出口\nB. exit\n请直接回答选项字母。",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wording, question, options", SENT)
+def test_models_with_a_wording_of_their_own_in_the_toolkit_get_it(
+    wording: str, question: str, options: tuple[str, ...]
+) -> None:
+    assert prompt(wording, question, options) == ("", SENT[wording, question, options])
+
+
+@pytest.mark.parametrize(
+    "reference, wording, tokens",
+    [
+        ("llava-hf/llava-1.5-7b-hf@main", "vlmevalkit-llava", 2048),
+        ("liuhaotian/llava-v1.5-13b", "vlmevalkit-llava", 2048),
+        ("llava-hf/llava-v1.6-mistral-7b-hf", "vlmevalkit-llava", 2048),
+        ("lmms-lab/llava-next-qwen-32b", "vlmevalkit", 2048),
+        ("OpenGVLab/InternVL2_5-8B", "vlmevalkit-llava", 4096),
+        ("openai:http://localhost:8000/v1#allenai/Molmo-72B-0924", "vlmevalkit-molmo", 200),
+        ("allenai/MolmoE-1B-0924", "vlmevalkit-molmo", 200),
+        ("models/Qwen2-VL-7B-Instruct/", "vlmevalkit-qwen2-vl", 2048),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "vlmevalkit", 2048),
+        ("nyu-visionx/cambrian-8b", "vlmevalkit", 2048),
+        ("deepseek-ai/deepseek-vl-7b-chat", "vlmevalkit", 512),
+        ("Efficient-Large-Model/Llama-3-VILA1.5-8b", "vlmevalkit", 2048),
+        ("Salesforce/instructblip-vicuna-7b", "vlmevalkit", 256),
+        ("somebody/new-model", "vlmevalkit", 2048),
+    ],
+)
+def test_the_toolkit_knows_a_model_by_its_name(reference: str, wording: str, tokens: int) -> None:
+    assert choices.manner(reference) == (wording, tokens)
+
+
 def test_a_model_without_a_chat_template_is_refused_in_a_sentence(vlms: Path, tmp_path: Path) -> None:
     shutil.copytree(vlms / "llava", tmp_path / "plain")
     for file in (tmp_path / "plain").glob("chat_template*"):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from metrics import MetricError
@@ -8,7 +11,13 @@ from metrics.letters import by_option, parse
 ANIMALS = ["cat", "dog"]
 FOUR = ["red", "dark red", "blue", "12"]
 
-#: What models write: (answer, options, letter under "fixed", letter under "vlmevalkit").
+#: What VLMEvalKit's own `can_infer` (vlmeval/utils/matching_util.py, unchanged) reads out of 560 answers of
+#: ours: at commit 0f27427e of 25 May 2025, c3371551 of 4 August 2025, and e8e78f05 of 18 August 2026. "Z":
+#: the answer declines; null: nothing is read, which the toolkit asks a language model about.
+READ_BY_THE_TOOLKIT = Path(__file__).parent / "letters.jsonl"
+EDITIONS = ("vlmevalkit-2025-05", "vlmevalkit-2025-08", "vlmevalkit-2026-06")
+
+#: What models write: (answer, options, letter under "fixed", letter under "vlmevalkit-2025-08").
 ANSWERS = [
     # nothing but the letter
     ("A", ANIMALS, "A", "A"),
@@ -210,6 +219,33 @@ MORE = [
     ('It cannot be determined.', ["Cannot be determined", "dog"], 'A'),
     ('$\\frac{1}{2}$', ["$\\frac{1}{2}$", "$\\frac{1}{3}$"], 'A'),
     ('[/INST] B', ANIMALS, 'B'),
+    ("I'd go with B because it is there", ANIMALS, 'B'),
+    ('To me it seems B', ANIMALS, 'B'),
+    # options that are letters themselves: where an option bears the letter, it is that option
+    ("C", ["C", "D"], "A"),
+    ("D.", ["C", "D"], "B"),
+    ("(D)", ["C", "D"], "B"),
+    ("B. D", ["C", "D"], "B"),
+    ("D is correct", ["C", "D"], "B"),
+    ("x", ["x", "y"], "A"),
+    ("Y", ["x", "y"], "B"),
+    ("The answer is x.", ["x", "y"], "A"),
+    ("N", ["N", "S"], "A"),
+    ("n", ["N", "S"], "A"),
+    ("**S**", ["N", "S"], "B"),
+    ("The label is E", ["A", "E"], "B"),
+    ("It is a tree", ["A", "E"], None),
+    ("A", ["E", "A"], "A"),
+    ("a", ["x", "a"], "B"),
+    ("E", ["C", "D"], None),
+    # letters that are parts of names
+    ("Point B is closer than Point A", ANIMALS, None),
+    ("Point B is closer than Point A.", ["Point A", "Point B"], None),
+    ("Not vitamin A", ANIMALS, None),
+    ("Not vitamin A", ["Vitamin A", "Vitamin C"], None),
+    ("It is shown in Figure B", ANIMALS, None),
+    ('{"A": "dog", "B": "cat"}', ANIMALS, None),
+    ("{'A': 'dog', 'B': 'cat'}", ANIMALS, None),
 ]  # fmt: skip
 
 
@@ -241,9 +277,36 @@ def check_fixed(answer: str, options: list[str], letter: str | None) -> None:
 def test_the_published_rule_keeps_its_quirks(
     answer: str, options: list[str], _: str | None, letter: str | None
 ) -> None:
-    found = parse(answer, options, rule="vlmevalkit")
+    found = parse(answer, options, rule="vlmevalkit-2025-08")
     assert found.letter == letter, found
     assert bool(found.reason) == (letter is None)
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_each_edition_of_the_published_rule_reads_what_the_toolkit_reads(edition: str) -> None:
+    rows = [json.loads(line) for line in READ_BY_THE_TOOLKIT.read_text(encoding="utf-8").splitlines()]
+    assert len({(row["answer"], *row["options"]) for row in rows}) == 560
+    for row in rows:
+        found = parse(row["answer"], row["options"], edition)
+        assert ("Z" if found.declined else found.letter) == row[edition], row
+
+
+def test_the_editions_of_the_published_rule_differ_where_it_changed() -> None:
+    read = {
+        answer: [parse(answer, ANIMALS, edition).letter for edition in EDITIONS]
+        for answer in (
+            "B because the image shows a dog",
+            "A dog can be seen on the left",
+            "The correct answer is **B**. Here is why: nothing else would fit what is there.",
+            "The answer is a dog, which is what is not there, as far as one can see.",
+        )
+    }
+    assert list(read.values()) == [
+        ["B", None, None],
+        ["A", None, None],
+        ["B", None, "B"],
+        ["B", None, "A"],
+    ]
 
 
 def test_reasons_tell_refusals_contradictions_and_strange_letters_apart() -> None:
@@ -285,7 +348,7 @@ def test_of_answers_about_one_option_each_the_only_yes_is_the_letter() -> None:
 
 
 def test_an_unknown_rule_and_a_single_option_are_refused() -> None:
-    with pytest.raises(MetricError, match="Allowed: fixed, vlmevalkit"):
+    with pytest.raises(MetricError, match="Allowed: fixed, vlmevalkit-2025-05"):
         parse("A", ANIMALS, rule="fixd")
     with pytest.raises(MetricError, match="2 to 26 options"):
         parse("A", ["cat"])

@@ -65,10 +65,10 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
 def test_a_known_model_stands_beside_table_1_and_on_its_familys_line() -> None:
     name = "openai:http://host/v1#Qwen/Qwen2-VL-7B-Instruct"
     found = frame({name: answers(("A", "A"))})
-    beside = frames.select(found, task="table1", variant="negated", category="Average")
+    beside = frames.select(found, task="beside", variant="negated", category="Average")
     assert list(beside["source"]) == ["here", "printed"]
     assert list(beside["value"]) == pytest.approx([0.0, 0.572])
-    sheet = sections.TABLE_1.sheet(found)
+    sheet = sections.BESIDE.sheet(found)
     assert sheet.rows[-1][-2:] == ["-57.2", "no"]
     family = frames.concat([paper_numbers.by_size(), frames.select(found, task="scaling")])
     own = frames.select(family, family="Qwen2-VL", variant="original", category="Average")
@@ -76,7 +76,29 @@ def test_a_known_model_stands_beside_table_1_and_on_its_familys_line() -> None:
         ("2", "printed"), ("7", "here"), ("7", "printed"), ("72", "printed"),
     ]  # fmt: skip
     assert frames.pick(own, source="here")["value"] == 1.0  # type: ignore[index]
-    assert not sections.TABLE_1.sheet(frame({"a/b": answers(("A", "B"))})).rows
+    assert not sections.BESIDE.sheet(frame({"a/b": answers(("A", "B"))})).rows
+
+
+def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat() -> None:
+    printed = sections.TABLE_1.sheet(paper_numbers.table_1({}))
+    assert printed.columns == [
+        "model", "figures", "questions", "General", "Reasoning", "OCR", "Doc & Chart", "Average", "n",
+        "unscored",
+    ]  # fmt: skip
+    assert len(printed.rows) == 40
+    assert printed.rows[0] == [
+        "Cambrian-8B", "printed", "original", "87.6 [86.3, 88.9]", "74.0 [72.1, 75.9]", "93.4 [91.5, 95.3]",
+        "80.9 [79.2, 82.6]", "83.8 [83.0, 84.6]", "7379", "",
+    ]  # fmt: skip
+    own = {name: figures.figures(scores.score(answers(("A", "A")), BOTH)) for name in ("new", "again")}
+    runs = {"new": (own["new"], "a/b"), "again": (own["again"], "Qwen/Qwen2-VL-7B-Instruct")}
+    rows = sections.TABLE_1.sheet(paper_numbers.table_1(runs)).rows
+    assert len(rows) == 44
+    place = next(k for k, row in enumerate(rows) if row[0] == "again")
+    assert [row[:2] for row in (rows[place - 1], rows[place])] == [
+        ["Qwen2-VL-7B", "printed"], ["again", "measured here"],
+    ]  # fmt: skip
+    assert [row[0] for row in rows[-2:]] == ["new", "new"]
 
 
 def test_plots_are_drawn_also_where_nothing_could_be_read() -> None:

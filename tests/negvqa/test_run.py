@@ -6,13 +6,13 @@ import csv
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from metrics.choices.vlm import TransformersChoices
 from metrics.judges.base import Answer
 from nein.benchmarks.negvqa import folder as files
 from nein.datasets.negvqa import questions as data
@@ -65,15 +65,37 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
     shown = next(row for row in rows if {**row, **what} == row)
     assert float(shown["value"]) == entry["value"]
     page = (out / "report.html").read_text()
-    assert page.count('<article class="sample"') == 12
     assert "What is not number 3?" in page
-    assert page.count("data:image/webp") == 12
+    day = folder.manifest()["invocations"][-1]["started"][:10]
+    head = f"Data: questions.jsonl. n = 12 questions, each as it is and negated. Date: {day}."
+    assert head in page
+    assert "NegVQA, Table 1, and the models measured here" in page
+    assert "nothing measured here stands beside its Table 1" in page
+    assert page.count('"pictures":[[') == 12
     assert not re.search(r"(?:src|href)=\"https?:", page)
     assert str(tmp_path) not in page
     assert {p.name for p in out.glob("report-*.png")} == {
-        "report-accuracy.png", "report-outcomes.png", "report-scaling.png",
+        "report-accuracy.png", "report-gap.png", "report-outcomes.png", "report-scaling.png",
     }  # fmt: skip
     assert "Negation gap" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("preset", ["nano", "paper"])
+def test_only_the_data_decide_what_stands_beside_table_1(
+    vlms: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    model = shutil.copytree(vlms / "llava", tmp_path / "Qwen2-VL-7B-Instruct")
+    more = ("--model", model, "--preset", preset, "--dtype", "float32", "--scoring", "logprob")
+    out = tmp_path / "out"
+    for whose, count in (("ours", 40), ("published", 42)):
+        if whose == "published":
+            published = Counter(row["category"] for row in records())
+            monkeypatch.setattr("nein.benchmarks.negvqa.paper_numbers.SUBSETS", published)
+        assert run("--data", questions, "--out", out, "--device", "cpu", "--formats", "csv,md", *more) == 0
+        with (out / "report.csv").open(newline="") as file:
+            table = [row for row in csv.DictReader(file) if row["task"] == "table1"]
+        assert len({(row["model"], row["variant"]) for row in table}) == count
+        assert ("Differences from Table 1" in (out / "report.md").read_text()) == (whose == "published")
 
 
 def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
@@ -88,38 +110,6 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
     assert run("report", out, *where) == 0
     assert (tmp_path / "again.csv").read_text() == (out / "report.csv").read_text()
-
-
-def test_a_killed_run_goes_on_where_it_stopped_with_the_same_answers(
-    vlms: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert ask(vlms, questions, whole) == 0
-    write, count = Folder.write, []
-
-    def once(self: Folder, *block: Any) -> None:
-        if count:
-            raise KeyboardInterrupt
-        count.append(1)
-        write(self, *block)
-
-    monkeypatch.setattr(Folder, "write", once)
-    assert ask(vlms, questions, parts) == 130
-    monkeypatch.undo()
-    [block] = (folder_of(parts).path / "answers").glob("*.jsonl")
-    assert len(lines(block)) == 8  # one block of four questions and their negations
-    asked: list[int] = []
-    answer = TransformersChoices.answer
-
-    def counting(self: Any, images: Any, rows: Any, scorings: Any) -> Any:
-        asked.append(len(images))
-        return answer(self, images, rows, scorings)
-
-    monkeypatch.setattr(TransformersChoices, "answer", counting)
-    assert ask(vlms, questions, parts) == 0
-    assert sum(asked) == 8  # of twelve
-    for name in ("answers.jsonl", "scores.jsonl", "figures.csv"):
-        assert (folder_of(parts).path / name).read_bytes() == (folder_of(whole).path / name).read_bytes()
 
 
 def test_another_configuration_is_refused_by_name_until_overwritten(
@@ -173,7 +163,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["--modle", "x"], "--model"),
         (["--model", "tests.rehearsal:yes"], "can only be a judge"),
         (["--device", "gpu"], "--device is 'gpu'"),
-        (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "are one model at two places"),
+        (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "have one name"),
         (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
         (["report", "nowhere"], "holds no run"),
     ],
@@ -305,7 +295,16 @@ def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_pa
     assert run("--model", "judge", "--judge", "tests.rehearsal:yes", *files, *named, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
     assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html") == 0
-    assert (tmp_path / "page.html").read_text().count("data:image/webp") == 4
+    assert (tmp_path / "page.html").read_text().count('"pictures":[[') == 4
+
+
+def test_a_model_of_the_users_has_the_users_name(questions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
+               "--formats", "csv") == 0  # fmt: skip
+    assert json.loads((out / "mine" / "manifest.json").read_text())["identity"]["role"] == "judge"
+    with (out / "report.csv").open(newline="") as file:
+        assert {row["model"] for row in csv.DictReader(file) if row["task"] == "gap"} == {"mine"}
 
 
 def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ def test_a_terminated_run_ends_cleanly_and_goes_on(
     )
     blocks = out / "identity" / "negative" / "edit"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list(blocks.glob("0*.jsonl")):
+    while time.monotonic() < deadline and not list(blocks.glob("*/0*.jsonl")):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)

@@ -165,6 +165,39 @@ def test_a_folder_is_an_editor_with_a_name_of_its_own(tmp_path: Path) -> None:
     assert "/" not in references.slug("owner/name@rev")
 
 
+def test_an_editor_of_the_users_has_the_users_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    plain, mine, row, both, twin = choose(
+        "--editor",
+        f"{folder},mine={folder},magicbrush={folder},other=magicbrush={folder},another=ip2p",
+    )
+    assert [choice.slug for choice in (mine, both, twin)] == ["mine", "other", "another"]
+    assert row.slug.startswith("magicbrush-model-")
+    assert (mine.checkpoint, mine.row) == (plain.checkpoint, plain.row)
+    assert mine.identity() == plain.identity()
+    assert both.identity() == row.identity()
+    with pytest.raises(UserError, match="have one name, 'mine'"):
+        choose("--editor", f"mine={folder},mine=ip2p")
+    assert not caplog.records
+    choose("--editor", f"magicbrsh={folder}")
+    assert "if 'magicbrush' is meant" in caplog.text
+
+
+def test_a_reference_may_have_a_name_and_its_results_do_not_depend_on_it(tmp_path: Path) -> None:
+    assert references.named("mine=owner/name@abc") == ("mine", "owner/name@abc")
+    for plain in ("owner/name", "./a=b/c", "openai:http://a/v1?k=v#m", "=x", "x="):
+        assert references.named(plain) == (None, plain)
+    (tmp_path / "a=b").mkdir()
+    assert references.named(str(tmp_path / "a=b")) == (None, str(tmp_path / "a=b"))
+    assert references.resolve(f"mine={tmp_path}") == (str(tmp_path), None)
+    assert references.slug(f"mine={tmp_path}") == "mine"
+    assert references.identity("eye=openai:http://a/v1#m") == "openai:#m"
+    named = models.score_identity("removal_vqa", config.EvalConfig.parse(["--models.vqa", "j=a/b"]), "cpu")
+    plain_ = models.score_identity("removal_vqa", config.EvalConfig.parse(["--models.vqa", "a/b"]), "cpu")
+    assert named == plain_
+
+
 def test_an_unknown_editor_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(EditorError, match="did you mean 'magicbrush'"):
         choose("--editor", "magicbrsh")

@@ -1,10 +1,11 @@
-"""A kill at any moment and a rerun give the same bytes; so do two processes; so does a longer limit."""
+"""What the engine cannot know of a run that goes on: vanished pictures; an editor's bits and weights.
+
+Kills, processes and parts: tests/benchmarks/test_restart.py.
+"""
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from nein import cli
 from nein.benchmarks.nein import runs
 from tests.editors.tiny import build_pipeline
-from tests.helpers import commands, killing
+from tests.helpers import killing
 from tests.nein.conftest import Outcome, write_data
 
 Evaluate = Callable[..., Outcome]
@@ -76,74 +77,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(data, out, found)
 
 
-def statuses(out: Path) -> set[str]:
-    return {json.loads(path.read_text())["status"] for path in out.glob("*/*/manifest.json")}
-
-
 def kill(arguments: list[str], pattern: str, count: int, how: Any) -> None:
     """The evaluation, killed when it writes the COUNT-th file of a kind."""
     moment = killing.File(pattern, count, how)
     assert killing.run(cli.main, ["eval", *arguments], moment) == killing.KILLED
-
-
-def blocks(out: Path) -> dict[Path, tuple[int, bytes]]:
-    """Every block's file: when it was written, and what is in it."""
-    places = [*out.rglob("edit/0*.jsonl"), *out.rglob("scores/*/0*.jsonl")]
-    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in places}
-
-
-@pytest.mark.parametrize(
-    ("pattern", "count", "moment"),
-    [
-        ("*/images/*.png", 3, "before"),
-        ("*/edit/*.jsonl", 2, "torn"),
-        ("*/edit/*.jsonl", 4, "after"),
-        ("*/scores/l1/*.jsonl", 1, "before"),
-        ("*/scores/removal_ovd/*.jsonl", 6, "torn"),
-        ("*/scores.jsonl", 2, "torn"),
-        pytest.param("*/edit/*.jsonl", 1, "before", marks=pytest.mark.slow),
-        pytest.param("*/edit/*.jsonl", 8, "torn", marks=pytest.mark.slow),
-        pytest.param("*/scores/l2/*.jsonl", 4, "after", marks=pytest.mark.slow),
-        pytest.param("*/scores/l2/*.jsonl", 8, "after", marks=pytest.mark.slow),
-    ],
-)
-def test_a_kill_and_a_rerun_give_the_same_bytes(
-    whole: Whole, evaluate: Evaluate, tmp_path: Path, pattern: str, count: int, moment: str
-) -> None:
-    kill(arguments(whole.data, tmp_path), pattern, count, moment)
-    before = blocks(tmp_path)
-    assert contents(tmp_path) != whole.files
-    assert "incomplete" in statuses(tmp_path)
-
-    again = evaluate(*arguments(whole.data, tmp_path))
-    assert again.code == 0, again.stderr
-    assert contents(tmp_path) == whole.files
-    assert statuses(tmp_path) == {"complete"}
-    after = blocks(tmp_path)
-    assert {path: after[path] for path in before} == before  # nothing that was done is done again
-
-
-def test_a_finished_run_is_not_done_again(whole: Whole, evaluate: Evaluate) -> None:
-    before = blocks(whole.out)
-    assert evaluate(*arguments(whole.data, whole.out)).code == 0
-    assert blocks(whole.out) == before
-    assert contents(whole.out) == whole.files
-
-
-def test_limits_metrics_and_stages_may_grow_and_give_the_same_bytes(
-    whole: Whole, evaluate: Evaluate, tmp_path: Path
-) -> None:
-    steps: tuple[tuple[tuple[str, ...], str], ...] = (
-        (("--limit", "3", "--stages", "edit"), "l1"),
-        (("--limit", "3", "--stages", "score,report"), "l2"),
-        (("--limit", "5"), "removal_ovd,l1"),
-        (("--limit", "2"), "l1"),
-        ((), METRICS),
-    )
-    for more, metrics in steps:
-        done = evaluate(*arguments(whole.data, tmp_path, *more, metrics=metrics))
-        assert done.code == 0, done.stderr
-    assert contents(tmp_path) == whole.files
 
 
 def test_an_image_that_vanished_is_made_again(whole: Whole, evaluate: Evaluate, tmp_path: Path) -> None:
@@ -151,23 +88,6 @@ def test_an_image_that_vanished_is_made_again(whole: Whole, evaluate: Evaluate, 
     next((out / "flaky" / "negative" / "images").glob("*.png")).unlink()
     assert evaluate(*arguments(whole.data, out)).code == 0
     assert contents(out) == whole.files
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_same_bytes_also_after_one(whole: Whole, tmp_path: Path) -> None:
-    def launch(out: Path, port: int) -> subprocess.CompletedProcess[str]:
-        line = ("eval", *arguments(whole.data, out))
-        return commands.in_a_process(*line, script=commands.on_two_processes(port))
-
-    done = launch(tmp_path / "two", 29611)
-    assert done.returncode == 0, done.stderr
-    assert contents(tmp_path / "two") == whole.files
-    assert done.stdout.count("## Image quality") == 1
-
-    kill(arguments(whole.data, tmp_path / "mixed"), "*/scores/l1/*.jsonl", 2, "torn")
-    done = launch(tmp_path / "mixed", 29612)
-    assert done.returncode == 0, done.stderr
-    assert contents(tmp_path / "mixed") == whole.files
 
 
 def test_a_diffusion_editor_resumes_to_the_same_bytes(

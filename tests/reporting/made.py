@@ -111,7 +111,7 @@ def write_run(
     atomic.write_lines(run.path / "edits.jsonl", iter(edits))
     atomic.write_lines(run.path / "scores.jsonl", iter(scores))
     run.write(EDIT, 0, edits)
-    run.cost(EDIT, 0, {"seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}})
+    run.cost(EDIT, 0, {"seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}}, "one")
     corpus: dict[str, Any] = {}
     if features:
         corpus["fid"] = _features(run, rows, features, failed)

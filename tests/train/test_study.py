@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from nein.config.launch import launch
 from nein.engine import atomic, exits
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
+from nein.reporting import plots
 from train import generalise, study
 from train.commands import NEGBENCH_NANO
 from train.contrast import sweep
@@ -51,7 +53,7 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
           for t in ("all", "affirmation", "negation", "hybrid")),
         {**figure("mcq", 0.25, metric="chance", type="all"), "low": None, "high": None},
     ]  # fmt: skip
-    label = "base" if alpha is None else f"alpha {alpha:g}"
+    label = "base" if alpha is None else f"alpha-{alpha:g}"
     return sweep.Row(label, alpha, "nano", frames.frame(figures), run)
 
 
@@ -68,7 +70,7 @@ def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row],
     text = sweep.write(rows, tmp_path / "out")
     assert text == (tmp_path / "out" / "tradeoff.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["base", "alpha 0", "alpha 1"]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["base", "alpha-0", "alpha-1"]
     assert "25.0 ± 10.0" in lines[2]
     with (tmp_path / "out" / "tradeoff.csv").open(newline="") as file:
         values = {
@@ -78,6 +80,18 @@ def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row],
     assert values["base", "recall@1", "negated"] == 0.25
     assert values["0", "accuracy", "all"] == 0.75
     assert (tmp_path / "out" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_says_that_it_is_of_the_miniature_and_where_chance_is(rows: list[sweep.Row]) -> None:
+    drawing = plots.draw(sweep.PLOT, sweep.figures(rows), sweep.NANO_LABEL)
+    assert drawing is not None
+    words = re.findall(r"<!-- (.*?) -->", drawing.svg.decode())
+    assert any("miniature models on drawn scenes" in text for text in words)
+    assert "dotted: chance" in sweep.PLOT.title
+    without = plots.draw(sweep.PLOT, frames.select(sweep.figures(rows), metric=("recall@1", "accuracy")))
+    assert without is not None
+    dashes = [found.svg.count(b"stroke-dasharray") for found in (drawing, without)]
+    assert dashes[0] > dashes[1]
 
 
 def test_denials_are_found_in_every_spelling_and_nowhere_else() -> None:
@@ -120,6 +134,14 @@ def test_a_cell_is_the_mean_over_seeds_with_the_lowest_and_the_highest(tmp_path:
     assert "- One." in text
     assert (tmp_path / "generalise.md").read_text() == text
     assert len(frames.read(tmp_path / "generalise.csv")) == 5
+    assert (tmp_path / "generalise.png").read_bytes().startswith(b"\x89PNG")
+    bars = generalise.bars(frames.concat(parts), study.METRICS)
+    shown = [(r["recipe"], r["title"], r["value"], r["low"], r["high"]) for r in frames.records(bars)]
+    assert shown == [
+        ("before", "as taught", 0.4, None, None),
+        ("nano", "as taught", pytest.approx(0.75), 0.6, 0.9),
+        ("nano", "wording, objects and style", pytest.approx(0.15), 0.1, 0.2),
+    ]
 
 
 def test_a_sentence_begins_with_what_was_not_taught() -> None:

@@ -143,7 +143,7 @@ class Shuffled(Generic[Record]):
     """Which row stands at a position: all of them in a new order, before any comes again.
 
     part   0 for captions, 1 for questions: its place in `Corpus.parts`.
-    share  Part of a pass after which the next begins (the released loop ends at 0.35).
+    share  Part of a pass after which the next begins.
     """
 
     def __init__(self, records: Sequence[Record], part: int, seed: int, share: float = 1.0) -> None:
@@ -189,21 +189,11 @@ class Reader:
 
     def __init__(self, config: ContrastConfig, corpus: Corpus, stored: Stored | None = None) -> None:
         self._config, self._corpus, self._stored = config, corpus, stored
-        alpha, seed, of_pass = config.alphas[0], config.seed, float(config.epoch_share)
+        alpha, seed = config.alphas[0], config.seed
+        of_pass = float(config.epoch_share) if config.protocol == "fixed" else 1.0  # there loaders go on
         self.captions = Shuffled(corpus.captions, 0, seed, of_pass) if alpha > 0 else None
         self.questions = Shuffled(corpus.questions, 1, seed, of_pass) if alpha < 1 else None
         self.skipped: set[str] = set()
-
-    def steps(self) -> int:
-        """Steps of the run: as asked for, or so many that the shorter file is passed `epochs` times."""
-        if self._config.steps is not None:
-            return int(self._config.steps)
-        share = float(self._config.epoch_share)
-        per_pass = min(
-            int(len(self._corpus.captions) * share) // self._config.batch_size,
-            int(len(self._corpus.questions) * share) // self._config.questions_per_step,
-        )
-        return max(1, round(float(self._config.epochs or 1) * per_pass))
 
     def read(self, step: int, rank: int, size: int) -> Members:
         """The members of process `rank` of `size`: its contiguous part of both batches of the step."""

@@ -19,7 +19,7 @@ from nein.config.groups import Output
 from nein.config.options import Names
 from nein.datasets.negbench.rewording import VARIED
 from nein.engine.errors import UserError, unknown
-from train.options import Learning, option
+from train.options import Learning, check_seeds, option
 
 COMMAND = "train/finetune_clip.py"
 PRESETS = ("nano", "varied", "paper")
@@ -88,8 +88,13 @@ class ContrastConfig(Learning):
         "stop", "a picture that cannot be decoded: stop, or take the next one in its place", "Data"
     )
 
+    protocol: Literal["paper", "fixed"] = option(
+        "fixed",
+        "paper: as released, the rate falls over the whole file that --epoch-share cuts",
+        "Optimisation",
+    )
     epoch_share: PositiveFloat = option(
-        1.0, "share of a pass after which the next begins; 0.35 is hard-coded in the release", "Optimisation"
+        1.0, "share of the shorter file that is a pass; 0.35 is hard-coded in the release", "Optimisation"
     )
     batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
     questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimisation")
@@ -139,18 +144,7 @@ class StudyConfig(Output):
     base: str = option("nano:clip", "model to start from", "What")
 
     def check(self) -> None:
-        for seed in self.seed:
-            if not seed.isdecimal():
-                raise UserError(f"--seed has '{seed}'; seeds are whole numbers from 0 on: --seed 0,1,2.")
-
-    def command(self) -> str:
-        """The command line that makes the study, without what is a default."""
-        words = ["nein negbench nano"]
-        for name in ("recipe", "seed", "alpha", "scenes", "steps", "base"):
-            value, usual = getattr(self, name), getattr(StudyConfig(), name)
-            if value != usual:
-                words.append(f"--{name} {','.join(value) if isinstance(value, list) else value}")
-        return " ".join(words)
+        check_seeds(self.seed)
 
 
 def spelled(alpha: float) -> str:
@@ -178,6 +172,8 @@ def check(config: ContrastConfig) -> None:
     """Everything that can be wrong with the options themselves. Raises UserError."""
     if (config.epochs is None) == (config.steps is None):
         raise UserError("Say either --epochs or --steps, and not both (a --preset brings one of them).")
+    if config.protocol == "paper" and config.schedule == "linear":
+        raise UserError("--protocol paper knows the schedules constant and cosine; take one of them.")
     if not config.alpha:
         raise UserError("--alpha needs at least one value between 0 and 1.")
     for word in config.alpha:

@@ -17,16 +17,16 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench import report, run
+from nein.benchmarks.negbench import run
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_columns
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
-from nein.datasets.negbench.registry import MCQ, RETRIEVAL, TEMPLATED
+from nein.datasets.negbench.registry import MCQ, NANO, RETRIEVAL, TEMPLATED
 from nein.engine import atomic
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from train.contrast.options import ContrastConfig, spelled
@@ -55,9 +55,12 @@ NOTE = (
 )
 PLOT = plots.Bars(
     "tradeoff",
-    "Recall and multiple-choice accuracy over alpha, the weight of the contrastive loss",
+    "Recall and multiple-choice accuracy over alpha, the weight of the contrastive loss; dotted: chance",
     place=("model", "dataset"),
     series="series",
+    where={"series": SERIES},
+    axis="per cent; dotted: chance in multiple choice",
+    mark={"metric": "chance"},
     order=tuple(SERIES),
     colors=dict(zip(SERIES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True)),
 )
@@ -91,26 +94,23 @@ def trade_off(
     folders: Sequence[Path],
     *,
     scenes: int | None = None,
-    processes: Processes | None = None,
 ) -> str:
     """Evaluates the base and the models of a sweep, and writes table and plot; the table as text.
 
     folders  Of the models, in the order of `config.alphas`.
     """
-    return write(evaluate(config, folders, scenes=scenes, processes=processes), config.out_dir)
+    return write(evaluate(config, folders, scenes=scenes), config.out_dir)
 
 
 def write(rows: Sequence[Row], out: Path) -> str:
     """Writes tradeoff.md, .csv and .png; the table as text."""
     table = figures(rows)
-    nano = all(row.dataset == "nano" for row in rows)
-    sheet = replace(
-        TABLE.sheet(table), title=f"Trade-off over alpha, {NANO_LABEL if nano else 'measured here'}"
-    )
+    stamp = NANO_LABEL if all(row.dataset.partition("-")[0] == NANO for row in rows) else ""
+    sheet = replace(TABLE.sheet(table), title=f"Trade-off over alpha, {stamp or 'measured here'}")
     text = f"{tables.section(sheet)}\n\n{NOTE}\n"
     atomic.write_text(out / "tradeoff.md", text)
     frames.write(out / "tradeoff.csv", table)
-    drawing = plots.draw(PLOT, frames.select(table, series=tuple(SERIES)))
+    drawing = plots.draw(PLOT, table, stamp)
     if drawing is not None:
         atomic.write_bytes(out / "tradeoff.png", drawing.png)
     return text
@@ -123,7 +123,7 @@ def figures(rows: Sequence[Row]) -> pd.DataFrame:
     for row in rows:
         templated = frames.select(row.figures, variant=TEMPLATED)
         recalls = frames.select(templated, direction=TEXT_TO_IMAGE)
-        both = frames.concat([recalls, frames.select(templated, task=MCQ, metric="accuracy")])
+        both = frames.concat([recalls, frames.select(templated, task=MCQ, metric=("accuracy", "chance"))])
         series = {
             _key(figure): name for name, figure in zip(
                 SERIES, (row.recall(ORIGINAL, 1), row.recall(NEGATED, 1), row.accuracy()), strict=True
@@ -152,16 +152,14 @@ def evaluate(
     folders: Sequence[Path],
     *,
     scenes: int | None = None,
-    processes: Processes | None = None,
 ) -> list[Row]:
-    """Runs nein negbench eval on the base and every model, on `--evaluate`."""
-    names: dict[str, tuple[str, float | None]] = {config.base: (BASE, None)}
-    for alpha, folder in zip(config.alphas, folders, strict=True):
-        names[str(folder)] = (f"alpha {spelled(alpha)}", alpha)
+    """Runs nein negbench eval on the base and every model, on `--evaluate`; the base, then by alpha."""
+    models = dict(sorted(zip(config.alphas, folders, strict=True)))
+    names: dict[str, float | None] = {BASE: None, **{f"alpha-{spelled(alpha)}": alpha for alpha in models}}
     out = config.out_dir / "evaluation"
     settings = EvalConfig(
         preset="paper" if config.preset == "paper" else "nano",
-        model=list(names),
+        model=[f"{name}={where}" for name, where in zip(names, (config.base, *models.values()), strict=True)],
         data=config.evaluate or "nano",
         image_root=[config.image_root] if config.image_root else [],
         scenes=scenes,
@@ -170,18 +168,10 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-    run.NEGBENCH(settings, processes or Processes())
-    # All models of a sweep are folders called "model": its tables name them by alpha.
-    labels = {
-        folder.path.parent.name: names[reference]
-        for folder in files.find(out)
-        if (reference := folder.manifest()["identity"]["model"]) in names
-    }
-    report.report(out, {folder: label for folder, (label, _) in labels.items()})
-    rows = [
-        Row(*labels[folder.path.parent.name], folder.path.name, frames.read(files.figures(folder)), folder)
-        for folder in files.find(out)
-        if folder.path.parent.name in labels and files.figures(folder).is_file()
+    run.NEGBENCH(settings, Threads(settings.device))
+    return [
+        Row(name, alpha, folder.path.name, frames.read(files.figures(folder)), folder)
+        for name, alpha in names.items()
+        for folder in files.find(out / name)
+        if files.figures(folder).is_file()
     ]
-    order = list(names.values())
-    return sorted(rows, key=lambda row: order.index((row.label, row.alpha)))

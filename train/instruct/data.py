@@ -8,6 +8,7 @@ from typing import Any
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
 from nein.engine.errors import UserError, unknown
+from nein.nano.worlds import is_nano, world
 from train.instruct.drawn import DrawnPictures
 from train.instruct.options import TuneConfig
 from train.instruct.pairs import Example, FilePictures, JoinedPictures, Pairs, Pictures
@@ -39,7 +40,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     }
     affirmative: list[Example] = []
     if config.mix_affirmative:
-        if config.data == "nano":
+        if is_nano(config.data):
             drawn = DrawnPictures(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
             affirmative = drawn.examples(first=len(pictures))
             pictures = JoinedPictures([pictures, drawn])
@@ -54,11 +55,11 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
 
 
 def _dataset(config: TuneConfig) -> Any:
-    if config.data == "nano":
+    if is_nano(config.data):
         from nein.nano import data as nano_data
 
         try:
-            folder = nano_data.ensure(config.split, config.nano_sources)
+            folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
         except (ValueError, OSError) as error:
             raise UserError(f"The miniature world cannot be drawn: {error}.") from None
         return load_folder(folder, split=config.split)

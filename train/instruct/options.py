@@ -18,10 +18,11 @@ from nein.config import options
 from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, Options, argument, read
 from nein.engine.errors import UserError, unknown
-from train.options import Learning, option
+from train.options import Learning, check_seeds, option
 
 COMMAND = "train/finetune_ip2p.py"
-RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "lora")
+RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
+NANO_RECIPES = ("nano", "nano-varied")
 
 
 @dataclass(kw_only=True)
@@ -56,7 +57,9 @@ class TuneConfig(Learning):
     )
 
     data: str = option(
-        "nano", "nano, a folder in NeIn's layout, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL", "Data"
+        "nano",
+        "nano, nano:WORLD, a folder in NeIn's layout, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL",
+        "Data",
     )
     split: str = option("train", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
@@ -164,6 +167,23 @@ class ReportConfig(Limit, OnDevice):
 
 
 @dataclass(kw_only=True)
+class GeneraliseConfig(Options):
+    """What the study of the nano editor varies."""
+
+    recipe: Names = options.option(
+        list(NANO_RECIPES), "how it is fine-tuned, configs/train/RECIPE.yaml", "What",
+        among=NANO_RECIPES, what="recipe",
+    )  # fmt: skip
+    seed: Names = options.option(["0", "1", "2"], "training seeds", "What")
+    steps: PositiveInt | None = options.option(None, "steps per editor (default: the recipe's)", "What")
+    samples: PositiveInt = options.option(80, "samples of every world", "Data")
+    out: Path = options.option(Path("runs/generalise-editors"), "folder of the study", "Output")
+
+    def check(self) -> None:
+        check_seeds(self.seed)
+
+
+@dataclass(kw_only=True)
 class ShardsConfig(Options):
     """What `train.instruct.shards` writes, and where."""
 
@@ -198,7 +218,7 @@ def check(config: TuneConfig) -> None:
         if getattr(config, key) > limit:
             value = getattr(config, key)
             raise UserError(f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}.")
-    if config.recipe not in (None, "nano") and config.data == "nano":
+    if config.recipe not in (None, *NANO_RECIPES) and config.data.partition(":")[0] == "nano":
         raise UserError(
             f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (with train.json, "
             "coco_for_train/ and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."

@@ -32,8 +32,8 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, validate_images
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.executors import Executor
 from nein.engine.exits import exit_with
-from nein.engine.processes import Processes
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
 from nein.reporting import figures as frames
@@ -164,23 +164,23 @@ def table(name: str, before: str, held: HeldOut) -> Table:
 
 
 def evaluate(
-    choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, place: Processes
+    choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, executor: Executor
 ) -> dict[str, RunDir]:
     """Edits and scores all tasks with the benchmark's stages; task -> run. Resumes what is there."""
     from train.instruct.validate import assess, swapped
 
-    device = place.device(config.device)
+    device = executor.device
     editor = choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
     runs = {}
     for task, names in TASKS.items():
         chosen = swapped(dataset) if task == "add" else dataset
         plan = Plan(chosen, tuple(range(len(chosen.samples))), config.batch_size)
         runs[task] = RunDir(out / "swapped" if task == "add" else out, choice.slug, task)
-        assess(editor, runs[task], plan, names, config, place, device, workers=place.workers(device))
+        assess(editor, runs[task], plan, names, config, executor)
     return runs
 
 
-def report(config: ReportConfig, place: Processes) -> str | None:
+def report(config: ReportConfig, executor: Executor) -> str | None:
     """Evaluates all editors and writes the report, which the main process returns. Raises UserError."""
     line = ["--preset", config.preset, "--editor", ",".join([config.before, *config.after])]
     line += ["--data", config.data, "--split", config.split, "--device", config.device]
@@ -191,10 +191,10 @@ def report(config: ReportConfig, place: Processes) -> str | None:
     dataset = loading.load(settings.data, split=settings.split)
     samples = dataset.samples[: config.limit]
     dataset = Dataset(samples, dataset.origin, dataset.records_sha256)
-    if place.is_main:
+    if executor.is_main:
         validate_images(samples, f"The data set '{config.data}'")
-    first, *others = [evaluate(choice, dataset, config.out_dir, settings, place) for choice in choices]
-    return write(choices, first, others, dataset, config.out_dir) if place.is_main else None
+    first, *others = [evaluate(choice, dataset, config.out_dir, settings, executor) for choice in choices]
+    return write(choices, first, others, dataset, config.out_dir) if executor.is_main else None
 
 
 def write(

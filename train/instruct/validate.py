@@ -26,10 +26,12 @@ from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample, records_hash, validate_images
 from nein.engine import images
-from nein.engine.executors import Threads
+from nein.engine.executors import Executor
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
 from nein.engine.seeds import sample_seed
+from nein.engine.stages import Step
 from nein.reporting import figures as frames
 from train.instruct.batches import CHANGED, Batch
 from train.instruct.encoder import Encoder, module_hash
@@ -66,36 +68,30 @@ def assess(
     plan: Plan,
     names: Sequence[str],
     config: EvalConfig,
-    processes: Processes,
-    device: str,
-    *,
-    workers: int = 1,
+    executor: Executor,
 ) -> dict[str, Any]:
     """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's figures by
     metric.
 
-    workers  Blocks in work at the same time. Above 1 PyTorch's own threads are off in those that do it, so
-             training, which they would change, uses 1.
-
     Every process calls it; they are empty on all but the main one.
     """
-    if processes.is_main:
+    if executor.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
         facts = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
         run.open(identity, {"config": config.as_dict(), "data": facts}, overwrite=True)
         for name in names:
-            run.open_output(scores_of(name), models.score_identity(name, config, device), overwrite=True)
-    processes.barrier()  # no process reads a folder that another is about to remove
-    threads = Threads(processes, device, workers)
-    threads.compute(
-        run, editing(run, plan, editor_model("editor", lambda: editor), run_seed=config.seed), label=run.label
+            run.open_output(
+                scores_of(name), models.score_identity(name, config, executor.device), overwrite=True
+            )
+    executor.barrier()  # no process reads a folder that another is about to remove
+    stages = (
+        editing(run, plan, editor_model("editor", lambda: editor), run_seed=config.seed),
+        scoring(run, plan, names, scorer_model(config, executor.device, lambda: names)),
     )
     with quiet():
-        threads.compute(
-            run, scoring(run, plan, names, scorer_model(config, device, lambda: names)), label=run.label
-        )
-    if not processes.is_main:
+        executor.compute(lambda _: [Step(run, stage, run.label) for stage in stages])
+    if not executor.is_main:
         return {}
     run.update(counts=conclude.write(run, plan, names, config.protocol), status=COMPLETE)
     results = frames.records(frames.select(figures.summarise(run), task="results"))
@@ -147,7 +143,9 @@ class Validation:
                 continue
             place = RunDir(out if track == "negative" else out / "swapped", slug, track)
             plan = Plan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
-            summary = assess(editor, place, plan, names, self._eval, self._processes, str(self._device))
+            # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
+            executor = Threads(str(self._device), self._processes, at_once=1)
+            summary = assess(editor, place, plan, names, self._eval, executor)
             for name, entry in summary.items():
                 if entry["value"] is None:
                     continue

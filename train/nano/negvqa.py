@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from metrics.choices.prompts import prompt
 from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
-from nein.nano.questions import ASKED, MORE, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
+from nein.nano.questions import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
 from nein.nano.scenes import Scene, render, rng_for
-from nein.nano.worlds import NANO, TAUGHT, WORLDS, World
+from nein.nano.worlds import NANO, TAUGHT, VARIED, WORLDS, World
 from train.nano.editors import save_half
 from train.nano.job import Job, sized, step_count
 from train.nano.packed import HEAD, Packed
@@ -73,7 +73,7 @@ RECIPES = {
     "negvqa-varied": Recipe(
         2_000,
         8e-4,
-        wordings={kind: (*pairs, *MORE[kind]) for kind, pairs in ASKED[TAUGHT].items()},
+        wordings=ASKED[VARIED],
         words=("no", "not", "cannot", "isn't", "aren't", "don't", "doesn't"),
         twins=True,
     ),
@@ -124,7 +124,7 @@ def _question(
 ) -> Question:
     """A question of a kind; where the scene allows none, of the kind `instead`, and else of their number."""
     kinds = (kind, instead, "count")
-    return next(found for k in kinds if (found := ask(rng, scene, k, world, wordings)) is not None)
+    return next(question for k in kinds if (question := ask(rng, scene, k, world, wordings)) is not None)
 
 
 def _form(rng: random.Random) -> str:

@@ -9,6 +9,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.groups import OnDevice, Seed
 from nein.config.options import Names, Options, argument, option
+from train.options import check_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20250519
@@ -44,3 +45,6 @@ class GeneraliseConfig(Options):
     scale: PositiveFloat = option(1.0, "share of the recipes' steps", "How")
     questions: PositiveInt = option(320, "questions of every world", "How")
     out: Path = option(Path("runs/generalise-negvqa"), "folder of the study", "Output")
+
+    def check(self) -> None:
+        check_seeds(self.seed)

@@ -8,14 +8,15 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
-from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Seed
+from metrics.letters import Rule
+from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Scored, Seed
 from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Machine, Output):
+class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored):
     """Field names are the keys of a configuration file."""
 
     presets = "negbench/eval-"
@@ -25,7 +26,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
     model: Names = option(
         ["nano:clip"],
         "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "
-        "nano:clip, random; none for none",
+        "nano:clip, random, each as NAME=... under a name of yours; none for none",
         "What",
     )
     vlm: Names = option(
@@ -73,7 +74,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output):
     scoring: Literal["generated", "logprob"] = option(
         "generated", "--vlm: the letter it writes, or the likeliest letter as its first token", "How"
     )
-    letters: Literal["fixed", "vlmevalkit"] = option("fixed", "how the letter of an answer is read", "How")
+    letters: Rule = option("fixed", "how the letter of an answer is read", "How")
     cache: str | None = option(None, "folder of features, can be shared; default OUT/cache", "Output")
 
     @property

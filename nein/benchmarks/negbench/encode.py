@@ -23,8 +23,8 @@ from nein.datasets.negbench.records import Media
 from nein.engine import features, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 
 UNUSABLE = "the picture is unusable: "
 
@@ -63,7 +63,16 @@ class Encoding:
 
     def stage(self, model: Model) -> Stage:
         """Encodes what the cache lacks. A failing picture or sentence has a reason, and is tried again."""
-        return Stage(self.output, (self.output,), self.blocks, self._inputs, self._work, model, self._usable)
+        return Stage(
+            self.output,
+            (self.output,),
+            self.blocks,
+            self._inputs,
+            self._work,
+            self._lost,
+            model,
+            self._usable,
+        )
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
         """The features of `wanted` once the stage is done.
@@ -125,6 +134,10 @@ class Encoding:
             # By what could be encoded: what a failing picture left to the others is no whole block's.
             features.write(self.cache, self._space(model.fingerprint), _scope(rows), entries)
         return {self.output: rows}
+
+    def _lost(self, number: int, reason: str, missing: tuple[str, ...]) -> dict[str, Any]:
+        names = [self.names[index] for index in self.blocks.members(number)]
+        return {self.output: [{"name": name, "key": "", "reason": reason} for name in names]}
 
     def _usable(self, output: str, rows: list[Row]) -> bool:
         """Whether nothing has vanished and nothing is worth another try."""

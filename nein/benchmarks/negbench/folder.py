@@ -3,7 +3,6 @@
 OUT/<model>/<data set>/
   manifest.json, pictures/, sentences/<task>/, answers/<task>/*.jsonl   see `nein.engine.folder`
   samples/<task>.jsonl       canonical: one line per caption, picture or question
-  summary.json               what a table says of the run: model, data, settings
   figures.csv                every figure, with interval, n and unscored
 OUT/cache/                   features of pictures and sentences, and answers of endpoints, shared by all runs
 OUT/table.md, figures.csv, report.html, *.png
@@ -28,10 +27,6 @@ def task_name(task: Task) -> str:
 
 def samples(folder: Folder, task: str) -> Path:
     return folder.path / "samples" / f"{task}.jsonl"
-
-
-def summary(folder: Folder) -> Path:
-    return folder.path / "summary.json"
 
 
 def figures(folder: Folder) -> Path:

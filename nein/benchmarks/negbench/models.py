@@ -1,13 +1,14 @@
 """NegBench's models by name, and how `--model` is read.
 
-A model is a name of `MODELS`, NAME=REFERENCE (that name's label and published figures with other weights), or
-a reference as `metrics.load_dual` takes it, or `nano:clip`. `--vlm` takes what `vlm.load` takes.
+A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
+reference as `metrics.load_dual` takes it, or `nano:clip`; each may have a name of the user's before it
+(`nein.models.references`). `--vlm` takes what `vlm.load` takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import metrics
@@ -22,13 +23,18 @@ _CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --
 class Model:
     """A row: a reference, or how to get one.
 
-    published  Which rows of `paper_numbers.csv` are this model's: source -> (model, data of fine-tuning).
+    published   Which rows of `paper_numbers.csv` are this model's: source -> (model, data of fine-tuning).
+    quick_gelu  Whether these were computed with QuickGELU. The released command lines name "ViT-B-32", which
+                has it with OpenAI's weights only, whatever other weights were trained with.
+    same        Other references to the weights, as `_weights` writes them.
     """
 
     name: str
     reference: str | None = None
     file: str = ""
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    quick_gelu: bool = False
+    same: tuple[str, ...] = ()
 
     @property
     def obtain(self) -> str:
@@ -41,43 +47,73 @@ class Model:
         return f"{where}; {_CONVERT.format(file=Path(self.file).name, name=self.name)}"
 
 
-def _row(paper: str | None, repository: str | None, data: str = "none") -> dict[str, tuple[str, str]]:
-    rows = {"paper_table1": paper, "repo_corrected": repository, "repo_corrected_type": repository}
-    return {source: (model, data) for source, model in rows.items() if model}
+def _none(paper: str | None, repository: str, scaling: str | None = None) -> dict[str, tuple[str, str]]:
+    """Of a model that was not fine-tuned."""
+    names = {"paper_table1": paper, "repo_baseline": repository, "repo_scaling": scaling}
+    return {source: (model, "none") for source, model in names.items() if model}
+
+
+def _tuned(paper: str, repository: str) -> dict[str, tuple[str, str]]:
+    """Of a model that was fine-tuned on CC12M-NegFull."""
+    return {"paper_table1": (paper, "CC12M-NegFull"), "repo_finetuned": (repository, "CC12M-NegFull")}
 
 
 MODELS: dict[str, Model] = {
     row.name: row
     for row in (
-        Model("clip", "open_clip:ViT-B-32/openai", "", _row("CLIP", "CLIP-OpenAI")),
-        Model("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _row(None, "CLIP-Laion400M")),
+        Model(
+            "clip", "open_clip:ViT-B-32/openai", "", _none("CLIP", "CLIP-OpenAI"), True,
+            ("ViT-B-32/openai", "openai/clip-vit-base-patch32", "timm/vit_base_patch32_clip_224.openai"),
+        ),
+        Model(
+            "clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "",
+            _none(None, "CLIP-Laion400M", "CLIP-Laion400M-Base"), False,
+            # Which of the two epochs the figures are of is not said; the released script has the first.
+            ("ViT-B-32/laion400m_e31", "ViT-B-32/laion400m_e32"),
+        ),
         # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
         Model(
-            "clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "", _row(None, "CLIP-Laion400M")
-        ),
-        Model("clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "", _row(None, "CLIP-datacomp")),
-        Model("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", _row(None, "CLIP-Laion2B-Large")),
-        Model("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", _row(None, "CLIP-Laion2B-Huge")),
-        Model("negclip", None, "negclip.pth", _row("NegCLIP", "NegCLIP")),
-        Model("conclip", None, "conclip_b32_openclip_version.pt", _row(None, "ConCLIP")),
-        Model(
-            "clip-negfull",
-            None,
-            "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
-            _row("CLIP", "CLIP-OpenAI", "CC12M-NegFull"),
+            "clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "",
+            _none(None, "CLIP-Laion400M", "CLIP-Laion400M-Base"),
         ),
         Model(
-            "negclip-negfull",
-            None,
-            "NegCLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
-            _row("NegCLIP", "NegCLIP", "CC12M-NegFull"),
+            "clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "",
+            _none(None, "CLIP-datacomp"), False,
+            ("ViT-B-32/datacomp_xl_s13b_b90k", "laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K"),
+        ),
+        Model(
+            "clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "",
+            {"repo_scaling": ("CLIP-Laion2B-Large", "none")}, False,
+            ("ViT-L-14/laion2b_s32b_b82k", "laion/CLIP-ViT-L-14-laion2B-s32B-b82K"),
+        ),
+        Model(
+            "clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "",
+            {"repo_scaling": ("CLIP-Laion2B-Huge", "none")}, False,
+            ("ViT-H-14/laion2b_s32b_b79k", "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"),
+        ),
+        Model("negclip", None, "negclip.pth", _none("NegCLIP", "NegCLIP")),
+        Model("conclip", None, "conclip_b32_openclip_version.pt", _none(None, "ConCLIP")),
+        Model(
+            "clip-negfull", None, "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
+            _tuned("CLIP", "CLIP-OpenAI"),
+        ),
+        Model(
+            "negclip-negfull", None, "NegCLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
+            _tuned("NegCLIP", "NegCLIP"),
         ),
         Model("biomedclip", "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"),
         Model("conch"),
         Model("siglip", "google/siglip-base-patch16-224"),
         Model("siglip2", "google/siglip2-base-patch16-224"),
     )
-}
+}  # fmt: skip
+
+
+def _weights(reference: str) -> str:
+    """What a reference says of weights, however it is written: architecture and tag without the activation,
+    or a hub id."""
+    text = reference.removeprefix("open_clip:").removeprefix("hf-hub:").partition("#")[0]
+    return text.replace("-quickgelu/", "/")
 
 
 @dataclass(frozen=True)
@@ -101,32 +137,42 @@ class Choice:
 
     @property
     def identity(self) -> str:
-        """What decides its results: of an endpoint not where it is."""
-        return references.without_address(self.asked)
+        """What decides its results: neither its name nor, of an endpoint, where it is."""
+        return references.identity(self.asked)
 
 
 def choose(asked: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights (with where they are) or a reference that is none."""
-    name, equals, given = asked.partition("=")
-    row = MODELS.get(name) if kind == "dual" and (equals or name == asked) else None
-    if equals and row is None and kind == "dual" and "/" not in name and ":" not in name:
-        near = near_match(name, MODELS)
-        hint = f"did you mean '{near}'? " if near else ""
-        raise UserError(f"There is no model '{name}'; {hint}Names: {', '.join(MODELS)}.")
+    if references.offered(asked) is not None:
+        return Choice(asked, asked, asked, asked, None)
+    given, reference = references.named(asked)
+    if given is None:
+        return _of_reference(asked, kind)
+    row = MODELS.get(given) if kind == "dual" else None
     if row is None:
-        where, revision = _resolve(asked, kind)
-        if kind == "vlm" and asked.startswith("openai:"):  # known by its own name: servers move
-            label = references.slug(f"openai-{asked.partition('#')[2]}")
-            return Choice(asked, label, label, where, revision, kind)
-        shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
-        return Choice(asked, shown, references.slug(asked), where, revision, kind)
-    if not equals:
+        if kind == "dual":
+            references.check_name(given, MODELS)
+        return replace(choose(reference, kind), asked=asked, name=given, slug=given)
+    where, revision = _resolve(reference, kind)
+    return Choice(asked, given, f"{given}-{references.slug(reference)}", where, revision, kind, row)
+
+
+def _of_reference(asked: str, kind: str) -> Choice:
+    """Of a reference, or a row's name, without a name of the user's."""
+    if kind == "dual" and (row := MODELS.get(asked)) is not None:
         if row.reference is None:
-            raise UserError(f"The weights of '{name}' have to be fetched by hand: {row.obtain}.")
+            raise UserError(f"The weights of '{asked}' have to be fetched by hand: {row.obtain}.")
         where, revision = _resolve(row.reference, kind)
-        return Choice(asked, name, name, where, revision, kind, row)
-    where, revision = _resolve(given, kind)
-    return Choice(asked, name, f"{name}-{references.slug(given)}", where, revision, kind, row)
+        return Choice(asked, asked, asked, where, revision, kind, row)
+    where, revision = _resolve(asked, kind)
+    if kind == "vlm" and asked.startswith("openai:"):  # known by its own name: servers move
+        label = references.slug(f"openai-{asked.partition('#')[2]}")
+        return Choice(asked, label, label, where, revision, kind)
+    published = (
+        None if kind == "vlm" else next((m for m in MODELS.values() if _weights(asked) in m.same), None)
+    )
+    shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
+    return Choice(asked, shown, references.slug(asked), where, revision, kind, published)
 
 
 def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
@@ -152,6 +198,8 @@ def check(choice: Choice) -> None:
     """
     from metrics.loading import check_folder, split_reference
 
+    if references.offered(choice.asked) is not None:
+        return
     where = choice.reference
     if choice.kind == "vlm":
         if metrics.special_reference(where) is None:
@@ -177,6 +225,8 @@ def weights(reference: str) -> str | None:
 
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """The model, with its weights in memory. Raises MetricError."""
+    if (made := references.offered(choice.asked)) is not None:
+        return made
     if choice.kind == "vlm":
         from nein.benchmarks.negbench import vlm
 

@@ -2,11 +2,13 @@
 
 `paper_numbers.csv` has one figure a line, in per cent. Its sources:
 
-paper_table1         Alhamoud et al., CVPR 2025, Table 1. Its multiple-choice figures are from before the
-                     features were normalised (`--features unnormalised`).
-paper_alpha          The same, the table on the weight alpha of the contrastive loss.
-repo_corrected       github.com/m1k2zoo/negbench @ 2ac009b, results/mcq/*.csv: corrected in March 2025.
-repo_corrected_type  The same, by type of question.
+paper_table1    Alhamoud et al., CVPR 2025, Table 1. Its multiple-choice figures are from before the features
+                were normalised (`--features unnormalised`).
+paper_alpha     The same, the table on the weight alpha of the contrastive loss.
+repo_baseline   github.com/m1k2zoo/negbench @ 2ac009b, results/mcq/1_baseline_*.csv, corrected in March 2025:
+                all multiple-choice totals and types that are printed there.
+repo_scaling    The same, 2_scaling_clip_*.csv.
+repo_finetuned  The same, 3_finetuned_total.csv; "Our CLIP" and "Our NegCLIP" are on CC12M-NegFull.
 
 All are over captions and options paraphrased by a language model, which the released scripts name.
 """
@@ -30,6 +32,11 @@ from nein.reporting.figures import number
 
 _TYPES = {"MCQ-positive": "affirmation", "MCQ-negative": "negation", "MCQ-hybrid": "hybrid", "MCQ": "all"}
 _KINDS = {"R@5": ORIGINAL, "R-Neg@5": NEGATED}
+#: Source -> what a table says of it.
+_PRINTED = {
+    "paper_table1": "paper", "repo_baseline": "repository", "repo_scaling": "repository, scaling",
+    "repo_finetuned": "repository",
+}  # fmt: skip
 _SETS = {"COCO": "coco", "VOC2007": "voc2007", "MSR-VTT": "msr-vtt"}
 
 
@@ -40,19 +47,33 @@ def rows() -> tuple[Mapping[str, str], ...]:
         return tuple(csv.DictReader(file))
 
 
-def beside(figures: pd.DataFrame, model: str, features: str) -> pd.DataFrame:
-    """The printed figures of a model of `models.MODELS` on the data sets, tasks and wordings of its own
-    figures; `source` is "printed", and the model's name says so. Empty where none is printed.
+def differs(row: str | None, quick_gelu: bool | None) -> str:
+    """What sets a model apart from the printed figures of a row of `models.MODELS`, or "".
 
-    features  Of the multiple-choice figures, those that were made with them: the paper's "unnormalised", the
-              repository's "normalised".
+    quick_gelu  Whether the model computes with QuickGELU; None where that means nothing.
+    """
+    listed = MODELS.get(row or "")
+    if listed is None or not listed.published or quick_gelu in (None, listed.quick_gelu):
+        return ""
+    return f"{'with' if listed.quick_gelu else 'without'} QuickGELU"
+
+
+def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | None = None) -> pd.DataFrame:
+    """The printed figures of a model of `models.MODELS` on the data sets, tasks and wordings of its own
+    figures; `source` is "printed", and the model's name says so, and if they were computed otherwise. Empty
+    where none is printed.
+
+    features    Of the multiple-choice figures, those that were made with them: the paper's "unnormalised",
+                the repository's "normalised".
+    quick_gelu  Of the model whose figures these are.
     """
     printed = []
     groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
+    otherwise = differs(model, quick_gelu)
     for group in frames.records(groups):
         for row in _printed(model, group["dataset"], group["task"], group["variant"], features):
-            where = "paper" if row.pop("file") == "paper_table1" else "repository"
-            named = {**group, "model": f"{group['model']}, as printed ({where})", "source": "printed"}
+            words = ", ".join(filter(None, (_PRINTED[row.pop("file")], otherwise)))
+            named = {**group, "model": f"{group['model']}, as printed ({words})", "source": "printed"}
             printed.append({**row, **named, "benchmark": "negbench"})
     return frames.frame(printed)
 
@@ -63,7 +84,7 @@ def _printed(
     listed = MODELS.get(model)
     if listed is None or variant != REPHRASED:
         return []
-    sources: tuple[str, ...] = ("repo_corrected", "repo_corrected_type")
+    sources: tuple[str, ...] = ("repo_baseline", "repo_scaling", "repo_finetuned")
     if task == RETRIEVAL or features == "unnormalised":
         sources = ("paper_table1",)
     figures: list[dict[str, Any]] = []

@@ -15,8 +15,8 @@ from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, NANO
-from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
 from nein.reporting import format, page
 from nein.reporting import report as reporting
@@ -32,7 +32,7 @@ FORMATS = ("md", "csv", "plots", "html")
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One finished run: what it says of itself (summary.json), and its figures."""
+    """One finished run: what it says of itself (`summary` of its manifest), and its figures."""
 
     facts: Mapping[str, Any]
     figures: pd.DataFrame
@@ -46,38 +46,40 @@ class Evaluated:
         return frames.pick(self.figures, **where)
 
 
-def report(out: Path, names: Mapping[str, str] | None = None) -> str:
+def report(out: Path, first: Sequence[str] = ()) -> str:
     """Writes the report of every finished run below `out` into it; returns the tables as text.
 
-    names  Name of a run's model folder -> what tables call the model, where not as the run does.
+    first  Names of models' folders, in the order in which tables and plots have them; others follow by name.
 
     Raises UserError when there is none.
     """
-    runs = read(out, names)
+    runs = read(out, first)
     frame = together(runs)
     settings = {run.name: page.setting(run.facts) for run in runs}
     reporting.write(
         out, frame, title=f"NegBench, {label(runs)}", subtitle=HOW, sections=sections.SECTIONS,
         findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=FORMATS,
+        stamp=label(runs) if label(runs) == NANO_LABEL else "",
     )  # fmt: skip
     return (out / "table.md").read_text(encoding="utf-8")
 
 
-def read(out: Path, names: Mapping[str, str] | None = None) -> list[Evaluated]:
-    """The finished runs below `out`, in order of model and data set."""
-    runs = [run for run in files.find(out) if files.summary(run).is_file()]
+def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
+    """The finished runs below `out`, in order of model (`first`, then by name) and data set."""
+    runs = [run for run in files.find(out) if run.manifest().get("status") == COMPLETE]
     if not runs:
         raise UserError(f"Nothing to report in '{out}': no run there is finished.")
-    all_facts = [atomic.read_json(files.summary(run)) for run in runs]
+    place = {name: number for number, name in enumerate(first)}
+    runs.sort(key=lambda run: place.get(run.path.parent.name, len(place)))
+    all_facts = [run.manifest()["summary"] for run in runs]
     # Models of one name, from two folders say, are told apart by the names of their run directories.
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
     evaluated = []
     for run, facts in zip(runs, all_facts, strict=True):
-        folder = run.path.parent.name
-        name = folder if len(folders[facts["model"]]) > 1 else facts["model"]
-        facts = {**facts, "model": (names or {}).get(folder, name)}
+        if len(folders[facts["model"]]) > 1:
+            facts = {**facts, "model": run.path.parent.name}
         evaluated.append(Evaluated(facts, _labelled(facts, frames.read(files.figures(run)))))
     return evaluated
 
@@ -98,7 +100,8 @@ def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
         parts.append(run.figures)
         if run.facts["preset"] == "paper" and run.facts["row"] is not None:
             features = run.facts["features"] or "normalised"
-            parts.append(paper_numbers.beside(run.figures, run.facts["row"], features))
+            row, quick_gelu = run.facts["row"], run.facts["quick_gelu"]
+            parts.append(paper_numbers.beside(run.figures, row, features, quick_gelu))
     return frames.concat(parts)
 
 
@@ -174,6 +177,13 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
     ):
         if any(value in (facts["protocol"], facts["features"]) for facts in all_facts):
             said.append(text)
+    for run in runs:
+        otherwise = paper_numbers.differs(run.facts["row"], run.facts["quick_gelu"])
+        if run.facts["preset"] == "paper" and otherwise:
+            said.append(
+                f"{run.name}: the printed figures beside it were computed {otherwise}, which this model is "
+                "not; they are not comparable."
+            )
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         said.append(
             f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "

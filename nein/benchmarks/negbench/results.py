@@ -221,8 +221,8 @@ def _option_scores(
     counts = [len(question.options) for question in questions]
     said = [texts.rows[option.text] for question in questions for option in question.options]
     shown = np.repeat([pictures.rows[question.image] for question in questions], counts)
-    found = products(prepare(pictures.features[shown], features), prepare(texts.features[said], features))
-    return np.split(found, np.cumsum(counts)[:-1])
+    scores = products(prepare(pictures.features[shown], features), prepare(texts.features[said], features))
+    return np.split(scores, np.cumsum(counts)[:-1])
 
 
 def answer_rows(

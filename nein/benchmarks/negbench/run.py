@@ -23,8 +23,8 @@ from nein.datasets.negbench.registry import BINARY
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.models.remembered import Remembered
 from nein.reporting import figures as frames
 
@@ -52,7 +52,10 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     for choice in choices:
         twin = next(other for other in choices if other.slug == choice.slug)
         if twin.asked != choice.asked:
-            raise UserError(f"'{twin.asked}' and '{choice.asked}' are one model at two places; take one.")
+            raise UserError(
+                f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
+                "another: NAME=REFERENCE."
+            )
     selected = _selected(config)
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
@@ -122,7 +125,8 @@ def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task
 
 def _encoding(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
     def describe(loaded: Any) -> dict[str, Any]:
-        description = {**loaded.describe(), "scale": loaded.scale, "bias": loaded.bias}
+        facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
+        description = {**loaded.describe(), **facts}
         return {"model": (loaded.fingerprint, description)}
 
     model = Model(run.choice.slug, lambda: _load(config, run.choice, device), describe)
@@ -152,7 +156,8 @@ def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
         cache = AnswerCache(config.cache_dir / "answers.sqlite")
         return Remembered(_load(config, run.choice, device), cache)
 
-    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())})
+    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())},
+                  "remote" if run.choice.reference.startswith("openai:") else "device")  # fmt: skip
     manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
     stages = []
     for task in run.tasks:
@@ -176,7 +181,7 @@ def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
 
 
 def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """The figures of a run; writes samples/<task>.jsonl and summary.json."""
+    """The figures of a run; writes samples/<task>.jsonl, and what tables say of it."""
     assert isinstance(run, ModelRun)
     figures_of_tasks = []
     scored = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
@@ -184,7 +189,7 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
         name = files.task_name(task)
         atomic.write_lines(files.samples(folder, name), rows)
         figures_of_tasks += _figures(task, rows)
-    atomic.write_json(files.summary(folder), _summary(config, run))
+    folder.update(summary=_summary(config, run, folder))
     return frames.frame(figures_of_tasks)
 
 
@@ -223,7 +228,7 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return [{**label, **figure} for figure in measured]
 
 
-def _summary(config: EvalConfig, run: ModelRun) -> dict[str, Any]:
+def _summary(config: EvalConfig, run: ModelRun, folder: Folder) -> dict[str, Any]:
     """What a table says about a run."""
     choice = run.choice
     return {
@@ -236,6 +241,7 @@ def _summary(config: EvalConfig, run: ModelRun) -> dict[str, Any]:
         "limit": config.limit,
         "kind": choice.kind,
         "row": choice.row.name if choice.row else None,
+        "quick_gelu": folder.notes("models")["model"].get("quick_gelu"),
     }
 
 
@@ -243,7 +249,15 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir)
+    return report.report(config.out_dir, [folder.path.parent.name for folder in folders])
 
 
-NEGBENCH = Benchmark("negbench", "NegBench", "results", runs, figures_of_run, report=write_report)
+def failed(run: Run, folder: Folder) -> int:
+    """How many pictures, sentences and questions a model, or the reading of a picture, failed on."""
+    rows = (folder.rows(stage.name, stage.blocks.numbers) for stage in run.stages)
+    return sum(bool(row.get("failed") or row.get("key") == "") for each in rows for row in each)
+
+
+NEGBENCH = Benchmark(
+    "negbench", "NegBench", "results", runs, figures_of_run, report=write_report, failed=failed
+)

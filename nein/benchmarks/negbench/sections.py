@@ -105,7 +105,7 @@ ACCURACY = plots.Bars(
     where={"metric": "accuracy", "source": ""},
     order=("all", *TEMPLATES),
     colors=COLORS,
-    axis="accuracy, per cent",
+    axis="accuracy, per cent; dotted: chance",
     mark={"metric": "chance"},
 )
 CHOICES = plots.Bars(

@@ -19,8 +19,8 @@ from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.datasets.negbench.records import ChoiceTask, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Row
+from nein.engine.stages import Model, Stage
 
 #: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
 PICTURE, MODEL = "picture", "model"
@@ -75,6 +75,9 @@ def asking(
     def work(loaded: ChoiceModel, block: list[tuple[Question, Any]], missing: tuple[str, ...]) -> Any:
         return {output: _rows(loaded, block, manner)}
 
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        return {output: [_unread(task.questions[k], reason, MODEL) for k in blocks.members(number)]}
+
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(
             row["failed"] == MODEL
@@ -82,7 +85,7 @@ def asking(
             for row in rows
         )
 
-    return Stage(output, (output,), blocks, read, work, model, usable)
+    return Stage(output, (output,), blocks, read, work, lost, model, usable)
 
 
 def _rows(model: ChoiceModel, block: Sequence[tuple[Question, Any]], manner: Manner) -> list[Row]:
@@ -97,16 +100,21 @@ def _rows(model: ChoiceModel, block: Sequence[tuple[Question, Any]], manner: Man
     rows = []
     for (question, picture), order in zip(block, orders, strict=True):
         if isinstance(picture, str):
-            answer, letter, reason, failed = None, None, f"{UNUSABLE}{picture}", PICTURE
-        else:
-            [reply] = next(replies)
-            answer, (letter, reason) = reply.text, _letter(reply, question, order, manner)
-            failed = MODEL if reply.error else ""
+            rows.append(_unread(question, f"{UNUSABLE}{picture}", PICTURE))
+            continue
+        [reply] = next(replies)
+        answer, (letter, reason) = reply.text, _letter(reply, question, order, manner)
+        failed = MODEL if reply.error else ""
         chosen = None if letter is None else order[LETTERS.index(letter)]
         rows.append(
             {"id": question.id, "answer": answer, "letter": letter, "chosen": chosen, "reason": reason,
              "failed": failed})  # fmt: skip
     return rows
+
+
+def _unread(question: Question, reason: str, failed: str) -> Row:
+    return {"id": question.id, "answer": None, "letter": None, "chosen": None, "reason": reason,
+            "failed": failed}  # fmt: skip
 
 
 def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Manner) -> tuple[str | None, str]:

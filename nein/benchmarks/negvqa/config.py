@@ -8,14 +8,16 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from metrics.letters import SCORINGS
-from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs
+from metrics.letters import EDITIONS, SCORINGS, Edition
+from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 
+EXACT, LLM = "exact", "llm:"
+
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
+class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
@@ -25,7 +27,7 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
     model: Names = option(
         [],
         "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, or judge: the VQA judge "
-        "that decides Removal (repeatable, or a,b)",
+        "that decides Removal; each as NAME=... under a name of yours (repeatable, or a,b)",
         "What",
     )
     data: str = option(
@@ -38,7 +40,11 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
     split: str = option("test", "split of a data set on the hub", "Data")
     columns: dict[str, str] = option({}, "fields by other names: --columns.category subset", "Data")
     questions: PositiveInt = option(640, "questions drawn for --data nano", "Data")
-    prompt: Literal["paper", "vlmevalkit"] = option("paper", "wording of the question", "How")
+    prompt: Literal["paper", "vlmevalkit"] = option(
+        "paper",
+        "wording of the question: as the paper prints it, or as VLMEvalKit puts it to each model",
+        "How",
+    )
     scoring: Names = option(
         list(SCORINGS),
         "generated (the letter that is written), logprob (the likeliest letter)",
@@ -49,7 +55,20 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "reading and averaging: as published, or mended; the report shows both", "How"
     )
-    max_new_tokens: PositiveInt = option(16, "longest answer", "How")
+    letters: Edition = option(
+        EDITIONS[0],
+        "how --protocol paper reads a letter: VLMEvalKit's rule of NegVQA's time, or as it changed since",
+        "How",
+    )
+    matcher: str = option(
+        EXACT,
+        "what reads an answer in which --letters finds none: exact (nothing, it is wrong) or llm:MODEL, a "
+        "language model as VLMEvalKit has one (openai:URL#MODEL, a hub id, a folder)",
+        "How",
+    )
+    max_new_tokens: PositiveInt | None = option(
+        None, "longest answer; default: what VLMEvalKit gives the model, 200 to 4,096 tokens", "How"
+    )
     judge: str = option("nano:llava", "which judge --model judge is", "Judge")
     judge_asking: Literal["options", "letters"] = option(
         "options",
@@ -71,6 +90,8 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats):
             raise UserError(
                 "--model names no model; give a hub id, a folder, openai:URL#MODEL, nano:negvqa or judge."
             )
+        if self.matcher != EXACT and not self.matcher.startswith(LLM):
+            raise UserError(f"--matcher is '{self.matcher}'; allowed: {EXACT}, {LLM}MODEL.")
         if self.negated is not None and self.data.partition(":")[0] in ("nano", "hub"):
             raise UserError("--negated is the second of two files; --data must be the first.")
 

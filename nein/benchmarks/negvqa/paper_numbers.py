@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,12 +17,24 @@ from typing import Any
 
 import pandas as pd
 
+from nein.datasets.negvqa.categories import AVERAGE, category_of
+from nein.datasets.negvqa.questions import HUB
 from nein.reporting import figures as frames
 
-QUESTIONS = 7379
-#: Questions per category. Not printed: these reproduce the printed intervals (General 2,502 to 2,828 would,
-#: Reasoning 1,896 to 2,096, OCR 610 to 653, Doc & Chart 2,006 to 2,225) and add up to `QUESTIONS`.
-SIZES = {"General": 2650, "Reasoning": 1980, "OCR": 630, "DocChart": 2119, "Average": QUESTIONS}
+#: Questions per subset. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb, whose
+#: output is published with it.
+SUBSETS = {
+    "ScienceQA": 490, "RealWorldQA": 477, "AI2D": 471, "A-OKVQA": 465, "TableVQABench": 455, "VQAv2": 449,
+    "GQA": 448, "InfoVQA": 445, "SEEDBench": 440, "TextVQA": 439, "OKVQA": 439, "ChartQA": 392, "MMStar": 381,
+    "DocVQA": 350, "VizWiz": 312, "MathVision": 252, "MMMU": 240, "OCRVQA": 190, "MMVet": 161,
+    "MathVista": 83,
+}  # fmt: skip
+QUESTIONS = sum(SUBSETS.values())
+#: Questions per category, and of the average.
+SIZES = {
+    category: sum(n for subset, n in SUBSETS.items() if category in (AVERAGE, category_of(subset)))
+    for category in ("General", "Reasoning", "OCR", "DocChart", AVERAGE)
+}
 #: Cells whose printed bounds are not p -/+ 1.96 sqrt(p (1 - p) / n) for any n, and why.
 MISPRINTS = {
     ("Qwen2-VL-72B", "original", "DocChart"): "94.8 [93.2, 95.7] is not symmetric: the lower bound would be "
@@ -92,33 +106,60 @@ def printed_as(reference: str) -> str | None:
     return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
 
 
+def is_negvqa(data: Mapping[str, Any]) -> bool:
+    """Whether a run's data, as its manifest has them, are the published ones, of which alone Table 1 speaks:
+    those on the hub, or any others with the same number of questions in every subset."""
+    return data.get("name") == HUB or Counter(data.get("subsets")) == Counter(SUBSETS)
+
+
+def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
+    """Table 1 (task "table1", `source` "printed"), and below each of its models those measured here ("here",
+    protocol "paper"), which stand at the end where the table has no such model.
+
+    runs  Name -> (figures, reference) of what was asked NegVQA's own questions.
+    """
+    rows: list[dict[str, Any]] = []
+    measured = {
+        name: (_as_printed(figures), printed_as(reference)) for name, (figures, reference) in runs.items()
+    }
+    for printed in (*dict.fromkeys(cell.model for cell in cells()), None):
+        for there in (cell for cell in cells() if cell.model == printed):
+            what = {"model": there.model, "variant": there.variant, "category": there.category}
+            rows.append({**_figure(there), **what, "source": "printed"})
+        for name, (figures, twin) in measured.items():
+            if twin == printed:
+                rows += [{**row, "model": name, "source": "here"} for row in frames.records(figures)]
+    return frames.label(frames.frame(rows), task="table1")
+
+
 def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
-    """Figures of Table 1 beside a model's own (task "table1"), and its own by size (task "scaling"); both
+    """Figures of Table 1 beside a model's own (task "beside"), and its own by size (task "scaling"); both
     of protocol "paper", with `source` "here" or "printed". Empty for a model that is neither in the table nor
     says its size.
 
-    figures  Of one model, as `nein.benchmarks.negvqa.figures` makes them.
+    figures  Of one model on NegVQA's own questions, as `nein.benchmarks.negvqa.figures` makes them.
     """
     printed, size = printed_as(reference), family(printed_as(reference) or reference)
-    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal")
-    shares = shares[shares["value"].notna()]
     rows: list[dict[str, Any]] = []
-    for row in frames.records(frames.select(shares, scoring=_scoring(shares))) if printed else []:
+    for row in frames.records(_as_printed(figures)) if printed else []:
         what = {key: row[key] for key in ("metric", "variant", "category")}
         there = cell(printed or "", row["variant"], row["category"])
         if there is not None:
-            what |= {"model": model, "task": "table1", "printed_as": printed}
+            what |= {"model": model, "task": "beside", "printed_as": printed}
             rows.append({**row, **what, "source": "here"})
             rows.append({**_figure(there), **what, "source": "printed"})
-    for row in frames.records(frames.select(shares, headline="yes")) if size else []:
+    for row in frames.records(_as_printed(figures, headline="yes")) if size else []:
         named = {"model": model, "task": "scaling", "source": "here"}
         rows.append({**row, **named, "family": size[0], "size": f"{size[1]:g}"})  # type: ignore[index]
     return frames.frame(rows)
 
 
-def _scoring(shares: pd.DataFrame) -> str:
+def _as_printed(figures: pd.DataFrame, **where: str) -> pd.DataFrame:
+    """A model's accuracies as Table 1 has them, of what it wrote where it was asked to write."""
+    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
+    shares = shares[shares["value"].notna()]
     there = list(shares["scoring"].unique())
-    return "generated" if "generated" in there else next(iter(there), "")
+    return frames.select(shares, scoring="generated" if "generated" in there else next(iter(there), ""))
 
 
 def by_size() -> pd.DataFrame:

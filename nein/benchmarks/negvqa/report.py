@@ -48,8 +48,8 @@ def write(
         headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
         parts = [page.part(page.questions(answers, scores, items, samples, headlines))]
     written = report.write(
-        out, figures, title="NegVQA", sections=sections.SECTIONS, findings=finding(figures),
-        notes=_notes(manifests), parts=parts, formats=formats,
+        out, figures, title="NegVQA", subtitle=_subtitle(manifests), sections=sections.SECTIONS,
+        findings=finding(figures), notes=_notes(manifests), parts=parts, formats=formats,
     )  # fmt: skip
     protocols = {manifest["protocol"] for manifest in manifests.values()}
     protocol = protocols.pop() if len(protocols) == 1 else "fixed"
@@ -59,14 +59,15 @@ def write(
 
 
 def read(named: dict[str, Folder], manifests: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    """The figures of all runs, and what the paper prints beside those of its models."""
-    parts = []
+    """The figures of all runs, and the paper's Table 1; beside it stand runs on the paper's data only."""
+    parts, comparable = [], {}
     for name, folder in named.items():
         figures = frames.label(frames.read(files.figures(folder)), benchmark="negvqa", model=name)
         parts.append(figures)
-        if manifests[name]["preset"] != "nano":
+        if paper_numbers.is_negvqa(manifests[name]["data"]):
+            comparable[name] = (figures, manifests[name]["reference"])
             parts.append(paper_numbers.beside(figures, name, manifests[name]["reference"]))
-    return frames.concat(parts)
+    return frames.concat([*parts, paper_numbers.table_1(comparable)])
 
 
 def finding(figures: pd.DataFrame) -> list[str]:
@@ -96,11 +97,36 @@ def _by_name(folders: Sequence[Folder]) -> dict[str, Folder]:
     return named
 
 
+def _subtitle(manifests: dict[str, dict[str, Any]]) -> str:
+    """Data, number of questions and date of all runs: they have the first two in common, but for a limit."""
+    data = next(iter(manifests.values()))["data"]
+    source = {
+        "nano": lambda: "drawn questions of the miniature world",
+        "hub": lambda: f"hub:{data['name']}{'@' + data['revision'] if data['revision'] else ''}",
+        "file": lambda: data["file"],
+    }[data["kind"]]()
+    asked = sorted({manifest["limit"] or data["questions"] for manifest in manifests.values()})
+    days = sorted({manifest["invocations"][-1]["started"][:10] for manifest in manifests.values()})
+    number = " to ".join(f"{n:,}" for n in dict.fromkeys((asked[0], asked[-1])))
+    whole = "" if asked == [data["questions"]] else f" of {data['questions']:,}"
+    return (
+        f"Data: {source}. n = {number}{whole} questions, each as it is and negated. Date: "
+        f"{' to '.join(dict.fromkeys((days[0], days[-1])))}."
+    )
+
+
 def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
     presets = {manifest["preset"] for manifest in manifests.values()}
     nano = "Miniature models on drawn questions: real measurements, not comparable with the paper's"
     prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests.values()}))
-    notes = [f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}."]
+    rules = "; ".join(sorted({f"{m['letters']}, matcher {m['matcher']}" for m in manifests.values()}))
+    ours = [name for name, manifest in manifests.items() if not paper_numbers.is_negvqa(manifest["data"])]
+    notes = [
+        f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}. "
+        f"Letters under protocol 'paper': {rules}."
+    ]
+    if ours:
+        notes.append("These are not NegVQA's own questions: nothing measured here stands beside its Table 1.")
     for name, manifest in manifests.items():
         if manifest["identity"].get("asking") == "options":
             notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from metrics import choices
 from metrics.choices import Asked, Reply
 from nein.benchmarks import runner
 from nein.benchmarks.negvqa import folder as files
-from nein.benchmarks.negvqa.config import NegvqaConfig
+from nein.benchmarks.negvqa import matching
+from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
@@ -21,8 +23,8 @@ from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.models import references
 from nein.models.remembered import Remembered
 
@@ -37,14 +39,18 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     absent = questions.missing_pictures(asked.items)
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
-    models = list(dict.fromkeys(config.model))
-    for reference in models:
+    matching.check(config)
+    models: dict[str, str] = {}  # name of its run -> as it was asked for
+    for model in dict.fromkeys(config.model):
+        _, reference = references.named(model)
         _check_reference(reference, config)
         scorings(reference, config)
-        twin = next(other for other in models if run_name(other, config) == run_name(reference, config))
-        if twin != reference:
-            raise UserError(f"'{twin}' and '{reference}' are one model at two places; ask one of them.")
-    return [_run(reference, config, asked, device) for reference in models]
+        twin = models.setdefault(run_name(model, config), model)
+        if twin != model:
+            raise UserError(
+                f"'{twin}' and '{model}' have one name; give one of them another: NAME={reference}."
+            )
+    return [_run(name, references.named(model)[1], config, asked, device) for name, model in models.items()]
 
 
 @functools.lru_cache(maxsize=2)
@@ -61,14 +67,22 @@ def load_questions(config: NegvqaConfig) -> Questions:
     return _questions(config.data, config.negated, config.images, config.split, columns, config.questions)
 
 
-def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
+def manner(reference: str, config: NegvqaConfig) -> choices.Manner:
+    """The wording of the question, and the longest answer in tokens."""
+    toolkit = choices.manner(config.judge if reference == JUDGE else reference)
+    wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
+    return choices.Manner(wording, config.max_new_tokens or toolkit.max_new_tokens)
+
+
+def _run(name: str, reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
+    how = manner(reference, config)
     identity = {
-        "model": references.without_address(config.judge if reference == JUDGE else reference),
+        "model": references.identity(config.judge if reference == JUDGE else reference),
         "role": JUDGE if reference == JUDGE else "model",
         "data": asked.sha256,
-        "prompt": config.prompt,
+        "prompt": how.prompt,
         "scoring": scorings(reference, config),
-        "max_new_tokens": config.max_new_tokens,
+        "max_new_tokens": how.max_new_tokens,
         **runner.machine_identity(config, device),
     }
     if reference == JUDGE:
@@ -77,15 +91,38 @@ def _run(reference: str, config: NegvqaConfig, asked: Questions, device: str) ->
         "reference": reference,
         "preset": config.preset,
         "protocol": config.protocol,
-        "data": {**asked.origin, "sha256": asked.sha256, "questions": len(asked.items)},
+        "letters": config.letters,
+        "matcher": EXACT if (model := matching.reference(config)) is None else f"{LLM}{model}",
+        "data": {
+            **asked.origin,
+            "sha256": asked.sha256,
+            "questions": len(asked.items),
+            "subsets": Counter(item.subset for item in asked.items),
+        },
         "limit": config.limit,
     }
-    name = run_name(reference, config)
-    return Run(name, name, identity, (_asking(reference, config, asked.items, device),), facts)
+    stages, outputs = [_asking(reference, config, asked.items, device)], {}
+    if matches(reference, config):
+        by_id = {item.id: item for item in asked.items}
+        folder = Folder(config.out_dir / name, ANSWERS)
+        stages.append(matching.stage(config, folder, ANSWERS, by_id, stages[0].blocks, device))
+        outputs[matching.MATCHES] = matching.identity(config)
+    return Run(name, name, identity, tuple(stages), facts, outputs)
 
 
-def run_name(reference: str, config: NegvqaConfig) -> str:
-    """Of a run's folder. A model behind an endpoint is known by its own name: servers move."""
+def matches(reference: str, config: NegvqaConfig) -> bool:
+    """Whether a language model is asked about answers of this model: a judge's about one option at a time are
+    no texts to match."""
+    texts = reference != JUDGE or config.judge_asking == "letters"
+    return config.matcher != EXACT and texts and "generated" in scorings(reference, config)
+
+
+def run_name(model: str, config: NegvqaConfig) -> str:
+    """Of a run's folder: the name that the user gave. A model behind an endpoint is known by its own name:
+    servers move."""
+    given, reference = references.named(model)
+    if given is not None:
+        return given
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
     if reference.startswith("openai:"):
@@ -95,8 +132,12 @@ def run_name(reference: str, config: NegvqaConfig) -> str:
 
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
     """Those of --scoring that the model can be read by. Raises UserError where there is none."""
+    made = references.offered(reference)
     possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else choices.SCORINGS
+    possible = possible if made is None else made.scorings
     usable = sorted(name for name in set(config.scoring) if name in possible)
+    if not usable and made is not None:
+        raise UserError(f"'{reference}' can be read by {' or '.join(possible)} only; add it to scoring.")
     if not usable:
         raise UserError(
             f"A judge asked for letters gives no probabilities; add {' or '.join(possible)} to --scoring, or "
@@ -110,6 +151,8 @@ def scorings(reference: str, config: NegvqaConfig) -> list[str]:
 
 def _check_reference(reference: str, config: NegvqaConfig) -> None:
     """Finds a wrong name or folder without loading a model."""
+    if references.offered(reference) is not None:
+        return
     where, _ = references.resolve(config.judge if reference == JUDGE else reference)
     if metrics.special_reference(where):
         return
@@ -120,6 +163,8 @@ def _check_reference(reference: str, config: NegvqaConfig) -> None:
 
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
+    if (made := references.offered(reference)) is not None:
+        return made
     options: dict[str, Any]
     sending = {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
     if reference == JUDGE:
@@ -132,7 +177,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
             config.judge_asking,
         )
     where, revision = references.resolve(reference)
-    options = {"batch_size": config.batch_size, "max_new_tokens": config.max_new_tokens}
+    options = {"batch_size": config.batch_size, "max_new_tokens": manner(reference, config).max_new_tokens}
     if where.startswith("openai:"):
         options |= sending
     elif metrics.special_reference(where):
@@ -147,13 +192,17 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
     """The only stage: every question and its negation."""
     blocks = Blocks.first(len(items), config.batch_size, config.limit)
     by_id = {item.id: item for item in items}
-    read_by = scorings(reference, config)
+    read_by, wording = scorings(reference, config), manner(reference, config).prompt
 
     def read(number: int) -> list[tuple[Item, Any]]:
         return [(items[index], _picture(items[index])) for index in blocks.members(number)]
 
     def work(model: Any, block: list[tuple[Item, Any]], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {ANSWERS: _answers(model, block, config, read_by)}
+        return {ANSWERS: _answers(model, block, wording, read_by)}
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        there = [items[index] for index in blocks.members(number)]
+        return {ANSWERS: [_row(item, variant, Reply(error=reason)) for item in there for variant in VARIANTS]}
 
     def usable(output: str, rows: list[Row]) -> bool:
         """A question that failed is asked again, one without a picture as soon as that is there."""
@@ -165,9 +214,11 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
 
     cache = config.out_dir / "cache" / "answers.sqlite"
     model = Model.one(
-        reference, lambda: Remembered(load_model(reference, config, device), AnswerCache(cache))
+        reference,
+        lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
+        "remote" if (config.judge if reference == JUDGE else reference).startswith("openai:") else "device",
     )
-    return Stage(ANSWERS, (ANSWERS,), blocks, read, work, model, usable)
+    return Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, model, usable)
 
 
 def _picture(item: Item) -> Any:
@@ -181,12 +232,12 @@ def _picture(item: Item) -> Any:
 def _answers(
     model: choices.ChoiceModel,
     block: Sequence[tuple[Item, Any]],
-    config: NegvqaConfig,
+    wording: str,
     read_by: Sequence[str],
 ) -> list[Row]:
     """A row per question and variant, in order."""
     readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
-    asked = [[_asked(item, variant, config) for variant in VARIANTS] for item, _ in readable]
+    asked = [[_asked(item, variant, wording) for variant in VARIANTS] for item, _ in readable]
     replies = model.answer([picture for _, picture in readable], asked, read_by)
     by_id = {item.id: row for (item, _), row in zip(readable, replies, strict=True)}
     rows = []
@@ -197,8 +248,8 @@ def _answers(
     return rows
 
 
-def _asked(item: Item, variant: str, config: NegvqaConfig) -> Asked:
-    words = choices.prompt(config.prompt, item.questions[variant], item.options)
+def _asked(item: Item, variant: str, wording: str) -> Asked:
+    words = choices.prompt(wording, item.questions[variant], item.options)
     return Asked(words, len(item.options), item.questions[variant], item.options)
 
 
@@ -221,10 +272,15 @@ def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
     from nein.benchmarks.negvqa import figures, scores
 
     items = load_questions(config).items
-    rows = folder.selected(ANSWERS, run.stages[0].blocks, lambda index: items[index].id)
-    answers = list(_answer_lines(items, rows))
+    selected = {
+        stage.name: list(folder.selected(stage.name, stage.blocks, lambda index: items[index].id))
+        for stage in run.stages
+    }
+    answers = list(_answer_lines(items, selected[ANSWERS]))
     atomic.write_lines(files.answers(folder), answers)
-    scored = scores.score(answers, [name for name in config.scoring if name in run.identity["scoring"]])
+    read_by = [name for name in config.scoring if name in run.identity["scoring"]]
+    matches = {(row["id"], row["variant"]): row for row in selected.get(matching.MATCHES, ())}
+    scored = scores.score(answers, read_by, config.letters, matches)
     atomic.write_lines(files.scores(folder), scored)
     return figures.figures(scored, run.identity.get("asking"))
 
@@ -257,4 +313,21 @@ def write_report(config: NegvqaConfig, folders: Sequence[Folder]) -> str:
     )  # fmt: skip
 
 
-NEGVQA = Benchmark("negvqa", "NegVQA", "answers", runs, figures, report=write_report)
+def unscored(config: NegvqaConfig, folder: Folder) -> Iterator[str]:
+    """Why, for every question and negation without a score under `--protocol`, in the scoring named first."""
+    rows = atomic.read_lines(files.scores(folder))
+    scoring = next((row["scoring"] for row in rows), "")
+    for row in rows:
+        if (row["protocol"], row["scoring"], row["value"]) == (config.protocol, scoring, None):
+            yield row["reason"]
+
+
+def failed(run: Run, folder: Folder) -> int:
+    """How many questions and negations lack an answer, or one of the matcher's."""
+    rows = (folder.rows(stage.name, stage.blocks.numbers) for stage in run.stages)
+    return sum(bool(row["error"]) for each in rows for row in each)
+
+
+NEGVQA = Benchmark(
+    "negvqa", "NegVQA", "answers", runs, figures, report=write_report, unscored=unscored, failed=failed
+)

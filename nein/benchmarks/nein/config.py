@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from nein.config.groups import Dtype, Formats, Limit, Machine, Output, Preset, Runs, Sampler, Seed
+from nein.config.groups import Dtype, Formats, Limit, Machine, Output, Preset, Runs, Sampler, Scored, Seed
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 
@@ -43,14 +43,17 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output):
+class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
     default_out = "runs/PRESET"
 
     editor: Names = option(
-        ["magicbrush"], "editor names, hub ids, folders, files, NAME=CHECKPOINT: a,b or all", "What"
+        ["magicbrush"],
+        "editor names, hub ids, folders, files, EDITOR=CHECKPOINT, each as NAME=... under a name of yours: "
+        "a,b or all",
+        "What",
     )
     edited: str | None = option(
         None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
@@ -153,11 +156,28 @@ class GridConfig(Runs, Elsewhere, Seed):
         [], "only these instruction tracks", "What", among=("negative", "remove", "add"), what="track"
     )
     size: PositiveInt = option(192, "long side of a picture in pixels", "Output")
-    out: Path | None = option(None, "PNG to write (default: grid.png in the first RUN)", "Output")
+    columns: Names = option(
+        [], "only these, in this order: sample, target, EDITOR or EDITOR/TRACK, each with =CAPTION", "Output"
+    )
+    captions: Literal["all", "instruction", "none"] = option("all", "what stands above a row", "Output")
+    verdicts: bool = option(True, "the judges' verdicts below every edit", "Output", negatable=True)
+    highlight: Names = option([], "columns, by their names, and samples, by their ids, to mark", "Output")
+    out: Path | None = option(
+        None, ".png, .pdf or .svg to write, the latter two with letters (default: grid.png in the first RUN)",
+        "Output",
+    )  # fmt: skip
 
     def check(self) -> None:
         import metrics
 
+        if self.out is not None and self.out.is_dir():
+            raise UserError(
+                f"'{self.out}' is a folder; --out takes a file, for example {self.out / 'grid.png'}."
+            )
+        if self.out is not None and self.out.suffix not in (".png", ".pdf", ".svg"):
+            raise UserError(
+                f"'{self.out}' is no picture that can be written; --out takes .png, .pdf or .svg."
+            )
         if self.size < 16:
             raise UserError(f"--size is {self.size}; at least 16 pixels are needed.")
         if self.metric is not None:

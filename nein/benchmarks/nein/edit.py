@@ -13,9 +13,9 @@ from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Row
 from nein.engine.seeds import sample_seed
+from nein.engine.stages import Model, Stage
 
 
 def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False) -> Stage:
@@ -30,6 +30,10 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
     def work(loaded: editors.Editor, members: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {EDIT: edit_block(loaded, run, members, run_seed=run_seed, maps=maps)}
 
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        rows = [_row(sample, run.track, run_seed) for sample in plan.members(number)]
+        return {EDIT: [{**row, "error": reason} for row in rows]}
+
     def usable(output: str, rows: list[Row]) -> bool:
         """Whether every picture is on disk, and every sheet of maps; a block that lacks one is made once
         more, to the same bytes."""
@@ -38,7 +42,7 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
             maps and any(not run.sheet_path(name).exists() for name in made)
         )
 
-    return Stage(EDIT, (EDIT,), plan.blocks, read, work, editor, usable)
+    return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable)
 
 
 def editor_model(name: str, load: Callable[[], editors.Editor]) -> Model:

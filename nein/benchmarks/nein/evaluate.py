@@ -22,9 +22,9 @@ from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, validate_images
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage, open_blocks
+from nein.engine.executors import Executor
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
+from nein.engine.stages import Model, Stage, Step, open_blocks
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
@@ -33,7 +33,7 @@ from nein.reporting import figures as frames
 log = logging.getLogger(__name__)
 
 
-def evaluate(config: EvalConfig, processes: Processes) -> str | None:
+def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
     """Runs the stages that `config` asks for; the table as text on the main process if "report" is among
     them.
 
@@ -41,12 +41,12 @@ def evaluate(config: EvalConfig, processes: Processes) -> str | None:
     UserError, EditorError or MetricError.
     """
     if not {"edit", "score"} & set(config.stages):
-        return write_report(config, []) if processes.is_main else None
+        return write_report(config, []) if executor.is_main else None
     _dataset.cache_clear()  # a command sees the data as they are now
-    if processes.is_main:
+    if executor.is_main:
         plan = load_plan(config)
         validate_images(plan.all_members(), f"The data set '{config.data}'")
-    return runner.evaluate(NEIN, config, processes)
+    return runner.evaluate(NEIN, config, executor)
 
 
 def load_plan(config: EvalConfig) -> Plan:
@@ -141,7 +141,7 @@ def _lacking_edits(run: RunDir, plan: Plan) -> int:
 def _still_to_score(config: EvalConfig, scored: Sequence[tuple[RunDir, Stage]]) -> list[str]:
     """The metrics that any block of any run lacks: only their models are loaded."""
     missing = {
-        output for run, stage in scored for block in open_blocks(run, stage) for output in block.missing
+        output for run, stage in scored for task in open_blocks(Step(run, stage)) for output in task.missing
     }
     return [name for name in config.metrics if scores_of(name) in missing]
 

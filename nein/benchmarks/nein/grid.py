@@ -1,19 +1,17 @@
-"""The command `nein grid`: samples as rows, editors as columns, in one PNG that is readable at a glance.
+"""The command `nein grid`: samples as rows, editors as columns, in one picture that is readable at a glance.
 
 A row shows the instruction, the NeIn sample the editors were given, what each run made of it with the
-verdict of each removal judge, and the target. It is drawn from a run directory alone; no model is loaded.
+verdict of each removal judge, and the target; or the columns, captions and verdicts that were chosen. It is
+drawn from a run directory alone; no model is loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from metrics import METRICS
 from nein.benchmarks.nein import runs
@@ -22,11 +20,24 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.errors import UserError, near_match
+from nein.engine.errors import UserError, near_match, unknown
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 
 # A verdict is a number of a metric; these words are what a person reads.
 JUDGES = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is shown in a column: a run, or of None the picture `name`.
+
+    name     As `--columns` takes it: sample, target, an editor, or EDITOR/TRACK where there are several.
+    caption  What stands above it.
+    """
+
+    name: str
+    caption: str
+    records: Records | None = None
 
 
 @dataclass
@@ -54,12 +65,23 @@ def grid(options: GridConfig) -> str:
         number=options.number,
         seed=options.seed,
     )
-    shown = options.metric if options.metric not in JUDGES else None
-    rows = [build_row(sample, drawn, shown) for sample in chosen]
-    columns = ["NeIn sample", *(_column(records, drawn) for records in drawn), "target"]
-    picture = draw(columns, rows, options.size)
+    shown = choose_columns(columns(drawn), options.columns)
+    metric = options.metric if options.metric not in JUDGES else None
+    rows = [
+        replace(
+            build_row(sample, shown, metric, captions=options.captions, verdicts=options.verdicts),
+            marked=sample.id in options.highlight,
+        )
+        for sample in chosen
+    ]
+    names = [column.name for column in shown]
+    for name in options.highlight:
+        if name not in names and all(name != sample.id for sample in chosen):
+            raise unknown("column or sample", name, [*names, *(sample.id for sample in chosen)])
+    marked = [place for place, name in enumerate(names) if name in options.highlight]
+    picture = draw([column.caption for column in shown], rows, options.size, marked=marked)
     out = options.out or options.runs[0] / "grid.png"
-    atomic.write_bytes(out, _png(picture))
+    atomic.write_bytes(out, picture.encoded(out.suffix[1:]))
     return f"{out}\n"
 
 
@@ -159,16 +181,55 @@ def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
 # --- rows --------------------------------------------------------------------------------
 
 
-def build_row(sample: Sample, columns: Sequence[Records], shown: str | None = None) -> Row:
-    """What is drawn for one sample; `shown` is a metric whose value is added below every edit."""
-    tracks = list(dict.fromkeys(records.run.track for records in columns))
-    lines = [sample.instruction(track) for track in tracks]
+def columns(runs: Sequence[Records]) -> list[Column]:
+    """The sample, every run, and the target."""
+    heads = [_head(records, runs) for records in runs]
+    edits = [
+        Column(head.replace("\n", "/"), head, records) for head, records in zip(heads, runs, strict=True)
+    ]
+    return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
+
+
+def choose_columns(there: Sequence[Column], wanted: Sequence[str]) -> list[Column]:
+    """Those of the columns that are wanted, NAME or NAME=CAPTION, in that order; all where none is named."""
+    by_name = {column.name: column for column in there}
+    chosen = []
+    for word in wanted:
+        name, equals, caption = word.partition("=")
+        if name not in by_name:
+            raise unknown("column", name, by_name)
+        chosen.append(replace(by_name[name], caption=caption) if equals else by_name[name])
+    return chosen or list(there)
+
+
+def build_row(
+    sample: Sample,
+    columns: Sequence[Column],
+    metric: str | None = None,
+    *,
+    captions: str = "all",
+    verdicts: bool = True,
+) -> Row:
+    """What is drawn for one sample.
+
+    metric    Its value is added below every edit.
+    captions  What is said above the pictures: "all", the "instruction" alone, or "none".
+    verdicts  Whether the judges' verdicts stand below every edit.
+    """
+    tracks = list(dict.fromkeys(column.records.run.track for column in columns if column.records))
+    lines = [sample.instruction(track) for track in tracks or ["negative"]]
     if len(tracks) > 1:
         lines = [f"{track}: {line}" for track, line in zip(tracks, lines, strict=True)]
-    cells = [_source_cell(sample.sample_path)]
-    cells += [_edit_cell(sample.id, records, shown) for records in columns]
-    cells.append(_source_cell(sample.source_path))
-    return Row("\n".join(lines), f"{sample.id}   object: {sample.object}   caption: {sample.caption}", cells)
+    cells = [_cell(sample, column, metric, verdicts) for column in columns]
+    facts = f"{sample.id}   object: {sample.object}   caption: {sample.caption}"
+    title = "" if captions == "none" else "\n".join(lines)
+    return Row(title, facts if captions == "all" else "", cells)
+
+
+def _cell(sample: Sample, column: Column, metric: str | None, verdicts: bool) -> Cell:
+    if column.records is not None:
+        return _edit_cell(sample.id, column.records, metric, verdicts)
+    return _source_cell(sample.sample_path if column.name == "sample" else sample.source_path)
 
 
 def _source_cell(path: Path) -> Cell:
@@ -178,7 +239,7 @@ def _source_cell(path: Path) -> Cell:
         return Cell(None, str(error), color=RED)
 
 
-def _edit_cell(sample_id: str, records: Records, shown: str | None) -> Cell:
+def _edit_cell(sample_id: str, records: Records, shown: str | None, verdicts: bool) -> Cell:
     edit = records.edits.get(sample_id)
     if edit is None:
         return Cell(None, "not edited yet")
@@ -188,7 +249,7 @@ def _edit_cell(sample_id: str, records: Records, shown: str | None) -> Cell:
     badges = [
         verdict(name, records.scores[metric][sample_id]["value"])
         for metric, name in JUDGES.items()
-        if sample_id in records.scores.get(metric, {})
+        if verdicts and sample_id in records.scores.get(metric, {})
     ]
     if shown and sample_id in records.scores.get(shown, {}):
         value, info = records.scores[shown][sample_id]["value"], METRICS[shown]
@@ -204,14 +265,8 @@ def verdict(judge: str, value: float | None) -> Badge:
     return Badge(f"{judge}: removed", GREEN) if value == 1 else Badge(f"{judge}: still there", RED)
 
 
-def _column(records: Records, columns: Sequence[Records]) -> str:
-    several = len({other.run.track for other in columns}) > 1
-    outs = {other.run.out.resolve() for other in columns}
+def _head(records: Records, runs: Sequence[Records]) -> str:
+    several = len({other.run.track for other in runs}) > 1
+    outs = {other.run.out.resolve() for other in runs}
     name = records.run.editor if len(outs) == 1 else f"{records.run.out.name}/{records.run.editor}"
     return f"{name}\n{records.run.track}" if several else name
-
-
-def _png(picture: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()

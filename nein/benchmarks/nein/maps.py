@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import editors
-from nein.engine import images
+from nein.engine import atomic
 from nein.reporting.contact_sheet import RED, Cell, Row, draw
 
 CELL = 144
@@ -23,7 +23,7 @@ def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> Non
         columns.append("no picture")
         cells.append(Cell(None, result.error or "", color=RED))
     sheet = draw(columns, [Row(f"{result.id}: {instruction}", result.note, cells)], size=CELL, smooth=False)
-    images.write_png(path, np.asarray(sheet))
+    atomic.write_bytes(path, sheet.encoded())
 
 
 def _rgb(picture: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import metrics
 from metrics.judges.plugin import attribute, is_attribute
 from nein.benchmarks.nein.config import EvalConfig
-from nein.models.references import resolve
+from nein.models.references import identity, resolve
 
 
 def model_kinds(wanted: Iterable[str]) -> list[str]:
@@ -80,7 +80,7 @@ def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, An
     """Everything in the configuration that decides a metric's values, given the images."""
     row, facts = metrics.METRICS[metric], {"device": device.partition(":")[0]}
     for kind in row.models:
-        facts[kind] = kind if is_attribute(kind) else getattr(config.models, kind)
+        facts[kind] = kind if is_attribute(kind) else identity(getattr(config.models, kind))
         if kind in metrics.JUDGES:
             facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
     return facts | {name: settings(config).identity(name) for name in row.settings}

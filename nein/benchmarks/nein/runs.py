@@ -2,9 +2,9 @@
 
     OUT/<editor>/<track>/
       manifest.json            status, configuration, data, counts: see `nein.engine.folder`
-      edit/000012.jsonl        a block of edits
-      scores/<metric>/000012.jsonl         a block of scores
-      scores/<metric>/000012.safetensors   beside it, of a corpus metric: what its samples add to the whole
+      edit/000/000012.jsonl    a block of edits
+      scores/<metric>/000/000012.jsonl         a block of scores
+      scores/<metric>/000/000012.safetensors   beside it, of a corpus metric: what samples add to the whole
       images/<id>.png          the edits
       maps/<id>.png            intermediate pictures of an edit, where they were asked for
       edits.jsonl              canonical: the selection in data order

@@ -20,9 +20,9 @@ from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockAnswers
-from nein.engine.executors import Model, Stage
 from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
+from nein.engine.stages import Model, Stage
 
 
 class Scorer:
@@ -39,10 +39,8 @@ class Scorer:
 
     def score(self, items: Sequence[metrics.Item], names: Iterable[str]) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names`, whose models must be loaded."""
-        features, answers = FeatureCache(self._features), BlockAnswers(self._answers)
         scope = scope_of(item.id for item in items)
-        features.open(scope)
-        answers.open(scope)
+        features, answers = FeatureCache(self._features, scope), BlockAnswers(self._answers, scope)
         batch = metrics.Batch(items, self.loaded, self._settings, features=features, records=answers)
         scores = metrics.score([metrics.METRICS[name] for name in names], batch)
         features.flush()
@@ -58,6 +56,7 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
             models.load_models(names(), config, device), models.settings(config), config.cache_dir
         ),
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
+        place="device" if models.model_kinds(config.metrics) else "host",
     )
 
 
@@ -80,7 +79,15 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model) -> Sta
             made[scores_of(name)] = [_row(item, one) for item, one in zip(items, scores, strict=True)]
         return made
 
-    return Stage("score", tuple(map(scores_of, names)), plan.blocks, read, work, scorer)
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        for name in names:
+            if metrics.METRICS[name].kind == "corpus" and scores_of(name) in missing:
+                _write_features(run.feature_path(name, number), [], [])
+        row: Row = {"value": None, "reason": reason, "detail": {}}
+        return {output: [{"id": sample.id, **row} for sample in plan.members(number)] for output in missing}
+
+    outputs = tuple(map(scores_of, names))
+    return Stage("score", outputs, plan.blocks, read, work, lost, scorer, needs=EDIT)
 
 
 def _forget_without_features(run: RunDir, names: Sequence[str]) -> None:

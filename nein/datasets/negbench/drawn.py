@@ -41,7 +41,7 @@ from nein.nano.captions import captions
 from nein.nano.data import world_version
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import SPLITS, Scene, render, rng_for, sample_scene
-from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, WORLDS, World
+from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, WORLDS, World
 
 #: Scenes per split when none are asked for.
 SCENES = {"train": 12_000, "dev": 500, "val": 1_000}
@@ -49,7 +49,7 @@ CAPTIONS = 2  # per scene, of the five that are drawn
 
 
 #: Wording of a world -> that of its sentences.
-WORDING = {ALL: "code", TAUGHT: "code", UNSEEN: rewording.UNSEEN, NEGATOR: rewording.NEGATOR}
+WORDING = {ALL: "code", TAUGHT: "code", VARIED: "code", UNSEEN: rewording.UNSEEN, NEGATOR: rewording.NEGATOR}
 
 
 def scene(split: str, index: int, world: World = NANO) -> Scene:
@@ -252,5 +252,5 @@ def _all(split: str, scenes: int | None, world: World = NANO) -> tuple[Concepts,
 
 
 def _origin(split: str, scenes: int, seed: int, world: World) -> dict[str, object]:
-    about = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed}
-    return {**about, "world": world_version()}
+    facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed}
+    return {**facts, "world": world_version()}

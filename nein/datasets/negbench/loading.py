@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -55,7 +56,7 @@ class DataSet:
         """Every distinct picture of every task, in order of first appearance."""
         return list(dict.fromkeys(name for task in self.tasks for name in task.references))
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         """SHA-256 over the records of all tasks."""
         total = hashlib.sha256()

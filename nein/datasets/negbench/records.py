@@ -7,11 +7,12 @@ understands. Nothing here reads a file.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -121,7 +122,7 @@ class RetrievalTask:
         """Every caption, in the order of the records."""
         return [text for item in (*self.original, *self.negated) for text in item.captions]
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         return _digest([*self.original, *self.negated])
 
@@ -146,7 +147,7 @@ class ChoiceTask:
         """Every option, in the order of the questions."""
         return [option.text for question in self.questions for option in question.options]
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         return _digest(self.questions)
 
@@ -195,5 +196,6 @@ def _digest(records: Sequence[RetrievalItem | Question]) -> str:
     """SHA-256 over the records in order, not over pixels."""
     total = hashlib.sha256()
     for record in records:
-        total.update(json.dumps(asdict(record), ensure_ascii=False, sort_keys=True).encode() + b"\n")
+        line = json.dumps(vars(record), default=vars, ensure_ascii=False, sort_keys=True)
+        total.update(line.encode() + b"\n")
     return total.hexdigest()

@@ -155,6 +155,7 @@ ROWS: dict[str, Row] = {
                 Part(RETRIEVAL, REPHRASED, ("retrieval.csv",), ("negated_retrieval_rephrased.csv",)),
                 Part(MCQ, TEMPLATED, ("mcq.csv",)),
                 Part(MCQ, REPHRASED, ("mcq_rephrased.csv",)),
+                Part(MCQ + AFFIRMED, TEMPLATED, ("mcq_control.csv",)),
                 Part(BINARY, TEMPLATED, ("binary_mcq.csv",)),
                 Part(BINARY + AFFIRMED, TEMPLATED, ("binary_mcq_control.csv",)),
             ),

@@ -145,23 +145,61 @@ def evaluation_questions(
     wording: str = "code",
     thing: str = "image",
     protocol: Protocol = "fixed",
+    single: bool = False,
 ) -> list[Question]:
     """Up to `count` questions about one image, one per absent object, which are drawn without replacement.
 
-    None for an image with fewer than two positives. The template of the right option is drawn evenly; the
-    right one stands first, as in the released files: whoever asks shuffles by the question's seed.
+    None for an image with fewer than two positives or, if `single`, without one: medical pictures may show
+    one thing only, which is then affirmed alone. The template of the right option is drawn evenly; the right
+    one stands first, as in the released files: whoever asks shuffles by the question's seed.
     """
-    if len(image.positives) < 2:
+    if len(image.positives) < (1 if single else 2):
         return []
     rng = stream(seed, image.id, "mcq")
     pair = image.positives[:2] if protocol == "paper" and thing == "video" else ()
     questions = []
     for number, absent in enumerate(rng.sample(image.negatives, min(count, len(image.negatives)))):
         if not pair or protocol == "fixed":
-            pair = tuple(rng.sample(image.positives, 2))
-        made = options(pair[0], pair[1], absent, rng.choice(TEMPLATES), wording=wording, thing=thing)
+            pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
+        second = pair[1] if len(pair) > 1 else None
+        made = options(pair[0], second, absent, rng.choice(TEMPLATES), wording=wording, thing=thing)
         questions.append(_question(image, f"{image.id}#{number}", made, range(len(made)), (absent,)))
     return questions
+
+
+def medical_questions(image: Concepts, seed: int, *, wording: str = "code") -> dict[str, Question]:
+    """What medical sets ask besides the questions of every set, by the name of the task; one each at most.
+
+    mcq-control     Four affirmations, of a present object and of three absent ones.
+    binary          An object affirmed and denied; whether it is a present or an absent one is drawn evenly.
+    binary-control  Two affirmations, of a present object and of an absent one.
+
+    The tasks and their columns are published, how the sentences were drawn is not: objects are drawn evenly,
+    templates are those of the other questions. The right option stands first.
+    """
+    if not image.positives or not image.negatives:
+        return {}
+    rng = stream(seed, image.id, "medical")
+    shown, absent = rng.choice(image.positives), rng.sample(image.negatives, min(3, len(image.negatives)))
+    there = rng.random() < 0.5
+
+    def say(form: str, name: str) -> str:
+        return WORDINGS[wording][form].format(A=name, N=name, thing="image")
+
+    def ask(right: str, wrong: Sequence[str], template: str | None) -> Question:
+        made = [Option(text, template) for text in (right, *wrong)]
+        return _question(image, image.id, made, range(len(made)), tuple(absent))
+
+    affirmed = [say(AFFIRMATION, name) for name in absent]
+    one = shown if there else absent[0]
+    forms = (AFFIRMATION, NEGATION) if there else (NEGATION, AFFIRMATION)
+    asked = {
+        "binary": ask(say(forms[0], one), [say(forms[1], one)], None),
+        "binary-control": ask(say(AFFIRMATION, shown), affirmed[:1], None),
+    }
+    if len(absent) == 3:
+        asked["mcq-control"] = ask(say(AFFIRMATION, shown), affirmed, AFFIRMATION)
+    return asked
 
 
 def training_question(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +20,47 @@ import metrics
 from nein.benchmarks.runner import invocation
 from nein.datasets.negbench.media import Drawn, Files
 from nein.datasets.negbench.records import Media
+from nein.datasets.negbench.sentences import Protocol
 from nein.engine import images
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Threads
+from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.processes import Processes
+from nein.engine.stages import Model, Planned, Step
 from nein.generate.negbench import dataset, listing, sources, work
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
+from nein.generate.negbench.published import Published
 from nein.generate.negbench.work import MODELS, Job, PairTools
 from nein.models import editor_choice, references
 
+VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
 Described = dict[str, tuple[str, dict[str, Any]]]
 
 
-def build(config: BuildConfig, processes: Processes) -> str | None:
+def build(config: BuildConfig, executor: Executor) -> str | None:
     """Does what is left; a summary in words on the main process if the data set was finished.
 
     Raises UserError, EditorError or MetricError.
     """
     folder = Folder(config.out_dir, "a build")
-    media = _media(config)
+    _media(config)
+    prompts = _prompts(config)
     _check_models(config)
-    device = processes.device(config.device)
-    if processes.is_main:
+    if executor.is_main:
         listed = _listed(config, folder)
-        facts = {"invocation": invocation(device, processes)}
-        folder.open(_identity(config, listed, device), facts, overwrite=config.overwrite)
+        facts = {"invocation": invocation(executor)}
+        identity = _identity(config, listed, executor.device)
+        identity |= {"prompts": prompts.sha256} if prompts else {}
+        folder.open(identity, facts, overwrite=config.overwrite)
         _listed(config, folder)  # what --overwrite removes is the whole folder
-    processes.barrier()
-    listed_images = listing.read(folder)
-    assert listed_images is not None, "the main process has written the list"
-    job = Job(config, listed_images, media, folder)
-    executor = Threads(processes, device)
+    executor.barrier()
+    job = _job(config)
     for place, stage in enumerate(job.stages):
         if stage in config.stages:
-            job.require(job.stages[:place])
-            executor.compute(folder, work.stage(job, stage, _model(config, folder, device, MODELS[stage])))
-    if "finish" not in config.stages or not processes.is_main:
+            job.require(before for before in job.stages[:place] if before not in config.stages)
+    executor.compute(Planned(steps, config, steps(config, executor.device)))
+    if "finish" not in config.stages or not executor.is_main:
         return None
     folder.update(status=INCOMPLETE)
     facts = dataset.write(job)
@@ -68,6 +70,28 @@ def build(config: BuildConfig, processes: Processes) -> str | None:
     if where is not None and config.source != "pairs":
         text += f"The files name images below '{where}': say --image-root {where} when you use them.\n"
     return text
+
+
+def steps(config: BuildConfig, device: str) -> list[Step]:
+    """What there is to compute, once the list is written; a worker elsewhere makes it again."""
+    job = _job(config)
+    return [
+        Step(job.folder, work.stage(job, stage, _model(config, job.folder, device, MODELS[stage])))
+        for stage in job.stages
+        if stage in config.stages
+    ]
+
+
+def _job(config: BuildConfig) -> Job:
+    folder = Folder(config.out_dir, "a build")
+    listed_images = listing.read(folder)
+    assert listed_images is not None, "the main process has written the list"
+    return Job(config, listed_images, _media(config), folder, _prompts(config))
+
+
+def _prompts(config: BuildConfig) -> Published | None:
+    """What is published to be asked word by word, if it is to be asked."""
+    return None if config.prompts is None else Published(config.prompts, config.form, config.thing)
 
 
 def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, Any]:
@@ -137,11 +161,20 @@ def _check_models(config: BuildConfig) -> None:
 
 
 def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model:
-    """What a stage needs: "llm", "detector", or "maker", which is everything that makes pairs."""
-    if kind == "llm":
-        return Model(kind, lambda: _client(config, folder, device), _describe_client)
+    """What a stage needs: "llm", "checker" (the same at temperature 0), "detector", or "maker", which is
+    everything that makes pairs."""
+    if kind == "checker":
+        config = replace(config, llm=replace(config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT))
+    if kind in ("llm", "checker"):
+        place = "remote" if str(config.llm.model).startswith("openai:") else "device"
+        return Model(
+            kind,
+            lambda: _client(config, folder, device),
+            lambda client: _describe_client(client, kind),
+            place,
+        )
     if kind == "detector":
-        return Model(kind, lambda: _verifier(config, device), _describe_verifier)
+        return Model(kind, lambda: _verifier(config, device, config.protocol), _describe_verifier)
 
     def load() -> PairTools:
         from nein.generate.nein.objects import COCO
@@ -151,7 +184,8 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
         else:
             vocabulary = COCO
         client = None if config.edits else _client(config, folder, device)
-        return PairTools(_maker(config, device), _verifier(config, device), vocabulary, client)
+        # How the authors verified pairs is not released.
+        return PairTools(_maker(config, device), _verifier(config, device, "fixed"), vocabulary, client)
 
     def describe(tools: PairTools) -> Described:
         client = {} if tools.client is None else _describe_client(tools.client)
@@ -167,16 +201,16 @@ def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
     return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
 
 
-def _describe_client(client: Any) -> Described:
-    return {"llm": (_digest(client.describe()), client.describe())}
+def _describe_client(client: Any, name: str = "llm") -> Described:
+    return {name: (_digest(client.describe()), client.describe())}
 
 
-def _verifier(config: BuildConfig, device: str) -> Any:
+def _verifier(config: BuildConfig, device: str, protocol: Protocol) -> Any:
     from nein.generate.negbench.verify import Verifier
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
-    return Verifier(detector, config.query, float(config.threshold))
+    return Verifier(detector, config.query, float(config.threshold), protocol, config.absent)
 
 
 def _describe_verifier(verifier: Any) -> Described:

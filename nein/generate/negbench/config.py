@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
@@ -12,8 +13,9 @@ from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.models.llm.options import LlmOptions
 
+MEDICAL_SOURCES = ("chexpert", "ham10000")
 #: All stages in order. Those that a configuration does not need pass their input on.
-STAGES = ("pairs", "concepts", "verify", "paraphrase")
+STAGES = ("pairs", "concepts", "verify", "validate", "paraphrase")
 
 
 @dataclass(kw_only=True)
@@ -24,10 +26,10 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     default_out = "runs/negbench-generate-PRESET"
     counted = "images"
 
-    source: Literal["nano", "coco", "voc", "captions", "pairs"] = option(
+    source: Literal["nano", "coco", "voc", "captions", "pairs", "chexpert", "ham10000"] = option(
         "nano",
         "nano; coco: instances (and captions); voc: a VOC2007 folder; captions: captioned images; pairs: "
-        "pictures made with and without an object (HardNeg-Syn)",
+        "pictures made with and without an object (HardNeg-Syn); chexpert, ham10000: their tables",
         "What",
     )
     form: Literal["evaluation", "training"] = option(
@@ -36,13 +38,17 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "rules of drawing and of verification: as released, or ours (docs/negbench-data.md)", "What"
     )
-    instances: str | None = option(None, "coco: instances JSON; voc: folder with Annotations/", "Source")
+    instances: str | None = option(
+        None,
+        "coco: instances JSON; voc: folder with Annotations/; chexpert, ham10000: their CSV, or nano",
+        "Source",
+    )
     captions: str | None = option(
         None, "captions JSON, JSONL, or a folder with a .txt beside each image", "Source"
     )
     images: str | None = option(None, "folder of the images, if not beside the list", "Source")
     image_set: str | None = option(None, "voc: only the images that ImageSets/Main/NAME.txt lists", "Source")
-    scenes: PositiveInt = option(60, "scenes or pairs drawn for nano", "Source")
+    scenes: PositiveInt = option(60, "scenes, pairs or medical pictures drawn for nano", "Source")
     split: Literal["train", "dev", "val"] = option("val", "which scenes of the nano world", "Source")
 
     concepts: Literal["annotations", "llm"] = option(
@@ -60,6 +66,17 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     query: str = option("{object}", "what the detector is asked for", "Concepts")
     threshold: ClosedUnitInterval = option(0.1, "an object is there at this score and above", "Concepts")
 
+    validate: bool = option(
+        False,
+        "drop images whose objects --llm.model takes for no list of objects (temperature 0)",
+        "Concepts",
+    )
+    prompts: Path | None = option(
+        None,
+        "folder of a copy of github.com/m1k2zoo/negbench: its prompts are asked in the place of ours",
+        "Concepts",
+    )
+
     wording: Literal["code", "paper"] = option(
         "code", "features (released code) or includes (paper)", "Sentences"
     )
@@ -73,7 +90,11 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     questions: PositiveInt | None = option(
         None, "evaluation: at most, per image; default 3, of a video 1", "Sentences"
     )
-    paraphrase: bool = option(False, "also have --llm.model rephrase everything", "Sentences")
+    paraphrase: bool = option(
+        False,
+        "also have --llm.model rephrase everything; training captions are written from caption and object",
+        "Sentences",
+    )
     affneg: bool = option(
         False, "paraphrases keep the order of what is affirmed and what is denied", "Sentences"
     )
@@ -106,8 +127,13 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         return self.questions or (3 if self.thing == "image" else 1)
 
     @property
+    def medical(self) -> bool:
+        return self.source in MEDICAL_SOURCES
+
+    @property
     def asks_llm(self) -> bool:
-        return self.concepts == "llm" or self.paraphrase or (self.source == "pairs" and not self.edits)
+        thinks = self.source == "pairs" and not self.edits
+        return self.concepts == "llm" or self.validate or self.paraphrase or thinks
 
     @property
     def detects(self) -> bool:
@@ -123,6 +149,7 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
             "coco": ("instances",) if self.concepts == "annotations" else ("captions",),
             "voc": ("instances",),
             "captions": ("captions",),
+            **dict.fromkeys(MEDICAL_SOURCES, ("instances",)),
         }.get(self.source, ())
         for name in needs:
             if getattr(self, name) is None:
@@ -132,8 +159,12 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
                 "--source captions has no annotated objects; say --concepts llm with an --llm.model, or take "
                 "--source coco."
             )
-        if self.source == "voc" and self.concepts == "llm":
-            raise UserError("--source voc has no captions to read objects from; say --concepts annotations.")
+        if self.source in ("voc", *MEDICAL_SOURCES) and self.concepts == "llm":
+            raise UserError(
+                f"--source {self.source} has no captions to read objects from; say --concepts annotations."
+            )
+        if self.medical and self.form == "training":
+            raise UserError(f"--source {self.source} is for evaluation; say --form evaluation.")
         kind, colon, name = self.maker.partition(":")
         if self.source == "pairs" and (kind not in ("editor", "text") or not colon or not name):
             raise UserError(f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.")
@@ -141,6 +172,8 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
             what = (
                 "--concepts llm"
                 if self.concepts == "llm"
+                else "--validate"
+                if self.validate
                 else "--paraphrase"
                 if self.paraphrase
                 else "--maker"
@@ -164,13 +197,17 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
                 "--source pairs with --captions needs --instances as well (COCO's JSON): what a picture "
                 "shows has to be known before something is added."
             )
+        if self.prompts is not None and not (self.concepts == "llm" or self.validate or self.paraphrase):
+            raise UserError(
+                "--prompts are for --concepts llm, --validate and --paraphrase; give one of them as well."
+            )
         if self.affneg and not self.paraphrase:
             raise UserError("--affneg is about paraphrases; give --paraphrase as well.")
 
 
 #: Fields that decide records; the rest may differ between commands on one folder.
 DECIDES = (
-    "source", "form", "protocol", "concepts", "absent", "verify", "detector", "query", "threshold",
-    "wording", "thing", "order", "captions_per_image", "asked", "paraphrase", "affneg", "maker", "attempts",
-    "resolution", "steps", "seed", "shard_size", "dtype",
+    "source", "form", "protocol", "concepts", "absent", "verify", "validate", "detector", "query",
+    "threshold", "wording", "thing", "order", "captions_per_image", "asked", "paraphrase", "affneg", "maker",
+    "attempts", "resolution", "steps", "seed", "shard_size", "dtype",
 )  # fmt: skip

@@ -14,10 +14,16 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.generate.negbench import listing
+from nein.generate.negbench.config import MEDICAL_SOURCES
 from nein.generate.negbench.files import REPHRASED, Files, every_name
 from nein.generate.negbench.work import Job, rephrased
 
 NOTHING = "nothing absent or too few objects"
+TWINS = "A drawn twin of the medical set: figures on it say nothing about medicine."
+UNSAID = (
+    "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
+    "tasks and columns do not."
+)
 
 
 def write(job: Job) -> dict[str, Any]:
@@ -39,7 +45,8 @@ def write(job: Job) -> dict[str, Any]:
             if job.config.source == "nano":
                 _draw(job, folder, image)
             tasks = job.tasks(image)
-            problem = image.problem or ("" if tasks.negated or tasks.questions else NOTHING)
+            any_task = tasks.negated or tasks.questions or tasks.medical
+            problem = image.problem or ("" if any_task else NOTHING)
             if problem:
                 reasons[_kind(problem)] += 1
                 line = {"id": image.id, "image": image.path, "problem": problem}
@@ -107,6 +114,8 @@ def card(job: Job, facts: dict[str, Any]) -> str:
         "`positive_objects` and `negative_objects` added.",
         "",
     ]  # fmt: skip
+    if config.source in MEDICAL_SOURCES:
+        lines += [TWINS if config.instances == "nano" else UNSAID, ""]
     if config.source == "nano":
         lines += ["Scenes of the nano world: figures on them say nothing about the published sets.", ""]
     lines += ["| file | rows | captions | SHA-256 |", "|---|---|---|---|"]

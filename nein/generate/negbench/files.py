@@ -20,6 +20,8 @@ CHUNK = 5000  # records in memory per file
 #: Names by form: captions that negate, questions. Evaluation has the original captions beside them.
 NAMES = {"evaluation": ("negated_retrieval", "mcq"), "training": ("negcap", "negmcq")}
 ORIGINALS = "retrieval"
+#: Tasks of the medical sets -> their files.
+MEDICAL = {"mcq-control": "mcq_control", "binary": "binary_mcq", "binary-control": "binary_mcq_control"}
 REPHRASED = "_rephrased"
 
 
@@ -86,11 +88,15 @@ class Files:
             official.write_training_questions if training else official.write_questions,
             files,
         )
+        self.medical = {
+            task: Sink(folder / f"{name}.csv", official.write_questions, files)
+            for task, name in MEDICAL.items()
+        }
         self._originals = not end  # the same captions as in the templated files
 
     @property
     def empty(self) -> bool:
-        return not (self.negated.rows or self.questions.rows)
+        return not (self.negated.rows or self.questions.rows or any(s.rows for s in self.medical.values()))
 
     def add(self, tasks: Tasks) -> None:
         self.negated.add(tasks.negated)
@@ -98,10 +104,13 @@ class Files:
             self.original.add(tasks.original)
         for question in tasks.questions:
             self.questions.add(question)
+        for task, question in tasks.medical.items():
+            self.medical[task].add(question)
 
     def write_rest(self) -> dict[str, dict[str, Any]]:
         """Writes what is left; file name -> rows, captions, SHA-256 of every file that has a record."""
-        sinks = [sink for sink in (self.negated, self.original, self.questions) if sink.rows]
+        every = (self.negated, self.original, self.questions, *self.medical.values())
+        sinks = [sink for sink in every if sink.rows]
         for sink in sinks:
             sink.flush()
         return {sink.path.name: sink.facts() for sink in sinks}
@@ -109,5 +118,5 @@ class Files:
 
 def every_name() -> set[str]:
     """All names a build may write: what an earlier command left and this one has not is out of date."""
-    stems = {stem for names in NAMES.values() for stem in names} | {ORIGINALS}
+    stems = {stem for names in NAMES.values() for stem in names} | {ORIGINALS, *MEDICAL.values()}
     return {f"{stem}{end}.csv" for stem in stems for end in ("", REPHRASED)}

@@ -1,27 +1,32 @@
-"""What a language model is asked: objects of a caption, paraphrases, scenes. All answers are checked.
+"""What a language model is asked: objects of a caption, negated captions, paraphrases, scenes.
 
-The prompts are ours; what they ask for is the paper's (Alhamoud et al., NegBench, appendix on construction).
+The prompts here are ours; what they ask for is the paper's (Alhamoud et al., NegBench, appendix on
+construction). `Published` asks the released ones. By protocol "fixed" all answers are checked; by "paper", as
+in the released code, an answer that has the right form is taken as it is.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, Field
 
 from nein.datasets.negbench import polarity
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
-from nein.datasets.negbench.sentences import WORDINGS
+from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
 from nein.engine.seeds import sample_seed
-from nein.models.llm import Client, Request
+from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
+from nein.models.llm import Client, Outcome, Request
 from nein.models.llm.client import SILENT
 
 #: How a problem begins that a later command may mend, since the model gave no answer at all.
 NO_ANSWER = "the language model gave no answer"
 NO_OBJECTS = "the language model named no usable object"
+NO_LIST = "the language model takes its objects for no list of objects"
 LONGEST = 4  # words of an object's name
 LONGER = 2  # times as many words, and ten more, a paraphrase may have
 
@@ -41,6 +46,12 @@ class Paraphrase(BaseModel):
     sentence: str
 
 
+class Soundness(BaseModel):
+    """Whether a list can be used."""
+
+    valid: bool
+
+
 class Scene(BaseModel):
     """A scene to be drawn twice."""
 
@@ -57,17 +68,72 @@ ASKED = {
 }
 
 
-def extract(
-    client: Client, images: Sequence[Concepts], seed: int, count: int, thing: str = "image"
-) -> list[Concepts]:
-    """Objects of every image's captions, present and absent, from one request per image. Of a video also
-    actions, as nouns or "-ing" forms.
+#: Examples of negated captions: what comes first -> (description, absent thing, caption). Three are drawn.
+EXAMPLES = {
+    "affirmation": (
+        ("Two women carry a ladder across the yard", "wheelbarrow",
+         "Two women carry a ladder across the yard, and no wheelbarrow is there."),
+        ("A plate of pancakes", "fork", "A plate of pancakes without a fork."),
+        ("A boat lies at the pier in the evening", "seagull",
+         "In the evening a boat lies at the pier; not one seagull is to be seen."),
+        ("An old clock on a brick wall", "window", "An old clock hangs on a brick wall that has no window."),
+    ),
+    "negation": (
+        ("Two women carry a ladder across the yard", "wheelbarrow",
+         "Without any wheelbarrow, two women carry a ladder across the yard."),
+        ("A plate of pancakes", "fork", "There is no fork, but a plate of pancakes."),
+        ("A boat lies at the pier in the evening", "seagull",
+         "Not one seagull is about while a boat lies at the pier in the evening."),
+        ("An old clock on a brick wall", "window", "No window is there, yet an old clock hangs on a wall."),
+    ),
+}  # fmt: skip
 
-    A present object that no caption mentions is dropped, and so is an absent one that a caption does mention;
-    both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
+
+def extract(
+    client: Client,
+    images: Sequence[Concepts],
+    seed: int,
+    count: int,
+    thing: str = "image",
+    *,
+    prompts: Published | None = None,
+    protocol: Protocol = "fixed",
+) -> list[Concepts]:
+    """Objects of every image's captions, present and absent; of a video also actions, nouns or "-ing" forms.
+
+    prompts  Those that are asked in the place of ours: of an image first for the objects of its captions (one
+             text), then for absent ones; of a video for two concepts and an absent one.
+
+    By protocol "fixed" a present object that no caption mentions is dropped, and so is an absent one that a
+    caption does mention; both are noted. An image whose answer cannot be used gets a problem, and keeps its
+    place.
     """
-    shown, wanted, form, unwanted = ASKED[thing]
     usable = [image for image in images if not image.problem]
+    if prompts is None:
+        answers = _ask_objects(client, usable, seed, count, thing)
+    elif thing == "video":
+        answers = _ask_concepts(client, usable, seed, prompts)
+    else:
+        answers = _ask_twice(client, usable, seed, prompts, protocol)
+    extracted = {}
+    for image, answer in zip(usable, answers, strict=True):
+        if isinstance(answer, str):
+            extracted[image.id] = replace(image, problem=answer)
+        elif protocol == "paper":
+            shown, absent = tuple(dict.fromkeys(answer.present)), tuple(dict.fromkeys(answer.absent))
+            extracted[image.id] = replace(
+                image, positives=shown, negatives=absent, problem="" if absent else NO_OBJECTS
+            )
+        else:
+            extracted[image.id] = _sorted_out(image, answer, count)
+    return [extracted.get(image.id, image) for image in images]
+
+
+def _ask_objects(
+    client: Client, images: Sequence[Concepts], seed: int, count: int, thing: str
+) -> list[Objects | str]:
+    """From one request per image; a sentence where there is no answer to use."""
+    shown, wanted, form, unwanted = ASKED[thing]
     requests = [
         Request(
             f"These captions describe one {shown}:\n"
@@ -77,15 +143,85 @@ def extract(
             "together with these but are mentioned in no caption.",
             sample_seed(seed, f"objects/{image.id}"),
         )
-        for image in usable
+        for image in images
     ]
-    extracted = {}
-    for image, outcome in zip(usable, client.complete(requests, Objects), strict=True):
-        if outcome.value is None:
-            extracted[image.id] = replace(image, problem=_failure(outcome.failure))
+    outcomes = client.complete(requests, Objects)
+    return [_failure(one.failure) if one.value is None else one.value for one in outcomes]
+
+
+def _ask_twice(
+    client: Client, images: Sequence[Concepts], seed: int, prompts: Published, protocol: Protocol
+) -> list[Objects | str]:
+    """By protocol "paper" an answer that names nothing is a list of nothing, as in the released code."""
+
+    def names(outcome: Outcome[ObjectList]) -> list[str] | None:
+        if outcome.value is not None:
+            return outcome.value.names
+        return [] if protocol == "paper" and outcome.failure not in SILENT else None
+
+    captions = [" ".join(image.captions) for image in images]
+    seeds = [sample_seed(seed, f"objects/{image.id}") for image in images]
+    first = [Request(prompts.present(text), number) for text, number in zip(captions, seeds, strict=True)]
+    present = client.complete(first, ObjectList)
+    second = [
+        Request(prompts.absent(text, names(one) or []), number)
+        for text, one, number in zip(captions, present, seeds, strict=True)
+    ]
+    absent = client.complete(second, ObjectList)
+    answers: list[Objects | str] = []
+    for one, other in zip(present, absent, strict=True):
+        shown, lacking = names(one), names(other)
+        if shown is None or lacking is None:
+            answers.append(_failure(one.failure or other.failure))
         else:
-            extracted[image.id] = _sorted_out(image, outcome.value, count)
-    return [extracted.get(image.id, image) for image in images]
+            answers.append(Objects(present=shown, absent=lacking))
+    return answers
+
+
+def _ask_concepts(
+    client: Client, images: Sequence[Concepts], seed: int, prompts: Published
+) -> list[Objects | str]:
+    seeds = [sample_seed(seed, f"objects/{image.id}") for image in images]
+    requests = [
+        Request(prompts.concepts(image.captions, random.Random(number)), number)
+        for image, number in zip(images, seeds, strict=True)
+    ]
+    return [
+        Objects(present=one.value.present, absent=one.value.absent) if one.value else _failure(one.failure)
+        for one in client.complete(requests, VideoConcepts)
+    ]
+
+
+def validate(
+    client: Client, images: Sequence[Concepts], *, prompts: Published | None = None
+) -> list[Concepts]:
+    """The images, with a problem where the model does not take both lists of objects for lists of objects.
+
+    An answer that is neither yes nor no counts as no, as in the released code. The client should ask at
+    temperature 0.
+    """
+    usable = [image for image in images if not image.problem]
+    lists = [names for image in usable for names in (image.positives, image.negatives)]
+    if prompts is not None:
+        outcomes: Sequence[Outcome[Verdict] | Outcome[Soundness]] = client.complete(
+            [Request(prompts.valid(names)) for names in lists], Verdict
+        )
+    else:
+        asked = [
+            Request(
+                f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
+                "else: no explanation, no instruction, no remains of another text?"
+            )
+            for names in lists
+        ]
+        outcomes = client.complete(asked, Soundness)
+    validated = {}
+    for image, one, other in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
+        failures = [o.failure for o in (one, other) if o.failure in SILENT]
+        sound = all(o.value is not None and o.value.valid for o in (one, other))
+        why = _failure(failures[0]) if failures else "" if sound else NO_LIST
+        validated[image.id] = replace(image, problem=why)
+    return [validated.get(image.id, image) for image in images]
 
 
 def _sorted_out(image: Concepts, answer: Objects, count: int) -> Concepts:
@@ -146,24 +282,40 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Scene | s
     return scenes
 
 
-class Sentence(BaseModel):
-    """A sentence to be rephrased, with what it says is there and is not, and what it does not speak of."""
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence to be rephrased, with what it says is there and is not, and what it does not speak of.
+
+    option    Whether it is an option of a question rather than a caption.
+    negation  Of a training caption: what it is made of. It is written anew from that, as CC12M-NegCap was.
+    """
 
     id: str
     text: str
     affirmed: list[str]
     denied: list[str]
-    others: list[str] = []
+    others: tuple[str, ...] = ()
+    option: bool = False
+    negation: Negation | None = None
 
 
 def paraphrase(
-    client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool
+    client: Client,
+    sentences: Sequence[Sentence],
+    seed: int,
+    *,
+    keep_order: bool,
+    prompts: Published | None = None,
+    protocol: Protocol = "fixed",
 ) -> list[tuple[str | None, str]]:
-    """(paraphrase, "") or (None, why there is none) for every sentence.
+    """(sentence in other words, "") or (None, why there is none) for every sentence.
 
-    A paraphrase that loses an object or turns its polarity round is refused and drawn again, as often as the
-    client's `attempts` say; with `keep_order`, so is one that turns round what comes first. Where the model
-    gave no answer at all, none of another seed takes its place: asked again, it gives what it would have.
+    prompts  Those that are asked in the place of ours.
+
+    By protocol "fixed" a sentence that loses an object or turns its polarity round is refused and drawn
+    again, as often as the client's `attempts` say; with `keep_order`, and of training captions always, so is
+    one that turns round what comes first. Where the model gave no answer at all, none of another seed takes
+    its place: asked again, it gives what it would have.
     """
     said: dict[int, tuple[str | None, str]] = {}
     rounds = client.attempts if client.temperature > 0 else 1
@@ -173,26 +325,38 @@ def paraphrase(
             for k in range(len(sentences))
             if k not in said or (said[k][0] is None and not said[k][1].startswith(NO_ANSWER))
         ]
-        requests = [
-            Request(_prompt(sentences[k], keep_order), _seed(seed, sentences[k], turn)) for k in open_
-        ]
-        for k, outcome in zip(open_, client.complete(requests, Paraphrase), strict=True):
+        requests = []
+        for k in open_:
+            number = sample_seed(seed, f"paraphrase/{sentences[k].id}", turn)
+            prompt = _prompt(sentences[k], keep_order, prompts, random.Random(number))
+            requests.append(Request(prompt, number))
+        form: type[Paraphrase] | type[Line] = Paraphrase if prompts is None else Line
+        for k, outcome in zip(open_, client.complete(requests, form), strict=True):
             if outcome.value is None:
                 said[k] = (None, _failure(outcome.failure))
                 continue
             text = " ".join(outcome.value.sentence.split())
-            source = sentences[k]
-            order = source.text if keep_order else None
-            why = polarity.changed(
-                text, source.affirmed, source.denied, keep_order_of=order, others=source.others
-            )
-            if not why and len(text.split()) > LONGER * len(source.text.split()) + 10:
-                why = "it says much more"
+            why = _refused(text, sentences[k], keep_order) if protocol == "fixed" else ""
             said[k] = (None, why) if why else (text, "")
     return [said[k] for k in range(len(sentences))]
 
 
-def _prompt(sentence: Sentence, keep_order: bool) -> str:
+def _refused(text: str, source: Sentence, keep_order: bool) -> str:
+    """Why a sentence may not stand for its source, "" if it may."""
+    order = source.text if keep_order or source.negation is not None else None
+    why = polarity.changed(text, source.affirmed, source.denied, keep_order_of=order, others=source.others)
+    if not why and len(text.split()) > LONGER * len(source.text.split()) + 10:
+        why = "it says much more"
+    return why
+
+
+def _prompt(sentence: Sentence, keep_order: bool, prompts: Published | None, rng: random.Random) -> str:
+    if prompts is not None:
+        if sentence.negation is not None:
+            return prompts.negate(sentence.negation, rng)
+        return prompts.rephrase(sentence.text, sentence.option, keep_order, rng)
+    if sentence.negation is not None:
+        return _negating(sentence.negation, rng)
     named = [f'"{name}"' for name in (*sentence.affirmed, *sentence.denied)]
     lines = [
         "Rephrase this description of a picture as one fluent, natural sentence:",
@@ -207,8 +371,17 @@ def _prompt(sentence: Sentence, keep_order: bool) -> str:
     return "\n".join(lines)
 
 
-def _seed(seed: int, sentence: Sentence, turn: int) -> int:
-    return sample_seed(seed, f"paraphrase/{sentence.id}", turn)
+def _negating(negation: Negation, rng: random.Random) -> str:
+    first, second = ("negation", "affirmation") if negation.before else ("affirmation", "negation")
+    lines = [
+        "Say in one fluent caption what a description of a picture says, and that something is absent from "
+        f"the picture. The {first} comes first, then the {second}. Add nothing else, and keep the word for "
+        "what is absent.",
+    ]
+    examples = rng.sample(EXAMPLES[first], 3)
+    for description, absent, caption in (*examples, (negation.caption, negation.absent, "")):
+        lines += ["", f"Description: {description}", f"Absent: {absent}", f"Caption: {caption}".rstrip()]
+    return "\n".join(lines)
 
 
 def claims(text: str, wording: str, thing: str) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Where images, captions and objects come from: COCO, VOC2007, captioned images, the nano world."""
+"""Where images, captions and objects come from: COCO, VOC2007, captions, medical tables, the nano world."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nein.datasets import captioned, coco
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import VIDEO_SUFFIXES
 from nein.engine.errors import UserError
-from nein.generate.negbench.config import BuildConfig
+from nein.generate.negbench.config import MEDICAL_SOURCES, BuildConfig
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 NO_CAPTION = "no caption"
@@ -29,6 +29,7 @@ def load(config: BuildConfig) -> Iterator[Concepts]:
         "voc": _voc,
         "captions": _captioned,
         "pairs": _pairs,
+        **dict.fromkeys(MEDICAL_SOURCES, _medical),
     }
     return readers[config.source](config)
 
@@ -42,7 +43,7 @@ def root(config: BuildConfig) -> Path | None:
     elif config.source == "voc":
         folder = Path(str(config.instances)) / "JPEGImages"
     else:
-        given = Path(str(config.captions or config.instances))
+        given = _table(config) if config.medical else Path(str(config.captions or config.instances))
         folder = given if given.is_dir() else given.parent
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}' with images; name it with --images.")
@@ -111,6 +112,21 @@ def _voc_image(path: Path) -> Concepts:
         unsure=tuple(name for name in unsure if name not in sure),
         problem="" if sure else NO_OBJECT,
     )
+
+
+def _medical(config: BuildConfig) -> Iterator[Concepts]:
+    from nein.datasets.negbench.medical import TABLES
+
+    yield from TABLES[config.source](_table(config), config.absent)
+
+
+def _table(config: BuildConfig) -> Path:
+    """The table of a medical set, or of its drawn twin."""
+    if config.instances != "nano":
+        return Path(str(config.instances))
+    from nein.datasets.negbench import medical_twins
+
+    return medical_twins.table(config.source, config.scenes)
 
 
 def _captioned(config: BuildConfig) -> Iterator[Concepts]:

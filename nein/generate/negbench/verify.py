@@ -1,7 +1,14 @@
 """What a detector says about the objects of an image, and what that changes.
 
-Source: released code of NegBench @ 2ac009b (OWL-ViT, "A photo of {object}", 0.1). There an image that cannot
-be opened counts as one without the object; here it is unusable, which is counted.
+Source: filter_negative_objects.py of the released code of NegBench @ 2ac009b (OWL-ViT, "A photo of {object}",
+0.1). Its rules are protocol "paper", ours "fixed":
+
+    an object is there       paper: where a box has it as the best of the objects asked about together;
+                             fixed: where a box scores high enough for it
+    an image that cannot     paper: keeps its absent objects, unverified; fixed: unusable, which is counted
+    be read
+    an image that lacks      paper: keeps those it has, unverified (the script looks at lists of five);
+    fewer than wanted        fixed: verified
 """
 
 from __future__ import annotations
@@ -14,10 +21,13 @@ import numpy as np
 
 from metrics.base import isolated
 from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.sentences import Protocol
+from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 
 UNREADABLE = "unreadable image"
 NOT_ASKED = "the detector failed"
+UNVERIFIED = "not verified, as in the released code"
 
 
 @dataclass(frozen=True)
@@ -26,20 +36,34 @@ class Verifier:
 
     query      Its `{object}` is the name.
     threshold  An object is there at this score and above.
+    wanted     Absent objects that an image should have (protocol "paper").
     """
 
     detector: Any
     query: str
     threshold: float
+    protocol: Protocol = "fixed"
+    wanted: int = 0
 
     def scores(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, float]]:
-        """Highest score per name, per image."""
+        """Highest score per name, per image. Raises UserError where "paper" needs labels of boxes
+        and the detector gives none."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
         detections = self.detector.detect(images, labels, self.threshold)
         return [
-            {name: float(seen[label].score) for name, label in zip(row, texts, strict=True)}
+            {name: self._score(seen[label]) for name, label in zip(row, texts, strict=True)}
             for row, texts, seen in zip(names, labels, detections, strict=True)
         ]
+
+    def _score(self, detection: Any) -> float:
+        if self.protocol == "fixed":
+            return float(detection.score)
+        if detection.named is None:
+            raise UserError(
+                "The detector does not say which label a box has, by which --protocol paper goes; take "
+                "OWL-ViT or OWLv2 as --detector, or --protocol fixed."
+            )
+        return float(detection.named)
 
     def present(self, score: float) -> bool:
         return score >= self.threshold
@@ -60,21 +84,36 @@ def verify(
     done: list[Concepts] = []
     pictures, asked = [], []
     for image in images:
-        if not image.problem:
+        as_released = verifier.protocol == "paper"
+        if as_released and not image.problem and len(image.negatives) != verifier.wanted:
+            image = image.noting(f"absent objects not as many as wanted, {UNVERIFIED}")
+        elif not image.problem:
             try:
                 pictures.append(picture(image))
                 asked.append(image)
             except ImageError as error:
-                image = replace(image, problem=f"{UNREADABLE}: {_brief(error)}")
+                why = f"{UNREADABLE}: {_brief(error)}"
+                image = image.noting(f"{why}, {UNVERIFIED}") if as_released else replace(image, problem=why)
         done.append(image)
-    names = [[*image.negatives, *(image.positives if positives else ())] for image in asked]
+    questions = [_questions(image, positives, verifier.protocol) for image in asked]
+    answers = [_each(verifier, pictures, list(row)) for row in zip(*questions, strict=True)]
     verified: dict[str, Concepts] = {}
-    for image, scores in zip(asked, _each(verifier, pictures, names), strict=True):
-        if isinstance(scores, str):
-            verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {scores}")
+    for image, *rows in zip(asked, *answers, strict=True):
+        failure = next((row for row in rows if isinstance(row, str)), None)
+        if failure is not None:
+            verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {failure}")
         else:
+            scores = {name: score for row in rows if isinstance(row, dict) for name, score in row.items()}
             verified[image.id] = _judged(verifier, image, scores, positives)
     return [verified.get(image.id, image) for image in done]
+
+
+def _questions(image: Concepts, positives: bool, protocol: Protocol) -> list[tuple[str, ...]]:
+    """The names that are asked about together: by paper they compete, and the present ones would win."""
+    if not positives:
+        return [image.negatives]
+    both = image.negatives, image.positives
+    return list(both) if protocol == "paper" else [(*both[0], *both[1])]
 
 
 def _judged(verifier: Verifier, image: Concepts, scores: Mapping[str, float], positives: bool) -> Concepts:

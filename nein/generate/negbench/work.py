@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,29 @@ import numpy as np
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import Media, Option, Question, RetrievalItem
 from nein.datasets.negbench.sentences import (
+    Negation,
     evaluation_questions,
+    medical_questions,
     retrieval_items,
     training_captions,
+    training_negations,
     training_question,
 )
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.generate.negbench import language, listing, pairs
 from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.listing import Listing
+from nein.generate.negbench.published import Published
 from nein.generate.negbench.verify import Verifier, verify
 from nein.models.llm import Client
 
 #: Stage -> the model it needs.
 MODELS = {
-    "pairs": "maker", "concepts": "llm", "verify": "detector", "paraphrase": "llm",
+    "pairs": "maker", "concepts": "llm", "verify": "detector", "validate": "checker", "paraphrase": "llm",
 }  # fmt: skip
 
 
@@ -41,6 +45,7 @@ class Tasks:
     original: RetrievalItem | None = None
     negated: RetrievalItem | None = None
     questions: tuple[Question, ...] = ()
+    medical: Mapping[str, Question] = field(default_factory=dict)  # by the name of the task
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,15 @@ class PairTools:
 class Job:
     """What all stages of a build share. A shard of images is a block of the engine.
 
-    media  Reads the pictures of the listing by their path.
+    media    Reads the pictures of the listing by their path.
+    prompts  Those that a language model is asked in the place of ours.
     """
 
     config: BuildConfig
     listing: Listing
     media: Media
     folder: Folder
+    prompts: Published | None = None
 
     @property
     def blocks(self) -> Blocks:
@@ -86,6 +93,7 @@ class Job:
             "pairs": self.config.source == "pairs",
             "concepts": self.config.concepts == "llm" and self.config.source != "pairs",
             "verify": self.config.verify != "none" and self.config.source != "pairs",
+            "validate": self.config.validate,
             "paraphrase": self.config.paraphrase,
         }
         return tuple(stage for stage in STAGES if needed[stage])
@@ -128,9 +136,10 @@ class Job:
             image, config.seed, captions=config.captions_per_image, order=config.order, **rules
         )
         questions = evaluation_questions(
-            image, config.seed, count=config.asked, wording=config.wording, **rules
+            image, config.seed, count=config.asked, wording=config.wording, single=config.medical, **rules
         )
-        return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions))
+        medical = medical_questions(image, config.seed, wording=config.wording) if config.medical else {}
+        return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions), medical)
 
 
 def output(stage: str) -> str:
@@ -146,6 +155,13 @@ def stage(job: Job, name: str, model: Model) -> Stage:
     def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {output(name): _FUNCTIONS[name](job, shard, loaded)}
 
+    def lost(shard: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        if name == "paraphrase":
+            rows: list[Row] = [{"id": c.id, "texts": {}, "refused": [reason]} for c in job.concepts(shard)]
+        else:
+            rows = [replace(image, problem=reason).row() for image in job.concepts(shard, name)]
+        return {output(name): rows}
+
     def usable(_: str, rows: list[Row]) -> bool:
         made = [row["path"] for row in rows if name == "pairs" and row.get("path")]
         return not unanswered(rows) and all((job.dataset / path).exists() for path in made)
@@ -156,9 +172,11 @@ def stage(job: Job, name: str, model: Model) -> Stage:
         job.blocks,
         read=lambda shard: shard,
         work=work,
+        lost=lost,
         model=model,
         usable=usable if MODELS[name] != "detector" else None,
-        after=output(before[-1]) if before else "",
+        needs=output(before[-1]) if before else "",
+        follows=bool(before),
     )
 
 
@@ -196,8 +214,21 @@ def _planned(name: str, scene: language.Scene | str) -> pairs.Plan | str:
 
 def _concepts(job: Job, shard: int, client: Client) -> list[Row]:
     config, members = job.config, job.concepts(shard, "concepts")
-    extracted = language.extract(client, members, config.seed, config.absent, config.thing)
+    extracted = language.extract(
+        client,
+        members,
+        config.seed,
+        config.absent,
+        config.thing,
+        prompts=job.prompts,
+        protocol=config.protocol,
+    )
     return [image.row() for image in extracted]
+
+
+def _validate(job: Job, shard: int, client: Client) -> list[Row]:
+    members = job.concepts(shard, "validate")
+    return [image.row() for image in language.validate(client, members, prompts=job.prompts)]
 
 
 def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
@@ -226,7 +257,14 @@ def _paraphrase(job: Job, shard: int, client: Client) -> list[Row]:
         for sentence in _sentences(image, tasks, config):
             sentences.append(sentence)
             owners.append(image.id)
-    paraphrases = language.paraphrase(client, sentences, config.seed, keep_order=config.affneg)
+    paraphrases = language.paraphrase(
+        client,
+        sentences,
+        config.seed,
+        keep_order=config.affneg,
+        prompts=job.prompts,
+        protocol=config.protocol,
+    )
     rows: dict[str, dict[str, Any]] = {
         image.id: {"id": image.id, "texts": {}, "refused": []} for image in members
     }
@@ -240,22 +278,37 @@ def _paraphrase(job: Job, shard: int, client: Client) -> list[Row]:
 def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[language.Sentence]:
     from nein.datasets.negbench.polarity import mentions, polarity
 
+    def unnamed(text: str) -> tuple[str, ...]:
+        return tuple(n for n in (*image.positives, *image.negatives) if not mentions(text, n))
+
+    negations: Sequence[Negation | None] = ()
+    if tasks.negated is not None:
+        negations = [None] * len(tasks.negated.captions)
+        if config.form == "training":
+            negations = training_negations(image, config.seed, order=config.order, protocol=config.protocol)
     sentences: list[language.Sentence] = []
-
-    def add(name: str, text: str, affirmed: list[str], denied: list[str]) -> None:
-        others = [n for n in (*image.positives, *image.negatives) if not mentions(text, n)]
-        sentences.append(
-            language.Sentence(id=name, text=text, affirmed=affirmed, denied=denied, others=others)
-        )
-
-    for number, caption in enumerate(tasks.negated.captions if tasks.negated else ()):
+    captions = tasks.negated.captions if tasks.negated else ()
+    for number, (caption, negation) in enumerate(zip(captions, negations, strict=True)):
         denied = [name for name in image.negatives if mentions(caption, name)]
         affirmed = [name for name in image.positives if polarity(caption, name) == "affirmed"]
-        add(f"{image.id}/c{number}", caption, affirmed, denied)
+        sentences.append(
+            language.Sentence(
+                f"{image.id}/c{number}", caption, affirmed, denied, unnamed(caption), negation=negation
+            )
+        )
     for question in tasks.questions:
         for number, option in enumerate(question.options):
             affirmed, denied = language.claims(option.text, config.wording, config.thing)
-            add(f"{question.id}/o{number}", option.text, affirmed, denied)
+            sentences.append(
+                language.Sentence(
+                    f"{question.id}/o{number}",
+                    option.text,
+                    affirmed,
+                    denied,
+                    unnamed(option.text),
+                    option=True,
+                )
+            )
     return sentences
 
 
@@ -284,6 +337,7 @@ _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
     "pairs": _pairs,
     "concepts": _concepts,
     "verify": _verify,
+    "validate": _validate,
     "paraphrase": _paraphrase,
 }
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import convert, negators, sheet
@@ -50,7 +49,7 @@ def build(config: ConversionConfig) -> str:
     negator = _identity(config)
     invocation = {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": list(sys.argv[1:]),
+        "command": environment.command_line(),
     }
     folder.open(
         {"source": choices.sha256, "letters": config.letters, "seed": config.seed, **negator},
@@ -88,7 +87,7 @@ def _negate(
         from nein.models import llm
 
         remote = str(config.llm.model).startswith("openai:")
-        device = "cpu" if remote else processes.from_environment().device(config.device)
+        device = "cpu" if remote else processes.Processes().device(config.device)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             made = negators.by_model(usable, [wrong[item.id] for item in usable], client)

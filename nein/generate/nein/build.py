@@ -12,7 +12,7 @@ OUT/card.json, card.png     the card's figures; pictures of accepted and rejecte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ import metrics
 from nein.benchmarks.runner import invocation
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Threads
+from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.processes import Processes
+from nein.engine.stages import Model, Planned, Step
 from nein.generate.nein import clauses, dataset, objects, sources, work
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
@@ -37,12 +38,77 @@ DECIDES = (
 )  # fmt: skip
 
 
-def build(config: BuildConfig, processes: Processes) -> str | None:
+def build(config: BuildConfig, executor: Executor) -> str | None:
     """Does what is left of the stages that `config` asks for; a summary if the data set was finished.
 
     Everything that can be wrong with names, lists and folders is found before a model is loaded. Raises
     UserError, EditorError or MetricError.
     """
+    if "finish" in config.stages and "parquet" in config.formats:
+        from nein.generate.nein import hub
+
+        hub.check()
+    for stage in _stages(config):
+        _check_model(config, stage)
+    job, choice = _job(config), _choice(config)
+    identity = {
+        **{key: getattr(config, key) for key in DECIDES},
+        "objects": hashlib.sha256("\n".join(job.rules.objects).encode()).hexdigest()[:16],
+        "families": config.family_labels,
+        **choice.identity(),
+        "itm": config.models.itm,
+        "vqa": config.models.vqa,
+        "vqa_quantization": config.models.vqa_quantization,
+        "sources": job.sources.sha256,
+        "device": executor.device.partition(":")[0],
+        "image_rule": images.RULE,
+    }
+    executor.barrier()  # nobody draws sources into a folder that is about to be removed
+    if executor.is_main:
+        facts = {"source": job.sources.origin, "invocation": invocation(executor)}
+        job.folder.open(identity, facts, overwrite=config.overwrite)
+        if config.overwrite:
+            _sources(config)  # the drawn sources lie in the folder, too
+    executor.barrier()
+    asked = _stages(config)
+    job.require(stage for stage in STAGES if stage not in asked and stage in _before(asked))
+    executor.compute(Planned(steps, config, _steps(job, choice, executor.device)))
+    if "finish" not in config.stages or not executor.is_main:
+        return None
+    return _assemble(job, choice, Processes().workers(executor.device))
+
+
+def steps(config: BuildConfig, device: str) -> list[Step]:
+    """What there is to compute, as a worker elsewhere makes it again."""
+    return _steps(_job(config), _choice(config), device)
+
+
+def _steps(job: Job, choice: editor_choice.EditorChoice, device: str) -> list[Step]:
+    return [
+        Step(job.folder, work.stage(job, stage, _model(job.config, choice, MODEL_OF[stage], device)))
+        for stage in _stages(job.config)
+    ]
+
+
+def _stages(config: BuildConfig) -> list[str]:
+    """Those that are asked for, in order."""
+    return [stage for stage in STAGES if stage in config.stages]
+
+
+def _before(stages: Sequence[str]) -> Sequence[str]:
+    """What has to be there for the last of `stages`."""
+    return STAGES[: STAGES.index(stages[-1])] if stages else ()
+
+
+def _choice(config: BuildConfig) -> editor_choice.EditorChoice:
+    return editor_choice.choose_editor(config.editor, config.preset, config.editor_overrides())
+
+
+def _sources(config: BuildConfig) -> sources.SourceSet:
+    return sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
+
+
+def _job(config: BuildConfig) -> Job:
     rules = clauses.Rules(
         objects.load(config.objects, config.queried),
         config.queried,
@@ -52,46 +118,7 @@ def build(config: BuildConfig, processes: Processes) -> str | None:
         config.protocol,
         config.seed,
     )
-    choice = editor_choice.choose_editor(config.editor, config.preset, config.editor_overrides())
-    if "finish" in config.stages and "parquet" in config.formats:
-        from nein.generate.nein import hub
-
-        hub.check()
-    stages = [stage for stage in STAGES if stage in config.stages]
-    for stage in stages:
-        _check_model(config, stage)
-
-    def listed() -> sources.SourceSet:
-        return sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
-
-    source_set, device = listed(), processes.device(config.device)
-    identity = {
-        **{key: getattr(config, key) for key in DECIDES},
-        "objects": hashlib.sha256("\n".join(rules.objects).encode()).hexdigest()[:16],
-        "families": config.family_labels,
-        **choice.identity(),
-        "itm": config.models.itm,
-        "vqa": config.models.vqa,
-        "vqa_quantization": config.models.vqa_quantization,
-        "sources": source_set.sha256,
-        "device": device.partition(":")[0],
-        "image_rule": images.RULE,
-    }
-    job = Job(config, source_set, rules, Folder(config.out_dir, "a build"))
-    processes.barrier()  # nobody draws sources into a folder that is about to be removed
-    if processes.is_main:
-        facts = {"source": source_set.origin, "invocation": invocation(device, processes)}
-        job.folder.open(identity, facts, overwrite=config.overwrite)
-        if config.overwrite:
-            listed()  # the drawn sources lie in the folder, too
-    processes.barrier()
-    executor = Threads(processes, device)
-    for stage in stages:
-        job.require(STAGES[: STAGES.index(stage)])
-        executor.compute(job.folder, work.stage(job, stage, _model(config, choice, MODEL_OF[stage], device)))
-    if "finish" not in config.stages or not processes.is_main:
-        return None
-    return _assemble(job, choice, processes.workers(device))
+    return Job(config, _sources(config), rules, Folder(config.out_dir, "a build"))
 
 
 def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -94,10 +93,7 @@ def picture(job: Job, ways: Sequence[Way]) -> bytes:
         blank = np.full((8, 8, 3), 255, np.uint8)
         cells += [Cell(blank)] * (2 * EXAMPLES - len(cells))
         rows.append(Row(f"{verdict}: {len(group)}", "", cells))
-    canvas = draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
-    buffer = io.BytesIO()
-    canvas.save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()
+    return draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE).encoded()
 
 
 def write(job: Job, facts: Mapping[str, Any], ways: Sequence[Way], front: str | None) -> None:

@@ -18,8 +18,8 @@ from metrics.base import isolated
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Model, Stage
 from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.config import BuildConfig
 from nein.generate.nein.sources import Source, SourceSet
@@ -28,6 +28,8 @@ UNREADABLE = "unreadable image"
 EDITOR_FAILED = "the editor failed"
 #: Stage -> the model it needs.
 MODEL_OF = {"clauses": "itm", "generate": "editor", "match": "itm", "ask": "vqa"}
+#: Stage -> the one whose rows it reads.
+BEFORE = {"generate": "clauses", "match": "generate", "ask": "match"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,9 @@ def stage(job: Job, name: str, model: Model) -> Stage:
     def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {output(name): _FUNCTIONS[name](job, shard, loaded)}
 
+    def lost(shard: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        return {output(name): _lost(job, name, shard, reason)}
+
     def usable(_: str, rows: list[Row]) -> bool:
         """Pictures that have vanished are made again."""
         return all(row["image"] is None or job.picture(row["image"]).exists() for row in rows)
@@ -89,8 +94,10 @@ def stage(job: Job, name: str, model: Model) -> Stage:
         job.blocks,
         read=lambda shard: shard,
         work=work,
+        lost=lost,
         model=model,
         usable=usable if name == "generate" else None,
+        needs=output(BEFORE[name]) if name in BEFORE else "",
     )
 
 
@@ -176,10 +183,27 @@ def _ask(job: Job, shard: int, judge: Any) -> list[dict[str, Any]]:
 
 def _passed(job: Job, shard: int, stage: str) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """The candidates that `stage` accepted, and their generated pictures."""
-    accepted = {r["id"] for r in job.rows(stage, shard) if r["verdict"] == filters.ACCEPTED}
     files = {r["id"]: r["image"] for r in job.rows("generate", shard)}
-    chosen = [c for c in job.candidates(shard) if c["id"] in accepted]
+    chosen = _accepted(job, shard, stage)
     return chosen, [images.decode(job.picture(files[c["id"]])) for c in chosen]
+
+
+def _accepted(job: Job, shard: int, stage: str) -> list[dict[str, Any]]:
+    accepted = {r["id"] for r in job.rows(stage, shard) if r["verdict"] == filters.ACCEPTED}
+    return [c for c in job.candidates(shard) if c["id"] in accepted]
+
+
+def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
+    """What a stage says of a shard that it could not finish."""
+    if stage == "clauses":
+        return [clauses.unusable(source, reason, job.rules) for source in job.members(shard)]
+    if stage == "generate":
+        verdict: Row = {"image": None, "verdict": EDITOR_FAILED, "error": reason}
+        return [{"id": c["id"], **verdict} for c in job.candidates(shard)]
+    verdict = {"verdict": filters.FAILED, "error": reason}
+    if stage == "match":
+        verdict = {"text": "", "cosine": None, **verdict}
+    return [{"id": c["id"], **verdict} for c in _accepted(job, shard, BEFORE[stage])]
 
 
 _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {

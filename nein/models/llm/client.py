@@ -161,7 +161,8 @@ class Client:
         for attempt in range(self.attempts):
             seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
             try:
-                answer = self._ask(f"{request.prompt}\n\n{instructions(schema)}", schema, seed)
+                parts = filter(None, (request.prompt, instructions(schema)))
+                answer = self._ask("\n\n".join(parts), schema, seed)
             except NoAnswer as error:
                 return Outcome(None, error.kind, str(error))
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -12,6 +12,21 @@ from pydantic import BaseModel, ValidationError
 NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
 
 Schema = TypeVar("Schema", bound=BaseModel)
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+
+
+class Plain(BaseModel):
+    """An answer that is no JSON object, for prompts that say themselves what they want.
+
+    END  Where the answer ends: what the model says behind it is not read.
+    """
+
+    END: ClassVar[str] = "\n\n"
+
+    @classmethod
+    def read(cls, text: str) -> Any:
+        """The answer, from a text without white space around it. Raises AnswerError."""
+        raise NotImplementedError
 
 
 class AnswerError(ValueError):
@@ -23,7 +38,8 @@ class AnswerError(ValueError):
 
 
 def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
-    """The one JSON object of an answer, checked against `schema` without any conversion of types.
+    """The one JSON object of an answer, checked against `schema` without any conversion of types; or what a
+    `Plain` schema reads.
 
     finished  Whether the model ended the answer itself; an unusable one is otherwise CUT_OFF.
 
@@ -31,6 +47,9 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
     would be unclear which one is meant. So is a key that occurs twice. Raises AnswerError.
     """
     try:
+        if issubclass(schema, Plain):
+            body = _THOUGHT.sub("", text).strip()
+            return schema.read(body.partition(schema.END)[0].strip())
         answer = _only_object(text)
         return schema.model_validate_json(json.dumps(answer), strict=True)
     except AnswerError as error:
@@ -44,7 +63,10 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
 
 
 def instructions(schema: type[BaseModel]) -> str:
-    """The sentence at the end of a prompt that asks for the form, for models with and without a JSON mode."""
+    """The sentence at the end of a prompt that asks for the form, for models with and without a JSON mode; ""
+    for a `Plain` answer."""
+    if issubclass(schema, Plain):
+        return ""
     shape = json.dumps(wire_schema(schema), ensure_ascii=False, sort_keys=True)
     return f"Answer with exactly one JSON object and no other text. It must match this JSON schema:\n{shape}"
 
@@ -60,7 +82,7 @@ def wire_schema(schema: type[BaseModel]) -> dict[str, Any]:
 
 
 def _only_object(text: str) -> dict[str, Any]:
-    body = re.sub(r"\A\s*<think>.*?</think>", "", text, flags=re.DOTALL)
+    body = _THOUGHT.sub("", text)
     decoder = json.JSONDecoder(object_pairs_hook=_no_repetition, parse_constant=_no_constant)
     objects: list[dict[str, Any]] = []
     place = body.find("{")

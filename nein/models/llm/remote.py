@@ -8,15 +8,15 @@ from pydantic import BaseModel
 
 from metrics.endpoint import Endpoint
 from nein.models.llm.client import Answer
-from nein.models.llm.parsing import wire_schema
+from nein.models.llm.parsing import Plain, wire_schema
 
 
 class EndpointModel:
     """Chat completions of `model`; `sending` are the options of `metrics.endpoint.Endpoint`.
 
     The server is asked for structured output (`response_format` with a JSON schema) and a seed. One that
-    refuses a request with them is asked without the format, then without both. The identity is the model's
-    name, not the address: a server that moved is the same.
+    refuses a request with them is asked without the format, then without both; for a plain answer no format
+    is asked for. The identity is the model's name, not the address: a server that moved is the same.
     """
 
     def __init__(self, url: str, model: str, **sending: Any) -> None:
@@ -28,10 +28,9 @@ class EndpointModel:
     def answer(
         self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
     ) -> Answer:
-        shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
-        optional: list[dict[str, Any]] = [
-            {"response_format": {"type": "json_schema", "json_schema": shape}},
-            {"seed": seed % 2**31},  # servers differ in how wide a seed may be
-        ]
+        optional: list[dict[str, Any]] = [{"seed": seed % 2**31}]  # servers differ in how wide a seed may be
+        if not issubclass(schema, Plain):
+            shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
+            optional.insert(0, {"response_format": {"type": "json_schema", "json_schema": shape}})
         said = self.endpoint.chat(prompt, optional, max_tokens=max_tokens, temperature=temperature)
         return Answer(said.text, said.finished)

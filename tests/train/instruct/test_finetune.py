@@ -23,7 +23,14 @@ from train import checkpoints as checkpointing
 from train.instruct import objective
 
 ROOT = Path(__file__).resolve().parents[3]
-KILLER = Path(__file__).with_name("killer.py")
+#: `python -c KILLER STEP ARGS...`: the training command, killed in the middle of its STEP-th step.
+KILLER = """
+import sys
+from tests.helpers import killing
+from train import finetune_ip2p
+killing.make_deadly(killing.Call("train.instruct.objective:losses", int(sys.argv[1])))
+finetune_ip2p.main(sys.argv[2:])
+"""
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -255,7 +262,7 @@ def test_twenty_kills_at_random_steps_change_nothing(tune, line, tmp_path):
     for _ in range(20):
         # A new process starts at the last checkpoint: in 4 steps it gains 2, so 20 kills fit into 60.
         words = line(out=tmp_path / "killed", **options)
-        done = run_command([str(rng.randint(1, 4)), *words], [str(KILLER)])
+        done = run_command([str(rng.randint(1, 4)), *words], ["-c", KILLER])
         assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     resumed = tune(out=tmp_path / "killed", **options)
     assert same(weights(whole), weights(resumed))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nein.benchmarks.negbench.analysis.templates import Sentence
     from nein.benchmarks.negbench.encode import Encoded
     from nein.benchmarks.negbench.models import Choice
-    from nein.engine.executors import Threads
+    from nein.engine.executors.threads import Threads
 
 
 def run(options: AnalyseConfig) -> None:
@@ -63,8 +63,7 @@ def analyse(
     from nein.benchmarks.negbench.analysis import sections
     from nein.benchmarks.negbench.analysis.measures import MEASURES, measure
     from nein.engine import atomic, environment
-    from nein.engine.executors import Threads
-    from nein.engine.processes import Processes
+    from nein.engine.executors.threads import Threads
     from nein.models import references
     from nein.reporting import figures as frames
     from nein.reporting import plots, report
@@ -73,7 +72,7 @@ def analyse(
     labels = _labels({name: choice.name if choice else _end(name) for name, choice in chosen.items()})
     atomic.check_writable(out)
     environment.keep_freed_memory()
-    threads = Threads(Processes(), Processes().device(device))
+    threads = Threads(device)
     sets = [sentences(pair, article) for pair in pairs]
     texts = [s.text for group in sets for s in group]
     clusters = ["/".join(sorted(pair)) for pair in pairs]
@@ -153,9 +152,9 @@ def _encoded(
     import metrics
     from nein.benchmarks.negbench import models
     from nein.benchmarks.negbench.encode import of_sentences
-    from nein.engine.executors import Model
     from nein.engine.features import scope_of
     from nein.engine.folder import Folder
+    from nein.engine.stages import Model, Step
 
     reference, revision = (name, None) if choice is None else (choice.reference, choice.revision)
     identity = {
@@ -174,7 +173,7 @@ def _encoded(
         )
 
     model = Model(name, load, lambda loaded: {"model": (loaded.fingerprint, loaded.describe())})
-    threads.compute(folder, encoding.stage(model), label=name)
+    threads.compute(lambda device: [Step(folder, encoding.stage(model), name)])
     threads.loaded.clear()
     encoded = encoding.read(set(texts))
     if encoded.reasons:

@@ -21,8 +21,10 @@ PEAKS: dict[str, dict[str, float]] = {
     "H200": {"float32": 66.9, "bfloat16": 989.0, "float16": 989.0},
     "A100": {"float32": 19.5, "bfloat16": 312.0, "float16": 312.0},
     "L40S": {"float32": 91.6, "bfloat16": 362.0, "float16": 362.0},
+    "L4": {"float32": 30.3, "bfloat16": 121.0, "float16": 121.0},
     "A10G": {"float32": 31.2, "bfloat16": 70.0, "float16": 70.0},
     "RTX 4090": {"float32": 82.6, "bfloat16": 165.2, "float16": 165.2},
+    "V100": {"float32": 15.7, "float16": 125.0},
     "T4": {"float32": 8.1, "float16": 65.0},
 }
 

@@ -127,18 +127,18 @@ class Browser:
 
     def _paths(self, name: str) -> list[Path | str]:
         sample = self.samples.get(name)
-        found: list[Path | str] = ["not at hand", "not at hand"]
+        paths: list[Path | str] = ["not at hand", "not at hand"]
         if sample is not None:
-            found = [sample.sample_path, sample.source_path]
+            paths = [sample.sample_path, sample.source_path]
         for run in self.runs:
             edit = run.edits.get(name)
             if edit is None:
-                found.append("not in this run")
+                paths.append("not in this run")
             elif edit["image"] is None:
-                found.append(f"failed: {edit['error']}")
+                paths.append(f"failed: {edit['error']}")
             else:
-                found.append(run.directory.image_path(name))
-        return found
+                paths.append(run.directory.image_path(name))
+        return paths
 
 
 def size_class(path: Path) -> str | None:

@@ -1,0 +1,199 @@
+"""What the engine costs: per block and executor, threads against Ray, and a job of millions of records.
+
+    python benchmarks/executors.py                          # the first two parts
+    python benchmarks/executors.py --sizes 10000,625000     # and jobs of so many blocks
+
+1. Overhead. Blocks that do nothing but a row each, on every executor: what starting takes, and a block after
+   that (a file of rows with fsync, a line of costs, handing out). Slurm: submitit's jobs on this machine.
+2. `nein eval` over the nano world on threads and on two workers of Ray; the files have to be equal.
+3. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein
+   status`, each in a process of its own with its peak memory. Without fsync: the engine, and not the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nein.config.groups import SlurmConfig
+from nein.engine import progress
+from nein.engine.blocks import Blocks
+from nein.engine.executors import Executor
+from nein.engine.folder import Folder
+from nein.engine.stages import Planned, Stage, Step
+from nein.engine.walk import AsTheyAre, Order, Walk
+from nein.engine.worker import Worker
+
+RECORDS = 16  # per block
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def idle(folder: Folder, blocks: int) -> Stage:
+    """A stage that has nothing to do."""
+
+    def rows(number: int) -> dict[str, list[dict[str, Any]]]:
+        return {"rows": [{"id": number, "value": 1.0}]}
+
+    return Stage(
+        "idle", ("rows",), Blocks.first(blocks * RECORDS, RECORDS),
+        read=lambda number: number,
+        work=lambda model, number, missing: rows(number),
+        lost=lambda number, reason, missing: rows(number),
+    )  # fmt: skip
+
+
+def steps(job: tuple[str, int], device: str) -> list[Step]:
+    path, blocks = job
+    return [Step(Folder(Path(path)), idle(Folder(Path(path)), blocks))]
+
+
+# --- overhead ----------------------------------------------------------------------------------
+
+
+def executors(out: Path) -> dict[str, Callable[[], Executor]]:
+    """Name -> how it is begun. Imports happen before the clock runs."""
+    import torch  # noqa: F401
+
+    from nein.engine.executors.debug import Debug
+    from nein.engine.executors.ray import Ray
+    from nein.engine.executors.slurm import Slurm
+    from nein.engine.executors.threads import Threads
+
+    jobs = functools.partial(Slurm, "cpu", slurm=SlurmConfig(array=2), out_dir=out, cluster="local")
+    actors = functools.partial(Ray, "cpu", address=None, workers=2, gpus_per_worker=1.0)
+    return {
+        "debug": functools.partial(Debug, "cpu"),
+        "threads, 2": functools.partial(Threads, "cpu", at_once=2),
+        "ray, 2 workers": actors,
+        "slurm, 2 jobs here": jobs,
+    }
+
+
+def overhead(blocks: int) -> None:
+    print(f"{'executor':20} {'start s':>8} {'ms a block':>11}   ({blocks} blocks)")
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, (name, begin) in enumerate(executors(Path(scratch)).items()):
+            whole, each = timed(begin, Path(scratch) / str(number), blocks)
+            print(f"{name:20} {whole - blocks * each:8.2f} {1000 * each:11.2f}", flush=True)
+
+
+def timed(begin: Callable[[], Executor], path: Path, blocks: int) -> tuple[float, float]:
+    """Seconds in all, and from block to block once the first is there."""
+    folder = Folder(path)
+    folder.open({"blocks": blocks}, {}, overwrite=False)
+    start = time.perf_counter()
+    executor = begin()
+    executor.compute(Planned(steps, (str(path), blocks)))
+    executor.close()
+    seconds = time.perf_counter() - start
+    assert len(folder.done("rows")) == blocks
+    ends = [cost["at"] for cost in folder.costs("idle").values()]
+    return seconds, (max(ends) - min(ends)) / (blocks - 1)
+
+
+# --- the nano world ----------------------------------------------------------------------------
+
+
+def nano(limit: int) -> None:
+    results = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for on, more in (("threads", ()), ("ray", ("--workers", "2"))):
+            out = Path(scratch) / on
+            words = ["eval", "--limit", str(limit), "--device", "cpu", "--out", str(out), "--on", on, *more]
+            start = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "nein", *words], cwd=ROOT, check=True, capture_output=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+            )  # fmt: skip
+            seconds = time.perf_counter() - start
+            print(f"nein eval --limit {limit} --on {' '.join((on, *more)):18} {seconds:6.1f} s", flush=True)
+            results[on] = {
+                str(path.relative_to(out)): path.read_bytes()
+                for pattern in ("*/*/*.jsonl", "*/*/images/*.png", "*/*/figures.csv", "table.md")
+                for path in out.glob(pattern)
+            }
+    assert results["threads"], "nothing was compared"
+    print(f"files equal byte by byte: {'yes' if results['threads'] == results['ray'] else 'NO'}")
+
+
+# --- millions ----------------------------------------------------------------------------------
+
+
+def scale(sizes: Sequence[int]) -> None:
+    print("\n  blocks  plan s  us a block  again us  status us    MiB  again MiB")
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as scratch:
+            first, again = (part(scratch, size) for _ in range(2))
+        print(
+            f"{size:8} {first['plan']:7.3f} {first['work']:11.0f} {again['work']:9.1f} "
+            f"{again['status']:10.1f} {first['peak']:6.0f} {again['peak']:10.0f}",
+            flush=True,
+        )
+
+
+def part(path: str, size: int) -> dict[str, float]:
+    line = [sys.executable, __file__, "--part", path, str(size)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(line, env=env, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
+
+
+def measured(path: str, size: int) -> dict[str, float]:
+    """In a process of its own: what is open is done, by one worker."""
+    os.fsync = lambda fd: None
+    folder = Folder(Path(path) / "run")
+    folder.open({"blocks": size}, {}, overwrite=False)
+    start = time.perf_counter()
+    job = steps((str(folder.path), size), "cpu")
+    progress.announce(job)
+    worker = Worker(job, "cpu")
+    walk = Walk(job, Order() if not folder.done("rows", [0]) else AsTheyAre(), {worker.name})
+    plan = time.perf_counter() - start
+    start = time.perf_counter()
+    while not walk.over():
+        task = walk.next()
+        if task is not None:
+            inputs = worker.read(task)
+            if inputs is not None:
+                worker.make(task, inputs)
+            walk.finished(task)
+    work = time.perf_counter() - start
+    worker.close()
+    start = time.perf_counter()
+    [state] = progress.states(folder)
+    assert state.done == size
+    status = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"plan": plan, "work": 1e6 * work / size, "status": 1e6 * status / size, "peak": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--blocks", type=int, default=400, help="of the first part (default 400)")
+    parser.add_argument("--limit", type=int, default=64, help="samples of the second part; 0: not at all")
+    parser.add_argument("--sizes", default="", help="blocks of the third part: 10000,625000")
+    parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        print(json.dumps(measured(options.part[0], int(options.part[1]))))
+        return
+    if options.blocks:
+        overhead(options.blocks)
+    if options.limit:
+        nano(options.limit)
+    if options.sizes:
+        scale([int(size) for size in options.sizes.split(",")])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Two-tower models in memory: an object with two encoders, or a model of transformers or open_clip."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metrics.base import MetricError, check_image
+from metrics.dual.base import DualEncoder
+
+_WANTED = (
+    "an object with encode_image(pictures) and encode_text(sentences), (model, processor) of transformers, "
+    "or (model, transform, tokenizer) of open_clip"
+)
+#: What a `DualEncoder` has.
+_PARTS = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "quick_gelu", "describe")
+
+
+class ObjectDual:
+    """A `DualEncoder` around an object of yours.
+
+    model        `encode_image(images: list[PIL.Image.Image]) -> (N, D)` and `encode_text(texts: list[str]) ->
+                 (N, D)`, arrays or tensors of numbers that are finite. One call at a time.
+    fingerprint  Stands for everything that decides a feature.
+    batch_size   Pictures or sentences per call.
+    """
+
+    scale, bias, quick_gelu = 1.0, 0.0, False
+
+    def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
+        self.model = model
+        self.name = name
+        self.fingerprint = fingerprint
+        self.batch_size = batch_size
+        self._lock = threading.Lock()
+        self.width = self._rows(model.encode_text, ["."], "encode_text").shape[1]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "dual",
+            "class": type(self.model).__name__,
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+        }
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
+        from PIL import Image
+
+        pictures = [Image.fromarray(check_image(image)) for image in images]
+        return self._all(self.model.encode_image, pictures, "encode_image")
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences -> (N, width) float32, not normalised."""
+        return self._all(self.model.encode_text, list(texts), "encode_text")
+
+    def _all(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
+        parts = [
+            self._rows(encode, inputs[start : start + self.batch_size], what)
+            for start in range(0, len(inputs), self.batch_size)
+        ]
+        if any(part.shape[1] != self.width for part in parts):
+            raise MetricError(
+                f"{self.name}.{what} gave vectors of {parts[0].shape[1]} numbers where those of sentences "
+                f"have {self.width}; both encoders need one space."
+            )
+        return np.concatenate(parts) if parts else np.empty((0, self.width), np.float32)
+
+    def _rows(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
+        with self._lock:
+            made = encode(inputs)
+        rows = made.detach().float().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
+        if rows.ndim != 2 or len(rows) != len(inputs) or rows.dtype.kind not in "fiu":
+            raise MetricError(
+                f"{self.name}.{what} gave {type(made).__name__} of shape {rows.shape} for {len(inputs)} "
+                f"inputs; expected numbers of shape ({len(inputs)}, D)."
+            )
+        if not np.isfinite(rows).all():
+            raise MetricError(f"{self.name}.{what} gave numbers that are not finite.")
+        return rows.astype(np.float32)
+
+
+def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> DualEncoder:
+    """A `DualEncoder` from what is in memory.
+
+    thing        A `DualEncoder`; an object with `encode_image` and `encode_text`; (model, processor) of
+                 transformers, where the processor has `image_processor` and `tokenizer`; (model, transform,
+                 tokenizer) of open_clip. Models stay where they are and as they are, in inference mode.
+    fingerprint  Of an object whose content cannot be looked at.
+
+    Raises MetricError for anything else.
+    """
+    if all(hasattr(thing, part) for part in _PARTS):
+        return thing
+    parts = thing if isinstance(thing, tuple) else ()
+    if len(parts) == 2 and hasattr(parts[0], "get_image_features") and hasattr(parts[1], "tokenizer"):
+        from metrics.dual.hub import HubDual
+
+        model, processor = parts
+        return HubDual(
+            model.eval(), processor.image_processor, processor.tokenizer, _source(name, model), batch_size
+        )
+    if len(parts) == 3 and all(hasattr(parts[0], part) for part in ("encode_image", "encode_text")):
+        from metrics.dual.openclip import OpenClipDual
+
+        model, transform, tokenizer = parts
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        return OpenClipDual(
+            model.eval(), transform, tokenizer, _source(name, model), dtype=dtype, batch_size=batch_size
+        )
+    if all(callable(getattr(thing, part, None)) for part in ("encode_image", "encode_text")):
+        return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size)
+    raise MetricError(f"'{name}' is a {type(thing).__name__}, no two-tower model; expected {_WANTED}.")
+
+
+def _source(name: str, model: Any) -> Any:
+    from metrics.loading import Source, tensor_digest
+
+    return Source(f"{name}, in memory", None, tensor_digest(model))

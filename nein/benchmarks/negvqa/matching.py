@@ -1,0 +1,151 @@
+"""VLMEvalKit's second step: a language model is asked about answers in which the letter rule finds none.
+
+The toolkit asks by default (gpt-3.5-turbo-0125), and reads its answer by the same rule, up to three times;
+then it draws one of the letters or none. Without a key it asks nobody, and such an answer is wrong. NegVQA's
+released script sets a key, and its paper does not say whether a language model was asked: that none was
+(`--matcher exact`) is our assumption.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from metrics import choices
+from metrics.letters import LETTERS, parse
+from metrics.loading import fingerprint
+from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
+from nein.engine.answers import AnswerCache
+from nein.engine.blocks import Blocks
+from nein.engine.folder import Folder, Row
+from nein.engine.seeds import sample_seed
+from nein.engine.stages import Model, Stage
+from nein.models import llm, references
+from nein.models.llm.parsing import Plain
+
+MATCHES = "matches"  # the stage and its output
+ATTEMPTS = 3
+MAX_TOKENS = 2048  # of the toolkit's client
+READ = "no letter by the rule; the matcher reads one"
+DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
+
+
+class Said(Plain):
+    """All that a language model says, whatever it is."""
+
+    END: ClassVar[str] = "\0"
+    text: str
+
+    @classmethod
+    def read(cls, text: str) -> Said:
+        return cls(text=text)
+
+
+def reference(config: NegvqaConfig) -> str | None:
+    """The language model; None where nobody is asked."""
+    return None if config.matcher == EXACT else config.matcher.removeprefix(LLM)
+
+
+def check(config: NegvqaConfig) -> None:
+    """Finds a wrong name without loading a model. Raises UserError or MetricError."""
+    from nein.models.llm.loading import check
+
+    if (model := reference(config)) is not None:
+        check(model)
+
+
+def identity(config: NegvqaConfig) -> dict[str, Any]:
+    """What decides a row of the stage, besides the answers."""
+    return {"matcher": references.identity(str(reference(config))), "letters": config.letters}
+
+
+def stage(
+    config: NegvqaConfig, folder: Folder, answers: str, asked: Mapping[str, Any], blocks: Blocks, device: str
+) -> Stage:
+    """Rows for answers without a letter: id, variant, `said` by the matcher, `letter` or the `reason` why it
+    found none, and `error` where it failed, for which it is asked again.
+
+    answers  The output with what the model wrote.     asked  id -> the question (`nein.datasets.negvqa`).
+    """
+
+    def read(number: int) -> list[Row]:
+        return folder.read(answers, number)
+
+    def work(client: Any, rows: list[Row], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        return {MATCHES: matched(client, rows, asked, config.letters)}
+
+    def load() -> Any:
+        options = llm.LlmOptions(
+            model=reference(config), max_tokens=MAX_TOKENS, concurrency=config.concurrency,
+            timeout=config.timeout, retries=config.retries, dtype=config.dtype,
+        )  # fmt: skip
+        cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
+        return llm.load(options, cache=cache, device=device)
+
+    def describe(client: Any) -> dict[str, Any]:
+        return {"matcher": (fingerprint(client.describe()), client.describe())}
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        open_ = (row for row in read(number) if _unread(row, asked, config.letters))
+        return {MATCHES: [{**_blank((row["id"], row["variant"])), "error": reason} for row in open_]}
+
+    def usable(_: str, rows: list[Row]) -> bool:
+        return not any(row["error"] for row in rows)
+
+    place = "remote" if str(reference(config)).startswith("openai:") else "device"
+    model = Model(config.matcher, load, describe, place)
+    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=answers, follows=True)
+
+
+def matched(client: Any, rows: Sequence[Row], asked: Mapping[str, Any], letters: str) -> list[Row]:
+    """See `stage`. `client`: a `nein.models.llm.Client`."""
+    open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, asked, letters)}
+    done: dict[tuple[str, str], Row] = {}
+    for attempt in range(ATTEMPTS):
+        requests = [llm.Request(_prompt(row, asked), seed=attempt) for row in open_.values()]
+        for key, outcome in zip(list(open_), client.complete(requests, Said), strict=True):
+            made = _row(key, outcome, asked[key[0]].options, letters)
+            if made is not None:
+                done[key] = made
+                del open_[key]
+    for key in open_:
+        drawn = draw(key, len(asked[key[0]].options))
+        done[key] = {**_blank(key), "letter": drawn, "reason": DRAWN}
+    return [done[key] for row in rows if (key := (row["id"], row["variant"])) in done]
+
+
+def draw(key: tuple[str, str], options: int) -> str | None:
+    """One of the letters, or None, which the toolkit calls Z, all equally likely; by the question's own
+    seed."""
+    rng = random.Random(sample_seed(0, f"{key[0]}/{key[1]}/{MATCHES}"))
+    return rng.choice([*LETTERS[:options], None])
+
+
+def _unread(row: Row, asked: Mapping[str, Any], letters: str) -> bool:
+    if row["error"] or row["text"] is None or row.get("each") is not None:
+        return False
+    letter = parse(row["text"], asked[row["id"]].options, letters)
+    return letter.letter is None and not letter.declined
+
+
+def _prompt(row: Row, asked: Mapping[str, Any]) -> str:
+    item = asked[row["id"]]
+    return choices.matching(item.questions[row["variant"]], item.options, row["text"])
+
+
+def _row(
+    key: tuple[str, str], outcome: llm.Outcome[Said], options: Sequence[str], letters: str
+) -> Row | None:
+    """What the matcher's answer says; None where it has to be asked again."""
+    if outcome.value is None:
+        return {**_blank(key), "error": f"the matcher gave no answer: {outcome.reason}"}
+    letter = parse(outcome.value.text, options, letters)
+    if letter.letter is None and not letter.declined:
+        return None
+    reason = READ if letter.letter else "the matcher finds no option in the answer"
+    return {**_blank(key), "said": outcome.value.text, "letter": letter.letter, "reason": reason}
+
+
+def _blank(key: tuple[str, str]) -> Row:
+    return {"id": key[0], "variant": key[1], "said": None, "letter": None, "reason": "", "error": ""}

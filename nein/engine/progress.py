@@ -1,0 +1,138 @@
+"""How far the work on folders is: bars for who looks on, and what the files tell to anybody, anywhere."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from nein.engine.attendance import workers
+from nein.engine.blocks import SEGMENT
+from nein.engine.folder import Folder
+from nein.engine.stages import Step
+from nein.engine.walk import Walk, set_aside
+
+STEPS = "steps"
+WINDOW = 600.0  # seconds over which the rate is measured
+TAIL = 2**16  # bytes of a worker's costs that are read for it
+
+
+class Bars:
+    """One per step while it has open blocks; and how many blocks were made of each for this command."""
+
+    def __init__(self, steps: Sequence[Step], walk: Walk, *, quiet: bool) -> None:
+        self.made = [0] * len(steps)
+        self._steps, self._walk = steps, walk
+        self._quiet = True if quiet else None  # None: no bar where nobody looks
+        self._bars: dict[int, tqdm[Any]] = {}
+
+    def one(self, index: int, *, made: bool) -> None:
+        """A block of a step is there; `made` for this command."""
+        self.made[index] += made
+        step, total, left = self._steps[index], self._walk.totals[index], self._walk.unfinished(index)
+        if index not in self._bars:
+            title = f"{step.stage.name} {step.label}".strip()
+            self._bars[index] = tqdm(total=total, desc=title, unit="block", disable=self._quiet)
+        bar = self._bars[index]
+        bar.update(total - left - bar.n)
+        if not left:
+            bar.close()
+
+    def close(self) -> None:
+        for bar in self._bars.values():
+            bar.close()
+
+
+@dataclass(frozen=True)
+class State:
+    """A stage of a folder: numbers of blocks.
+
+    rate  Blocks a second of the last ten minutes; None where nobody is at work.
+    """
+
+    stage: str
+    wanted: int
+    done: int
+    running: int
+    aside: int
+    rate: float | None
+
+    @property
+    def open(self) -> int:
+        return self.wanted - self.done - self.aside
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self.open / self.rate if self.rate else None
+
+
+def announce(steps: Sequence[Step]) -> None:
+    """Writes down what is wanted, for `states`."""
+    for place, step in enumerate(steps):
+        stage, spans = step.stage, list(_spans(step.stage.blocks.numbers))
+        note = {"stage": stage.name, "place": place, "outputs": stage.outputs, "blocks": spans}
+        step.folder.note(STEPS, stage.name, note)
+
+
+def states(folder: Folder, now: float | None = None) -> list[State]:
+    """Of the stages of the latest command, in order. Reads no more than a segment's listing at a time."""
+    now = time.time() if now is None else now
+    aside = set_aside(folder)
+    at_work = {place for worker in workers(folder.path) if worker.alive for place in worker.blocks}
+    anybody = any(worker.alive for worker in workers(folder.path))
+    listed = []
+    for stage, note in _in_order(folder):
+        spans = [range(first, last + 1) for first, last in note["blocks"]]
+        there = sum(_count(folder, note["outputs"], span) for span in spans)
+        apart = sum(name == stage and any(number in span for span in spans) for name, number in aside)
+        running = sum(name == stage for name, _ in at_work)
+        rate = _rate(folder, stage, now) if anybody else None
+        listed.append(State(stage, sum(map(len, spans)), there - apart, running, apart, rate))
+    return listed
+
+
+def _in_order(folder: Folder) -> list[tuple[str, dict[str, Any]]]:
+    notes = folder.notes(STEPS).values()
+    return [(note["stage"], note) for note in sorted(notes, key=lambda note: note["place"])]
+
+
+def _spans(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, last) of every run of consecutive numbers."""
+    if isinstance(numbers, range):
+        yield from [(numbers[0], numbers[-1])] if numbers else []
+        return
+    first = last = None
+    for number in numbers:
+        if first is None or last is None:
+            first = number
+        elif number != last + 1:
+            yield first, last
+            first = number
+        last = number
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _count(folder: Folder, outputs: Sequence[str], span: range) -> int:
+    """How many blocks of a span have all outputs."""
+    count = 0
+    for segment in range(span.start // SEGMENT, (span.stop - 1) // SEGMENT + 1):
+        there = set.intersection(*(folder.done(output, [segment]) for output in outputs))
+        count += sum(number in span for number in there)
+    return count
+
+
+def _rate(folder: Folder, stage: str, now: float) -> float | None:
+    times = []
+    for path in folder.cost_files(stage):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
+            lines = file.read().splitlines(keepends=True)
+        # The first may be cut off by the seek, the last by a kill.
+        whole = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
+        times += [at for at in (json.loads(line)["at"] for line in whole) if at > now - WINDOW]
+    return len(times) / max(now - min(times), 1.0) if times else None

@@ -1,0 +1,151 @@
+"""What there is to compute: stages over the blocks of folders. How and where is an executor's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nein.engine.blocks import Blocks
+from nein.engine.folder import Folder, Row
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Something to be loaded, once for all stages and folders that name it alike.
+
+    describe  The loaded thing -> kind -> (fingerprint, description), to be noted in every folder it is used
+              for.
+    place     Where it works: on the "device", on the "host" (functions of pixels and texts), or it is
+              "remote": an endpoint, whose answers are waited for.
+    """
+
+    name: str
+    load: Callable[[], Any]
+    describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
+    place: str = "device"
+
+    @classmethod
+    def one(cls, name: str, load: Callable[[], Any], place: str = "device") -> Model:
+        """A single model that has `fingerprint` and `describe()` itself."""
+        return cls(name, load, lambda loaded: {"model": (loaded.fingerprint, loaded.describe())}, place)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the work on a folder: a function of a block that gives rows.
+
+    name      As the progress bar shows it, and the key of its costs: no other stage of the folder has it.
+    outputs   The files it writes of each block: see `Folder.block_path`.
+    blocks    The blocks that are wanted.
+    read      Block number -> the inputs of `work`.
+    work      (model, inputs, outputs still to make) -> output -> rows. A failing record becomes a row that
+              says so: what is raised here ends the command.
+    lost      (block number, reason, outputs) -> output -> rows that say why each record has no result: of a
+              block whose worker died of it again and again.
+    model     What `work` needs; loaded when the first block is open. None: nothing is needed.
+    usable    (output, rows) -> whether a block that is there still counts. False, for one whose pictures have
+              vanished or whose failed records are worth another try, makes it again as a whole.
+    needs     The output of an earlier stage of the folder whose block of the same number is read: a block can
+              be made as soon as that one is there. Empty: nothing is read.
+    follows   Whether a block that is older than the one it `needs` is made again. Not where a block made
+              again has the same rows.
+    """
+
+    name: str
+    outputs: tuple[str, ...]
+    blocks: Blocks
+    read: Callable[[int], Any]
+    work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]]
+    lost: Callable[[int, str, tuple[str, ...]], Mapping[str, Rows]]
+    model: Model | None = None
+    usable: Callable[[str, list[Row]], bool] | None = None
+    needs: str = ""
+    follows: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where its work is done: see `Model.place`."""
+        return self.model.place if self.model is not None else "host"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage of a folder. `label`: of the folder, beside the progress bar."""
+
+    folder: Folder
+    stage: Stage
+    label: str = ""
+
+
+#: Device -> everything that a command wants computed, stages of a folder in their order. A worker elsewhere
+#: makes the steps again out of it, so that it is a function of a module with its configuration and holds no
+#: model: what pickles can carry. It changes nothing on disk.
+Plan = Callable[[str], Sequence[Step]]
+
+
+class Planned:
+    """A `Plan`: `make` of a configuration, both of which pickles can carry. Steps that are at hand already
+    are not made again in this process."""
+
+    def __init__(
+        self, make: Callable[[Any, str], Sequence[Step]], config: Any, steps: Sequence[Step] | None = None
+    ) -> None:
+        self._make, self._config, self._steps = make, config, steps
+
+    def __call__(self, device: str) -> Sequence[Step]:
+        return self._steps if self._steps is not None else self._make(self._config, device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Planned, (self._make, self._config)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A block of a step to make.
+
+    step     Index of the step.
+    missing  The outputs that it lacks; `stamps`: when each was written that is there all the same.
+    """
+
+    step: int
+    number: int
+    missing: tuple[str, ...]
+    stamps: Mapping[str, int | None]
+
+
+def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]) -> Task | None:
+    """What block `number` lacks, or None where it is done.
+
+    there  Output -> the blocks whose files exist.
+    """
+    folder, stage = step.folder, step.stage
+    missing = tuple(
+        output
+        for output in stage.outputs
+        if number not in there[output]
+        or (stage.follows and _is_older(folder, number, output, stage.needs))
+        or (stage.usable is not None and not stage.usable(output, folder.read(output, number)))
+    )
+    if not missing:
+        return None
+    return Task(index, number, missing, {name: folder.stamp(name, number) for name in missing})
+
+
+def open_blocks(step: Step) -> list[Task]:
+    """Every wanted block that lacks an output of the stage, or holds one that does not count any more."""
+    there = {output: step.folder.done(output) for output in step.stage.outputs}
+    tasks = (open_task(step, 0, number, there) for number in step.stage.blocks.numbers)
+    return [task for task in tasks if task is not None]
+
+
+def made_elsewhere(folder: Folder, task: Task) -> bool:
+    """Whether another process has made the block since it was seen to be open."""
+    now = {output: folder.stamp(output, task.number) for output in task.missing}
+    return all(now[output] is not None and now[output] != task.stamps[output] for output in task.missing)
+
+
+def _is_older(folder: Folder, number: int, output: str, than: str) -> bool:
+    return (folder.stamp(output, number) or 0) < (folder.stamp(than, number) or 0)

@@ -1,0 +1,130 @@
+"""Who makes blocks: reads, works, writes, and notes what it took. Every executor has one or many of them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from nein.engine import memory
+from nein.engine.attendance import Presence, new_name
+from nein.engine.environment import peak_memory
+from nein.engine.folder import Folder
+from nein.engine.stages import Model, Step, Task, made_elsewhere
+
+
+class Loaded:
+    """Models by name, made when first needed and kept; threads may share it.
+
+    On a GPU the others are dropped before the next is loaded once less than half of its memory is free: the
+    next may be as large as what is there, and computing needs some, too.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._models: dict[str, Any] = {}
+        self._mutex = threading.Lock()
+
+    def get(self, model: Model) -> Any:
+        with self._mutex:
+            if model.name not in self._models:
+                if model.place == "device" and memory.free_share(self._device) < 0.5:
+                    self._keep(())
+                self._models[model.name] = model.load()
+            return self._models[model.name]
+
+    def clear(self) -> None:
+        """Gives the memory of all models back."""
+        self.keep(())
+
+    def keep(self, names: Collection[str]) -> None:
+        """Gives the memory of all other models back."""
+        with self._mutex:
+            self._keep(names)
+
+    def stop(self) -> None:
+        """Ends waiting for answers in all of them."""
+        for model in list(self._models.values()):
+            if (stop := getattr(model, "stop", None)) is not None:
+                stop()
+
+    def _keep(self, names: Collection[str]) -> None:
+        if self._models.keys() <= set(names):
+            return
+        self._models = {name: model for name, model in self._models.items() if name in names}
+        gc.collect()
+        memory.release()
+
+
+class Worker:
+    """Makes blocks of `steps` with the models of one device; threads may share it.
+
+    device  Of the models: see `nein.engine.processes.Processes.device`.
+    name    Under which others see it in the folders.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], device: str, loaded: Loaded | None = None, name: str = ""
+    ) -> None:
+        self.name = name or new_name()
+        self.loaded = loaded or Loaded(device)
+        self._steps, self._device = steps, device
+        self._mutex = threading.Lock()
+        self._presence: dict[Any, Presence] = {}
+        self._noted: set[tuple[Any, str]] = set()
+        self._measured: str | None = None
+        self.peaks: dict[int, dict[str, Any]] = {}
+
+    def read(self, task: Task) -> tuple[Any] | None:
+        """The inputs of a block; None where another worker has made it in the meantime."""
+        step = self._steps[task.step]
+        return None if made_elsewhere(step.folder, task) else (step.stage.read(task.number),)
+
+    def make(self, task: Task, inputs: tuple[Any]) -> None:
+        """The block's files are there when this returns."""
+        step = self._steps[task.step]
+        folder, stage = step.folder, step.stage
+        model = self._model(step)
+        with self._present(folder).at(stage.name, task.number):
+            start = time.perf_counter()
+            made = stage.work(model, inputs[0], task.missing)
+            for output in task.missing:
+                folder.write(output, task.number, made[output])
+            seconds = round(time.perf_counter() - start, 3)
+        cost = {"seconds": seconds, "at": round(time.time(), 1), "peak_memory": peak_memory()}
+        folder.cost(stage.name, task.number, cost, self.name)
+        if (peak := memory.peak(self._device)) is not None:
+            self.peaks[task.step] = peak
+
+    def close(self) -> None:
+        """Notes the peaks of memory and leaves the folders in order."""
+        for index, peak in self.peaks.items():
+            self._steps[index].folder.note("peak_memory", self._steps[index].stage.name, peak)
+        for presence in self._presence.values():
+            presence.close()
+        self._presence = {}
+
+    def _model(self, step: Step) -> Any:
+        model = step.stage.model
+        if model is None:
+            return None
+        with self._mutex:
+            if self._measured != model.name:
+                self._measured = model.name
+                memory.reset(self._device)
+        loaded = self.loaded.get(model)
+        place = (step.folder.path, model.name)
+        with self._mutex:
+            if place not in self._noted:
+                for kind, (fingerprint, description) in model.describe(loaded).items():
+                    step.folder.note_model(kind, fingerprint, description)
+                self._noted.add(place)
+        return loaded
+
+    def _present(self, folder: Folder) -> Presence:
+        with self._mutex:
+            if folder.path not in self._presence:
+                self._presence[folder.path] = Presence(folder.path, self.name)
+            return self._presence[folder.path]

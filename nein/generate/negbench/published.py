@@ -1,0 +1,289 @@
+"""The prompts of the released scripts of construction, read from a copy of github.com/m1k2zoo/negbench.
+
+As of 2ac009b. No script is run: its syntax tree is searched for the lists of examples and for the text that a
+function puts together, whose gaps are filled in here. Which script asks what:
+
+    objects, absent objects  FORM/process_caption_objects.py; of a video evaluation/process_video_tasks.py
+    is it a list of objects  finetuning/validate_object_lists.py
+    negated captions         finetuning/generate_negative_captions.py, three examples, in which either the
+                             affirmation comes first or the negation
+    paraphrases              FORM/paraphrase_captions.py; of a video evaluation/process_video_tasks.py
+
+The scripts hand a prompt to vLLM as it is; here it is a user's turn in the model's chat template. Answers are
+read as there: the first paragraph; of a sentence its first line without a label and without quotation marks.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import random
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from nein.datasets.negbench.sentences import Negation
+from nein.engine.errors import UserError
+from nein.models.llm.parsing import NONSENSE, AnswerError, Plain
+
+SOURCE = "github.com/m1k2zoo/negbench"
+EXAMPLES, VIDEO_EXAMPLES = 3, 5  # of a negated caption and of concepts; of a paraphrase about a video
+
+
+class ObjectList(Plain):
+    """Objects separated by commas, as the model names them, each once."""
+
+    names: list[str]
+
+    @classmethod
+    def read(cls, text: str) -> ObjectList:
+        names = [name.strip() for name in text.replace("'", "").replace('"', "").split(",")]
+        if not any(names):
+            raise AnswerError(NONSENSE, "no object in the answer")
+        return cls(names=list(dict.fromkeys(name for name in names if name)))
+
+
+class VideoConcepts(Plain):
+    """Two concepts that a video shows and one that it does not, each in a line with its label."""
+
+    present: list[str]
+    absent: list[str]
+
+    @classmethod
+    def read(cls, text: str) -> VideoConcepts:
+        said: dict[str, str] = {}
+        for line in text.splitlines():
+            label, colon, name = line.strip().partition(":")
+            if colon and name.strip():
+                said[label.lower()] = name.strip()
+        if not {"positive1", "positive2", "negative"} <= said.keys():
+            raise AnswerError(NONSENSE, f"no three concepts in the answer {text[:80]!r}")
+        return cls(present=[said["positive1"], said["positive2"]], absent=[said["negative"]])
+
+
+class Line(Plain):
+    """A sentence: the first line, without its label and without quotation marks around it."""
+
+    sentence: str
+
+    @classmethod
+    def read(cls, text: str) -> Line:
+        said = text.partition("\n")[0].strip()
+        for label in ("Rephrased Caption:", "Negative Caption:"):
+            said = said.removeprefix(label).strip()
+        while said.startswith('"') and said.endswith('"'):
+            said = said[1:-1]
+        if not said.strip():
+            raise AnswerError(NONSENSE, "the answer is empty")
+        return cls(sentence=said)
+
+
+class Verdict(Plain):
+    """Yes or no, whatever follows."""
+
+    END = "\n"
+    valid: bool
+
+    @classmethod
+    def read(cls, text: str) -> Verdict:
+        for word, valid in (("yes", True), ("no", False)):
+            if text.lower().startswith(word):
+                return cls(valid=valid)
+        raise AnswerError(NONSENSE, f"neither yes nor no in the answer {text[:80]!r}")
+
+
+class Script:
+    """The texts in a Python file. Raises UserError for a file that is not there or not as released."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            data = path.read_bytes()
+            self._tree = ast.parse(data)
+        except OSError as error:
+            raise UserError(
+                f"'{path}' cannot be read ({error.strerror or error}); --prompts is a copy of {SOURCE}."
+            ) from None
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"'{path}' is no Python file ({error}); see --prompts.") from None
+        self.sha256 = hashlib.sha256(data).hexdigest()
+
+    def examples(self, name: str) -> list[str]:
+        """A list of texts at the top of the file."""
+        value = self._only(name, self._tree.body)
+        if isinstance(value, ast.List):
+            texts = [one.value for one in value.elts if isinstance(one, ast.Constant)]
+            if len(texts) == len(value.elts) and all(isinstance(text, str) for text in texts):
+                return [str(text) for text in texts]
+        raise UserError(
+            f"'{self.path}': '{name}' is no list of texts; --prompts needs the files of {SOURCE}."
+        )
+
+    def text(self, variable: str, function: str | None = None, place: int = 0, **gaps: str) -> str:
+        """The text assigned to `variable` at the top of the file or in `function`, its gaps filled in.
+
+        place  Which one, where a function assigns several. `gaps`: by the name that stands in the gap; one
+               that holds an expression goes by the first name in it.
+        """
+        body: Sequence[ast.AST] = self._tree.body
+        if function is not None:
+            body = [
+                inner
+                for node in self._tree.body
+                if isinstance(node, ast.FunctionDef) and node.name == function
+                for inner in ast.walk(node)
+            ]
+        value = self._only(variable, body, place)
+        pieces = value.values if isinstance(value, ast.JoinedStr) else [value]
+        said = [self._piece(piece, variable, gaps) for piece in pieces]
+        return "".join(said)
+
+    def _piece(self, piece: ast.AST, variable: str, gaps: dict[str, str]) -> str:
+        if isinstance(piece, ast.Constant) and isinstance(piece.value, str):
+            return piece.value
+        if isinstance(piece, ast.FormattedValue):
+            names = [node.id for node in ast.walk(piece.value) if isinstance(node, ast.Name)]
+            if names and names[0] in gaps:
+                return gaps[names[0]]
+        raise UserError(
+            f"'{self.path}': '{variable}' has a gap that is not known; --prompts needs the files of {SOURCE}."
+        )
+
+    def _only(self, name: str, body: Sequence[ast.AST], place: int = 0) -> ast.expr:
+        values = sorted(
+            (
+                node.value
+                for node in body
+                if isinstance(node, ast.Assign)
+                and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+            ),
+            key=lambda value: value.lineno,
+        )
+        if len(values) <= place:
+            raise UserError(f"'{self.path}' has no '{name}'; --prompts needs the files of {SOURCE}.")
+        return values[place]
+
+
+class Published:
+    """The prompts of a form ("evaluation" or "training"). Raises UserError where a file is not as released.
+
+    thing  "image" or "video".
+    """
+
+    def __init__(self, folder: Path, form: str, thing: str) -> None:
+        root = next((f for f in (folder, folder / "synthetic_datasets") if (f / "evaluation").is_dir()), None)
+        if root is None:
+            raise UserError(
+                f"'{folder}' has no folder synthetic_datasets/evaluation; --prompts is a copy of {SOURCE}."
+            )
+        self._evaluation, self._training = root / "evaluation", root / "finetuning"
+        self._form = self._evaluation if form == "evaluation" else self._training
+        self._thing = thing
+        self.check()
+
+    def check(self) -> None:
+        """Puts every prompt together once."""
+        rng = random.Random(0)
+        if self._thing == "video":
+            self.concepts(["a"], rng)
+        else:
+            self.present("a")
+            self.absent("a", ["b"])
+        for option in (False, True):
+            self.rephrase("a", option, True, rng)
+        self.negate(Negation("a", "b", True), rng)
+        self.valid(["a"])
+
+    @property
+    def sha256(self) -> str:
+        """Over the files that were read, in the order of their names."""
+        scripts = sorted(self._scripts.values(), key=lambda script: str(script.path))
+        return hashlib.sha256("".join(script.sha256 for script in scripts).encode()).hexdigest()
+
+    def present(self, caption: str) -> str:
+        """Asks for the objects of a caption: ObjectList."""
+        return self._objects.text("prompt_template", "generate_extraction_prompt", caption=caption)
+
+    def absent(self, caption: str, present: Sequence[str]) -> str:
+        """Asks for five objects that go with a caption and are not in it: ObjectList."""
+        return self._objects.text(
+            "prompt_template",
+            "generate_negative_objects_prompt",
+            caption=caption,
+            relevant_objects=str([*present]),
+        )
+
+    def concepts(self, captions: Sequence[str], rng: random.Random) -> str:
+        """Asks for two concepts of a video and one that it lacks: VideoConcepts."""
+        examples = _some(self._videos.examples("concepts_examples_list"), EXAMPLES, rng)
+        return self._videos.text(
+            "prompt_template",
+            "generate_prompt_concepts",
+            original_captions=str([*captions]),
+            examples=examples,
+        )
+
+    def valid(self, names: Sequence[str]) -> str:
+        """Asks whether this is a list of objects and nothing else: Verdict."""
+        script = self._script(self._training / "validate_object_lists.py")
+        examples = script.text("examples", "process_validation_task")
+        return script.text(
+            "prompt_template", "generate_prompt", objects_value=str([*names]), examples=examples
+        )
+
+    def negate(self, negation: Negation, rng: random.Random) -> str:
+        """Asks for a caption that also denies an object, in the order of the negation: Line."""
+        script = self._script(self._training / "generate_negative_captions.py")
+        first = "negation" if negation.before else "affirmation"
+        return script.text(
+            "prompt_template",
+            "generate_prompt",
+            affirmative_caption=negation.caption,
+            negative_objects=negation.absent,
+            examples=_some(script.examples(f"{first}_first_examples_list"), EXAMPLES, rng),
+        )
+
+    def rephrase(self, text: str, option: bool, keep_order: bool, rng: random.Random) -> str:
+        """Asks for a caption or an option of a question in other words: Line.
+
+        keep_order  Of captions, and of options about videos: what comes first, affirmation or negation, has
+                    to come first still.
+        """
+        task = "mcq" if option else "retrieval"
+        if self._thing == "video":
+            listed = self._videos.examples(f"paraphrasing_{task}_examples_list")
+            script, function = self._videos, "generate_prompt_paraphrasing"
+            examples = _some(listed, VIDEO_EXAMPLES, rng)
+        else:
+            script, function = self._script(self._form / "paraphrase_captions.py"), "generate_prompt"
+            examples, keep_order = script.text(f"{task}_examples"), keep_order and not option
+        guidelines = script.text("guidelines", function, place=int(keep_order))
+        return script.text(
+            "prompt_template",
+            function,
+            caption=text,
+            original_caption=text,
+            examples=examples,
+            guidelines=guidelines,
+        )
+
+    @property
+    def _objects(self) -> Script:
+        return self._script(self._form / "process_caption_objects.py")
+
+    @property
+    def _videos(self) -> Script:
+        return self._script(self._evaluation / "process_video_tasks.py")
+
+    @cached_property
+    def _scripts(self) -> dict[Path, Script]:
+        return {}
+
+    def _script(self, path: Path) -> Script:
+        if path not in self._scripts:
+            self._scripts[path] = Script(path)
+        return self._scripts[path]
+
+
+def _some(examples: Sequence[str], count: int, rng: random.Random) -> str:
+    return "\n\n".join(rng.sample(examples, min(count, len(examples))))

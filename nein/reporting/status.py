@@ -1,0 +1,75 @@
+"""`nein status` and `nein retry`: how far runs are, from their files alone, whoever works on them."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nein.config.groups import Runs
+from nein.engine import attendance, progress, walk
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder, runs_below
+
+
+@dataclass(kw_only=True)
+class StatusConfig(Runs):
+    """Which runs are looked at."""
+
+
+@dataclass(kw_only=True)
+class RetryConfig(Runs):
+    """Which runs are tried again."""
+
+
+def status(config: StatusConfig) -> str:
+    """The stages of every run, who is at work, and who died."""
+    return "\n".join(line for folder in _folders(config.runs) for line in _lines(folder)) + "\n"
+
+
+def retry(config: RetryConfig) -> int:
+    """Opens again what was set aside, and gives the latest command of each run again; the worst exit code."""
+    commands: dict[tuple[str, ...], str] = {}
+    for folder in _folders(config.runs):
+        blocks = walk.try_again(folder)
+        print(f"{folder.path}: {blocks} block{'s' * (blocks != 1)} set aside, to be tried again.", flush=True)
+        if blocks:
+            latest = folder.manifest()["invocations"][-1]
+            commands[tuple(latest["command"])] = latest["directory"]
+    codes = [
+        subprocess.run([sys.executable, "-m", "nein", *words], cwd=directory, check=False).returncode
+        for words, directory in commands.items()
+    ]
+    return max(map(abs, codes), default=0)
+
+
+def _folders(paths: list[Path]) -> Iterator[Folder]:
+    for path in paths:
+        below = runs_below(path)
+        if not below:
+            raise UserError(f"There is no run in '{path}'; name the --out of a command, or a run in it.")
+        yield from map(Folder, below)
+
+
+def _lines(folder: Folder) -> Iterator[str]:
+    yield f"{folder.path}: {folder.manifest()['status']}"
+    for state in progress.states(folder):
+        parts = [
+            f"{state.done} of {state.wanted} blocks",
+            f"{state.running} running",
+            f"{state.aside} failed",
+        ]
+        if state.open:
+            parts.append("nobody is at work" if state.rate is None else f"{60 * state.rate:.3g} a minute")
+        if state.open and state.seconds_left is not None:
+            parts.append(f"{datetime.timedelta(seconds=round(state.seconds_left))} left")
+        yield f"  {state.stage}: {', '.join(parts)}"
+    for note in folder.notes(walk.ASIDE).values():
+        yield f"  {note['stage']}, block {note['block']}: {note['reason']}; nein retry {folder.path}"
+    for worker in attendance.workers(folder.path):
+        blocks = ", ".join(f"{stage} {number}" for stage, number in worker.blocks)
+        if worker.alive or blocks:
+            yield f"  {worker.where}: {'at' if worker.alive else 'died at'} {blocks or 'nothing'}"

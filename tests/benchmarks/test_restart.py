@@ -1,0 +1,294 @@
+"""What the engine owes every benchmark and every data maker: killed at any moment (signal 9) and given again,
+shared by processes, or asked for more and more, a command ends in the same bytes; done is done; another
+configuration is refused by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from nein import cli
+from nein.engine import attendance, progress, walk
+from nein.engine.folder import Folder, runs_below
+from nein.engine.processes import Processes
+from tests.build.conftest import OBJECTS, write_set
+from tests.engine.test_slurm import cluster
+from tests.helpers import commands, killing
+from tests.negbench.conftest import write_data as write_negbench
+from tests.negbench.conftest import write_pictures
+from tests.negvqa.tiny import write_questions
+from tests.nein.conftest import write_data as write_nein
+
+__all__ = ["cluster"]  # a fixture
+HOW: tuple[Literal["before", "torn", "after"], ...] = ("before", "torn", "after")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A whole command without a network and without a model: editors that fail, judges that are scripted.
+
+    words    What is typed, but for --out.
+    parts    Words that ask for less, one command after the other; the whole comes last.
+    refused  Words that another run decides, and what is said of them.
+    outputs  How many files must not depend on how the work was done, at least.
+    """
+
+    words: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
+    refused: tuple[tuple[str, ...], str]
+    outputs: int
+
+
+def nein_eval(root: Path) -> Case:
+    words = ("eval", "--editor", "flaky", "--data", str(write_nein(root / "data", 4, 2)), "--batch-size", "2")
+    judges = ("--models.vqa", "tests.rehearsal:no", "--models.ovd", "tests.rehearsal:score_025")
+    metrics = ("--metrics", "l1,l2,removal_vqa,removal_ovd,auc_removal")
+    parts = (
+        ("--limit", "3", "--stages", "edit"),
+        ("--limit", "3", "--stages", "score,report", "--metrics", "l2"),
+        ("--limit", "2", "--metrics", "l1"),
+    )
+    return Case((*words, *judges, *metrics), parts, (("--seed", "1"), "seed 0, not 1"), 40)
+
+
+def negbench_eval(root: Path) -> Case:
+    data, pictures = write_negbench(root / "data"), write_pictures(root / "pictures")
+    words = ("negbench", "eval", "--data", str(data), "--image-root", str(pictures), "--batch-size", "2")
+    models = ("--model", "random", "--vlm", "tests.rehearsal:b")
+    parts = (("--limit", "3", "--datasets", "coco"), ("--limit", "5"))
+    return Case((*words, *models), parts, (("--seed", "1"), "seed 0, not 1"), 30)
+
+
+def negvqa(root: Path) -> Case:
+    words = ("negvqa", "--data", str(write_questions(root / "data")), "--batch-size", "2")
+    judge = ("--model", "judge", "--judge", "tests.rehearsal:varied", "--formats", "md,csv")
+    refused = (("--prompt", "vlmevalkit"), "prompt paper, not vlmevalkit")
+    return Case((*words, *judge), (("--limit", "3"), ("--limit", "5")), refused, 8)
+
+
+def nein_generate(root: Path) -> Case:
+    data = write_set(root / "data")
+    words = (
+        "generate", "--source", str(data / "captions.json"), "--images", str(data / "images"),
+        "--objects", str(data / "objects.txt"), "--queried", str(len(OBJECTS) // 2),
+        "--models.itm", "tests.rehearsal:fits", "--models.vqa", "tests.rehearsal:varied",
+        "--editor", "flaky", "--editor-options", '{"fail_every": 7}', "--families", "all",
+        "--absent-below", "0.5", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4",
+        "--evaluation-share", "0.5", "--formats", "official",
+    )  # fmt: skip
+    parts = (("--limit", "3"), ("--stages", "clauses,generate"), ("--stages", "match"))
+    return Case(words, parts, (("--match-above", "0.3"), "match_above 0.25, not 0.3"), 20)
+
+
+def negbench_generate(root: Path) -> Case:
+    words = ("negbench", "generate", "--source", "nano", "--scenes", "9", "--shard-size", "3")
+    more = ("--verify", "negatives", "--detector", "tests.rehearsal:score_005")
+    parts = (("--limit", "3"), ("--stages", "verify"))
+    return Case((*words, *more), parts, (("--wording", "paper"), "wording"), 15)
+
+
+CASES: tuple[Callable[[Path], Case], ...] = (
+    nein_eval, negbench_eval, negvqa, nein_generate, negbench_generate,
+)  # fmt: skip
+
+
+def line(case: Case, out: Path, *more: str) -> list[str]:
+    return [*case.words, "--device", "cpu", "--out", str(out), *more]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file that must not depend on how the work was done: all but what says when and where, caches, and
+    pages, which show that."""
+    apart = {"notes", "costs", "cache", "workers", "slurm"}
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+        and not apart & {*path.relative_to(out).parts}
+        and not path.name.startswith(".")
+        and path.name != "manifest.json"
+        and path.suffix not in (".html", ".sqlite")
+    }
+
+
+def blocks(out: Path) -> dict[Path, tuple[int, bytes]]:
+    """Every block that is there: when it was written, and what is in it."""
+    files = (path for path in out.rglob("[0-9]*.jsonl") if "list" not in path.relative_to(out).parts)
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def statuses(out: Path) -> set[str]:
+    return {json.loads(path.read_text())["status"] for path in out.rglob("manifest.json")}
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A command that nothing disturbed: where it worked, what is there, and how many files it wrote."""
+
+    case: Case
+    out: Path
+    files: dict[str, bytes]
+    writes: int
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda make: make.__name__)
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    root = tmp_path_factory.mktemp("whole")
+    case, out = request.param(root), root / "out"
+    assert commands.exit_code(*line(case, root / "warm")) == 0  # forked processes then import nothing
+    writes = killing.files_written(cli.main, line(case, out), root / "writes")
+    files = contents(out)
+    assert files == contents(root / "warm")
+    assert len(files) >= case.outputs
+    assert statuses(out) == {"complete"}
+    return Whole(case, out, files, writes)
+
+
+def kill(whole: Whole, out: Path, moment: int, how: Literal["before", "torn", "after"]) -> None:
+    """The command, killed at the `moment`-th file that it writes."""
+    killed = killing.run(cli.main, line(whole.case, out), killing.File("*", moment, how))
+    assert killed == killing.KILLED
+
+
+def test_kills_in_a_row_and_a_last_run_on_other_threads_give_the_same_bytes(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: dict[Path, tuple[int, bytes]] = {}
+    for moment, how in zip(
+        (2, whole.writes // 5, whole.writes // 4, whole.writes // 3), itertools.cycle(HOW), strict=False
+    ):
+        kill(whole, tmp_path, moment, how)
+        assert statuses(tmp_path) <= {"incomplete"}
+        there = blocks(tmp_path)
+        assert written.items() <= there.items()  # nothing that is done is done again
+        written = there
+    monkeypatch.setattr(Processes, "workers", lambda self, device: 3)
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert contents(tmp_path) == whole.files
+    assert written.items() <= blocks(tmp_path).items()
+    assert statuses(tmp_path) == {"complete"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_a_kill_anywhere_gives_the_same_bytes(whole: Whole, tmp_path: Path, part: int) -> None:
+    kill(whole, tmp_path, 1 + part * (whole.writes - 1) // 9, HOW[part % 3])
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert contents(tmp_path) == whole.files
+
+
+def test_two_at_once_share_the_blocks_and_give_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
+    both = [killing.start(cli.main, line(whole.case, tmp_path)) for _ in range(2)]
+    for process in both:
+        process.join(300)
+    assert [process.exitcode for process in both] == [0, 0]
+    assert contents(tmp_path) == whole.files
+
+
+@pytest.mark.slow
+def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole: Whole, tmp_path: Path) -> None:
+    for name, port in (("two", 29671), ("mixed", 29672)):
+        if name == "mixed":
+            kill(whole, tmp_path / name, whole.writes // 2, "torn")
+        words = line(whole.case, tmp_path / name)
+        done = commands.in_a_process(*words, script=commands.on_two_processes(port), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert contents(tmp_path / name) == whole.files
+
+
+def test_one_block_after_the_other_gives_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
+    assert commands.exit_code(*line(whole.case, tmp_path, "--on", "debug")) == 0
+    assert contents(tmp_path) == whole.files
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(
+    whole: Whole, tmp_path: Path
+) -> None:
+    for name, rest in (("driver", ("--on", "ray", "--workers", "2")), ("all", ())):
+        out = tmp_path / name
+        words = [sys.executable, "-m", "nein", *line(whole.case, out), "--on", "ray", "--workers", "2"]
+        driver = subprocess.Popen(words, cwd=tmp_path, env=commands.environment(), start_new_session=True)
+        while not blocks(out) and driver.poll() is None:
+            time.sleep(0.02)
+        if name == "driver":
+            driver.kill()
+        else:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        done = commands.in_a_process(*line(whole.case, out), *rest, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert contents(out) == whole.files
+
+
+@pytest.mark.slow
+def test_jobs_of_slurm_give_the_same_bytes(whole: Whole, tmp_path: Path, cluster: None) -> None:
+    words = line(whole.case, tmp_path / "out", "--on", "slurm", "--slurm.array", "2")
+    done = commands.in_a_process(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Submitted 2 jobs" in done.stderr
+    assert contents(tmp_path / "out") == whole.files
+
+
+def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_on_request(
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [Folder(tmp_path / path.relative_to(whole.out)) for path in runs_below(whole.out)]
+    for folder in folders:
+        made = Folder(whole.out / folder.path.relative_to(tmp_path))
+        for note in made.notes(progress.STEPS).values():
+            for death in range(attendance.DEATHS):  # of workers that were at the first block and nothing else
+                place = folder.path / "workers" / f"{note['place']}-{death}.json"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                blocks = [[note["stage"], note["blocks"][0][0]]]
+                entry = {"host": "far", "machine": "far", "pid": 1, "blocks": blocks}
+                place.write_text(json.dumps(entry) + "\n")
+                os.utime(place, (0, 0))
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert statuses(tmp_path) == {"complete"}
+    assert contents(tmp_path) != whole.files
+    assert " 1 failed" in commands.outcome(capsys, "status", tmp_path).stdout
+    assert all(walk.try_again(folder) for folder in folders)
+    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    assert contents(tmp_path) == whole.files
+
+
+def test_ranks_without_a_launcher_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = commands.outcome(capsys, "eval", "--on", "ranks")
+    assert refused.code == 2
+    assert "--on ranks is for commands that accelerate launch or torchrun starts." in refused.stderr
+
+
+def test_parts_may_grow_into_the_whole(whole: Whole, tmp_path: Path) -> None:
+    for more in (*whole.case.parts, ()):
+        assert commands.exit_code(*line(whole.case, tmp_path, *more)) == 0, more
+    assert contents(tmp_path) == whole.files
+
+
+def test_what_is_finished_loads_no_model_and_another_configuration_is_refused_by_name(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = blocks(whole.out)
+    for loader in ("metrics.load_judge", "metrics.load_dual", "metrics.load_encoder", "editors.get_editor"):
+        monkeypatch.setattr(loader, lambda *args, **options: pytest.fail("a model was loaded"))
+    assert commands.exit_code(*line(whole.case, whole.out)) == 0
+    words, said = whole.case.refused
+    refused = commands.outcome(capsys, *line(whole.case, whole.out, *words))
+    assert refused.code == 2
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert blocks(whole.out) == before
+    assert contents(whole.out) == whole.files
+    assert statuses(whole.out) == {"complete"}

@@ -1,0 +1,33 @@
+"""Samples without a score are counted aloud by every benchmark, and may be made an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import commands
+from tests.loopback import Server, say
+
+
+def nein(judge: str) -> list[Any]:
+    return ["eval", "--editor", "identity", "--models.vqa", judge, "--metrics", "removal_vqa", "--limit", 2]
+
+
+def negbench(judge: str) -> list[Any]:
+    return ["negbench", "eval", "--vlm", judge, "--model", "none", "--scenes", 6, "--tasks", "mcq"]
+
+
+@pytest.mark.parametrize("command", [nein, negbench])
+def test_what_has_no_score_is_said_and_is_an_error_where_that_is_asked_for(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Any
+) -> None:
+    server.rule = lambda body, count: (200, say("Perhaps."), {})
+    words = [*command(f"openai:{server.url}#eye-7b"), "--out", tmp_path / "out"]
+    lax = commands.outcome(capsys, *words)
+    assert lax.code == 0
+    assert "have no score (" in lax.stderr
+    strict = commands.outcome(capsys, *words, "--fail-on-unscored")
+    assert strict.code == 3
+    assert strict.stdout == lax.stdout != ""

@@ -1,0 +1,141 @@
+"""Ray: the same bytes as threads, whoever dies and whoever joins."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from nein.engine import attendance, progress
+from nein.engine.errors import UserError
+from nein.engine.executors.ray import Ray
+from nein.engine.executors.threads import Threads
+from nein.engine.folder import Folder
+from nein.engine.stages import Planned, Step
+from tests.engine.squares import COUNT, SIZE, results, squares
+from tests.helpers import commands
+
+BLOCKS = -(-COUNT // SIZE)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of one core each."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(commands.ROOT), os.environ.get("PYTHONPATH", "")])
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def executor(cluster: Any, **changed: Any) -> Ray:
+    options: dict[str, Any] = {"address": cluster.address, "workers": None, "gpus_per_worker": 1.0}
+    return Ray("cpu", **{**options, **changed})
+
+
+def steps(given: tuple[str, float, int], device: str) -> list[Step]:
+    """Of a folder; with a pause in every block, and one that kills."""
+    path, pause, deadly = given
+    folder = Folder(Path(path))
+    halves = functools.partial(squares, folder, name="halve", outputs=("halves",), needs="squares")
+    return [Step(folder, squares(folder, pause=pause, deadly=deadly)), Step(folder, halves())]
+
+
+def opened(path: Path) -> Folder:
+    folder = Folder(path)
+    folder.open({"numbers": COUNT}, {}, overwrite=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = opened(tmp_path_factory.mktemp("whole") / "run")
+    Threads("cpu").compute(Planned(steps, (str(folder.path), 0.0, -1)))
+    return results(folder.path)
+
+
+def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_way(
+    cluster: Any, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    folder = opened(tmp_path / "run")
+    [doomed] = cluster.worker_nodes
+
+    one, made = executor(cluster), []
+    plan = Planned(steps, (str(folder.path), 0.5, -1))
+    computing = threading.Thread(target=lambda: made.extend(one.compute(plan)))
+    computing.start()
+    while len(list(folder.path.glob("squares/*/*.jsonl"))) < 2:
+        time.sleep(0.05)
+    cluster.remove_node(doomed, allow_graceful=False)
+    cluster.add_node(num_cpus=1)
+    computing.join(200)
+    one.close()
+    assert [count >= BLOCKS for count in made] == [True, True]
+    assert results(folder.path) == whole
+    assert attendance.workers(folder.path) == []
+
+
+def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
+    cluster: Any, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    folder = opened(tmp_path / "run")
+    one = executor(cluster)
+    one.compute(Planned(steps, (str(folder.path), 0.0, 2)))
+    one.close()
+    assert all("set aside: 3 workers died" in row["reason"] for row in folder.read("squares", 2))
+    intact = [name for name in whole if "000002" not in name]
+    assert {name: results(folder.path)[name] for name in intact} == {name: whole[name] for name in intact}
+    assert progress.states(folder)[0].aside == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"), [("nothing_there", "there is no model on this node"), ("full", "The disk is full")]
+)
+def test_workers_that_cannot_work_end_the_command_with_what_they_say(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str, sentence: str
+) -> None:
+    opened(tmp_path / "run")
+    monkeypatch.setenv("DRIVER", str(os.getpid()))
+    one = executor(cluster)
+    with pytest.raises(UserError, match=sentence):
+        one.compute(Planned(globals()[plan], str(tmp_path / "run")))
+    one.close()
+    assert attendance.workers(tmp_path / "run") == []
+
+
+def nothing_there(path: str, device: str) -> list[Step]:
+    if os.getpid() != int(os.environ.get("DRIVER", "0")):
+        raise UserError("there is no model on this node")
+    return steps((path, 0.0, -1), device)
+
+
+def full(path: str, device: str) -> list[Step]:
+    """As on a node whose disk is: everything is in order until something is written."""
+
+    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return [Step(Folder(Path(path)), squares(Folder(Path(path)), work=work))]
+
+
+def test_without_ray_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="--on ray needs Ray"):
+        Ray("cpu", address=None, workers=None, gpus_per_worker=1.0)
+
+
+def test_an_address_at_which_nobody_answers_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="No Ray cluster answers at"):
+        Ray("cpu", address="127.0.0.1:9", workers=None, gpus_per_worker=1.0)

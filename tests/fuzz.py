@@ -1,0 +1,366 @@
+"""Wrong inputs for every subcommand, drawn from seeds, and what a command may do with them.
+
+A case is a command line that works, with its files beside it, and one thing broken: the value of an option,
+a file cut off or replaced by noise, a value of another type, a key or column that is missing, a wrong suffix,
+a folder where a file belongs or the reverse. It runs in a fork of this process. Allowed are a right result,
+or one sentence and an exit code; never a traceback, and what was there before is as it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import pkgutil
+import random
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nein import cli
+from nein.config import options
+from tests.negbench_build import conftest as coco
+from tests.negvqa_build import conftest as choices
+from tests.reporting import made
+
+SECONDS = 300
+#: The command lines that are broken; {w} is the folder of the case. What they read and write lies in it.
+LINES: dict[str, str] = {
+    "eval": "--editor identity --metrics l1 --limit 2 --batch-size 2 --data {w}/data --out {w}/out/eval "
+    "--device cpu",
+    "grid": "{w}/runs --out {w}/out/grid.png --number 2 --size 32",
+    "report": "{w}/runs --out {w}/out/report.html --formats md,csv,html --labels {w}/labels.csv",
+    "compare": "{w}/runs --track all --metrics l1",
+    "calibrate": "{w}/runs --judges vqa --sets nano --limit 1 --out {w}/out/calibration --device cpu",
+    "check": "identity --number 1 --device cpu",
+    "data nano": "--split val --sources 1 --out {w}/out/nano",
+    "data check": "{w}/data --split val --full",
+    "convert": "{w}/weights.safetensors {w}/out/pipeline",
+    "generate": "--source {w}/captions.jsonl --images {w}/pictures --limit 1 --out {w}/out/generate "
+    "--device cpu",
+    "stats": "{w}/captions.json --json {w}/out/stats.json",
+    "negbench eval": "--model random --scenes 2 --limit 2 --tasks mcq --out {w}/out/negbench --device cpu",
+    "negbench analyse": "--model random --objects 2 --out {w}/out/analysis --device cpu",
+    "negbench generate": "--source coco --instances {w}/instances.json --captions {w}/captions.json --images "
+    "{w}/images --out {w}/out/negbench-data --device cpu",
+    "negbench convert": "{w}/weights.safetensors {w}/out/clip --architecture {w}/architecture.json",
+    "negvqa": "--model nano:negvqa --questions 1 --limit 1 --batch-size 2 --formats md --out {w}/out/negvqa "
+    "--device cpu",
+    "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --samples 2",
+    "negvqa generate": "--source {w}/choices.jsonl --images {w} --limit 2 --out {w}/out/questions",
+    "negvqa check": "{w}/check.json --out {w}/out/check.figures.json",
+}  # fmt: skip
+VALUES = (
+    "", " ", "-1", "0", "1", "3.5", "nan", "inf", "1e999", "99999999999999999999", "x", "None", "null",
+    "true", "[]", "{}", "a,b", ",", "a=b", "=", ":", "nano:nothing", "nano:", "openai:", "openai:http://127.0.0.1:9/v1#m",
+    "plugin:nothing", "math:pi", "nein.cli:main", "os:getcwd", "~", "..", "/", "/dev/null", "{w}", "{w}/data",
+    "{w}/captions.json", "{w}/nowhere", "{w}/nowhere/x", "{w}/out/x.pdf", "{w}/out/x.docx", "é☃ \n",
+    "%s{}", "a" * 5000, "!!python/object:os.system", "- a", "a: b", "a: [", "--out", "0x10", "١٢",
+)  # fmt: skip
+OTHERS: tuple[Any, ...] = (
+    None, "", "x", -1, 0, 3.5, 10**30, True, [], ["x"], {}, {"a": 1}, "2", [[]], float("nan"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """words: what is typed. broken: what is wrong with it, in words."""
+
+    words: Sequence[str]
+    broken: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended; code None: it was stopped after `SECONDS`."""
+
+    code: int | None
+    output: str
+    error: str
+
+
+def world(folder: Path) -> Path:
+    """Everything that the lines read, and finished results in `out`."""
+    rows = made.records(3, 2)
+    made.write_data(folder / "data", rows)
+    values = {
+        "l1": lambda i: 0.1 + i / 100,
+        "removal_vqa": lambda i: float(i % 2),
+        "removal_ovd": lambda i: 1.0,
+    }
+    for track in ("negative", "remove"):
+        made.write_run(folder / "runs", folder / "data", "ip2p", track, rows, values, features=3)
+    (folder / "labels.csv").write_text(f"editor,track,id,gone\nip2p,negative,{rows[0]['NeIn']},1\n")
+    _small_coco(folder)
+    build_rows = [
+        {"image": "a.png", "caption": "A dog and a cat."},
+        {"image": "b.png", "caption": "A red car."},
+    ]
+    (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in build_rows))
+    shutil.copytree(folder / "images", folder / "pictures")
+    choices.write(folder, choices.rows()[:4])
+    mark = {"verdict": "right", "error": None, "note": ""}
+    facts = {
+        "format": "nein negvqa check 1",
+        "sheet": "s",
+        "population": 9,
+        "checker": "",
+        "items": {"1": mark},
+    }
+    (folder / "check.json").write_text(json.dumps(facts))
+    _tensors(folder / "weights.safetensors")
+    tower = {"width": 8, "layers": 1}
+    architecture = {
+        "embed_dim": 4,
+        "vision_cfg": {**tower, "image_size": 8, "patch_size": 4},
+        "text_cfg": tower,
+    }
+    (folder / "architecture.json").write_text(json.dumps(architecture))
+    for name in ("eval", "data nano", "stats", "negvqa", "negvqa check"):
+        ended = run([*name.split(), *LINES[name].format(w=folder).split()], folder)
+        assert ended.code == 0, (name, ended)
+    shutil.copytree(folder / "out" / "negvqa", folder / "negvqa")
+    return folder
+
+
+def _small_coco(folder: Path) -> None:
+    from nein.engine.images import write_png
+
+    names = ["a.png", "b.png", "c.png"]
+    for number, name in enumerate(names):
+        write_png(folder / "images" / name, coco.picture(20 * number))
+    images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
+    things = [{"image_id": n, "category_id": k} for n in range(3) for k in ((0, 1), (1, 2), (0, 2))[n]]
+    kinds = [{"id": k, "name": name} for k, name in enumerate(("dog", "cat", "car"))]
+    instances = {"images": images, "annotations": things, "categories": kinds}
+    (folder / "instances.json").write_text(json.dumps(instances))
+    said = [{"image_id": n, "caption": f"A picture of number {n} without a boat."} for n in range(3)]
+    (folder / "captions.json").write_text(json.dumps({"images": images, "annotations": said}))
+
+
+def _tensors(path: Path) -> None:
+    import numpy as np
+    import safetensors.numpy
+
+    safetensors.numpy.save_file({"a.weight": np.ones((2, 2), np.float32)}, path)
+
+
+# --- breaking ------------------------------------------------------------------------------
+
+
+def case(name: str, number: int, folder: Path) -> Case:
+    """The wrong input `number` of a command. folder: a copy of the world, in which files are broken."""
+    chance = random.Random(f"{name} {number}")
+    words = LINES[name].format(w=folder).split()
+    files = _read(words, folder)
+    kinds = [_option] * 4 + (
+        [_cut, _noise, _swapped, _missing, _suffix, _other_kind] if files else [_other_kind]
+    )
+    return chance.choice(kinds)(chance, name, words, files, folder)
+
+
+def _read(words: Sequence[str], folder: Path) -> list[Path]:
+    """The files that a line names or that lie in folders that it names, what it writes aside."""
+    named = [Path(word) for word in words if word.startswith(str(folder)) and "/out/" not in word]
+    return sorted(
+        {file for path in named for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()}
+    )
+
+
+def _option(chance: random.Random, name: str, words: list[str], files: object, folder: Path) -> Case:
+    parser = options.make_parser(pkgutil.resolve_name(cli.COMMANDS[name].configuration), "", "")
+    flags = [
+        a.option_strings[0] for a in parser._actions if a.option_strings and a.dest not in ("help", "dry_run")
+    ]
+    flag, value = chance.choice(flags), chance.choice(VALUES).replace("{w}", str(folder))
+    if chance.random() < 0.15:
+        place = chance.randrange(len(words))
+        return Case([*words[:place], value, *words[place + 1 :]], f"{value[:60]!r} for {words[place]}")
+    return Case([*words, f"{flag}={value}"], f"{flag}={value[:60]!r}")
+
+
+def _cut(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+    path = chance.choice(files)
+    data = path.read_bytes()
+    path.write_bytes(data[: chance.randrange(len(data) or 1)])
+    return Case(words, f"{path.relative_to(folder)} cut to {path.stat().st_size} of {len(data)} bytes")
+
+
+def _noise(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+    path = chance.choice(files)
+    data = bytearray(path.read_bytes() or b"\0")
+    for _ in range(chance.choice((1, 3, 30))):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    path.write_bytes(data)
+    return Case(words, f"{path.relative_to(folder)} with other bytes")
+
+
+def _swapped(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+    return _edited(chance, words, files, folder, "another type in", _swap)
+
+
+def _missing(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+    return _edited(chance, words, files, folder, "something missing in", _drop)
+
+
+def _edited(
+    chance: random.Random, words: list[str], files: list[Path], folder: Path, what: str, change: Any
+) -> Case:
+    texts = [path for path in files if path.suffix in (".json", ".jsonl", ".csv", ".yaml")]
+    if not texts:
+        return _cut(chance, "", words, files, folder)
+    path = chance.choice(texts)
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        rows = [list(row) for row in csv.reader(io.StringIO(text))]
+        change(chance, rows)
+        buffer = io.StringIO()
+        csv.writer(buffer).writerows(row if isinstance(row, list) else [row] for row in rows)
+        path.write_text(buffer.getvalue(), encoding="utf-8")
+    elif path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in text.splitlines()]
+        change(chance, rows)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+        change(chance, content)
+        path.write_text(json.dumps(content), encoding="utf-8")
+    return Case(words, f"{what} {path.relative_to(folder)}")
+
+
+def _holder(chance: random.Random, content: Any) -> Any:
+    """A list or dict somewhere in it that holds something."""
+    while isinstance(content, dict | list) and content:
+        inner = [
+            v
+            for v in (content.values() if isinstance(content, dict) else content)
+            if isinstance(v, dict | list) and v
+        ]
+        if not inner or chance.random() < 0.3:
+            return content
+        content = chance.choice(inner)
+    return content
+
+
+def _key(chance: random.Random, holder: Any) -> Any:
+    return chance.choice(list(holder)) if isinstance(holder, dict) else chance.randrange(len(holder))
+
+
+def _swap(chance: random.Random, content: Any) -> None:
+    if holder := _holder(chance, content):
+        holder[_key(chance, holder)] = chance.choice(OTHERS)
+
+
+def _drop(chance: random.Random, content: Any) -> None:
+    if holder := _holder(chance, content):
+        del holder[_key(chance, holder)]
+
+
+def _suffix(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+    places = [at for at, word in enumerate(words) if word.startswith(str(folder)) and Path(word).suffix]
+    if not places:
+        return _cut(chance, name, words, files, folder)
+    at = chance.choice(places)
+    old = Path(words[at])
+    new = old.with_suffix(
+        chance.choice(("", ".txt", ".zip", ".json", ".csv", ".png", ".JSON", ".parquet", ".tar.gz"))
+    )
+    if old.exists() and "/out/" not in words[at] and not new.exists():
+        old.rename(new)
+    return Case([*words[:at], str(new), *words[at + 1 :]], f"{new.name} for {old.name}")
+
+
+def _other_kind(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+    """A folder where a file belongs, a file where a folder belongs."""
+    named = [Path(word) for word in words if word.startswith(str(folder))]
+    if not named:
+        return _option(chance, name, words, files, folder)
+    path = chance.choice([*named, *files])
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.write_text("no folder")
+    else:
+        path.unlink(missing_ok=True)
+        path.mkdir(parents=True)
+    return Case(words, f"{path.relative_to(folder)} is a {'folder' if path.is_dir() else 'file'}")
+
+
+# --- running -------------------------------------------------------------------------------
+
+
+def run(words: Sequence[str], folder: Path) -> Ended:
+    """`nein WORDS` in a fork of this process, with the folder as its own."""
+    printed, said = folder / ".stdout", folder / ".stderr"
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        for path, number in ((printed, 1), (said, 2)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+        code = 99
+        try:
+            cli.main(list(words))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        except BaseException:  # noqa: BLE001 - whatever it is, it is what the test is about
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    status = _wait(child)
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in (printed, said)]
+    for path in (printed, said):
+        path.unlink()
+    return Ended(status, *texts)
+
+
+def _wait(child: int) -> int | None:
+    def stop(number: int, frame: object) -> None:
+        os.killpg(child, signal.SIGKILL)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        status = os.waitpid(child, 0)[1]
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+
+
+def prints(folder: Path) -> Mapping[str, str]:
+    """File -> hash of its bytes, of what is in `out`; manifests aside, which name the latest command."""
+    files = [
+        path
+        for path in sorted((folder / "out").rglob("*"))
+        if path.is_file() and path.name != "manifest.json"
+    ]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def complaint(ended: Ended, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """What is wrong with how a command ended; None where all is well."""
+    if ended.code is None:
+        return "it did not end"
+    if "Traceback" in ended.error or ended.code == 99:
+        return "a traceback"
+    if ended.code == 0:
+        return None
+    changed = [name for name in before if after.get(name) != before[name]]
+    if changed:
+        return f"changed: {', '.join(changed[:3])}"
+    if ended.code == 1 and not ended.error:  # a check that failed says so on standard output
+        return None if ended.output.strip() else "an exit code without a word"
+    sentences = re.findall(r"^error: .+", ended.error, re.MULTILINE)
+    return None if len(sentences) == 1 else f"{len(sentences)} sentences"

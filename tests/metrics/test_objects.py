@@ -1,0 +1,121 @@
+"""Models in memory: functions that answer, and objects with two encoders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from metrics import MetricError, choices, load_dual
+from metrics.choices.function import FunctionChoices
+from metrics.dual.objects import of
+
+PICTURES = [np.full((32, 32, 3), value, np.uint8) for value in (10, 120, 250)]
+ASKED = choices.Asked(
+    choices.prompt("paper", "Is it bright?", ["yes", "no"]), 2, "Is it bright?", ("yes", "no")
+)
+
+
+def asked(function):
+    model = FunctionChoices(function, name="mine", fingerprint="1")
+    return [row[0] for row in model.answer(PICTURES, [[ASKED]] * 3, ["generated"])]
+
+
+def test_a_function_is_given_the_picture_the_question_and_the_options():
+    def bright(image, question, options):
+        assert (question, options) == ("Is it bright?", ["yes", "no"])
+        return " A" if np.asarray(image).mean() > 100 else "B "
+
+    assert [reply.text for reply in asked(bright)] == ["B", "A", "A"]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda image, question, options: 1 / 0, "mine raised ZeroDivisionError: division by zero"),
+        (lambda image, question, options: None, "mine gave a NoneType; expected a text, such as 'A'"),
+        (lambda image, question: "A", "mine raised TypeError"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_of_that_question(function, said):
+    replies = asked(function)
+    assert all(reply.text is None for reply in replies)
+    assert all(reply.error.startswith(said) for reply in replies)
+
+
+class Colours:
+    """Both encoders into three numbers."""
+
+    def encode_image(self, images):
+        return torch.tensor(np.array([np.asarray(image).mean((0, 1)) for image in images]))
+
+    def encode_text(self, texts):
+        return np.array([[len(text), text.count("a"), 1] for text in texts])
+
+
+def test_an_object_with_two_encoders_is_a_model():
+    model = of(Colours(), name="colours", fingerprint="1", batch_size=2)
+    assert model.width == 3
+    assert model.encode(PICTURES).dtype == np.float32
+    assert model.encode(PICTURES)[:, 0].tolist() == [10, 120, 250]
+    assert model.encode_text(["a cat"]).tolist() == [[5, 2, 1]]
+    assert of(model, name="again", fingerprint="2") is model
+
+
+def test_a_model_of_transformers_in_memory_gives_its_own_features():
+    from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, CLIPProcessor
+
+    from nein.nano import zoo
+
+    folder = zoo.path("clip")
+    processor = CLIPProcessor(
+        AutoImageProcessor.from_pretrained(folder, backend="pil"), AutoTokenizer.from_pretrained(folder)
+    )
+    model = CLIPModel.from_pretrained(folder, dtype=torch.float32)
+    memory = of((model, processor), name="mine", fingerprint="")
+    named = load_dual("nano:clip")
+    texts = ["a red circle", "no dog"]
+    np.testing.assert_allclose(memory.encode_text(texts), named.encode_text(texts), rtol=1e-4, atol=1e-5)
+    assert memory.encode(PICTURES).shape == named.encode(PICTURES).shape
+    assert memory.scale == pytest.approx(named.scale)
+
+
+def test_a_model_of_open_clip_in_memory_gives_its_own_features():
+    open_clip = pytest.importorskip("open_clip")
+    vision = {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 8}
+    text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+    model = open_clip.CLIP(embed_dim=16, vision_cfg=vision, text_cfg=text)
+    transform = open_clip.image_transform(32, is_train=False)
+    tokenizer = open_clip.SimpleTokenizer()
+    memory = of((model, transform, tokenizer), name="mine", fingerprint="")
+    with torch.no_grad():
+        expected = model.encode_text(tokenizer(["no dog"])).numpy()
+    np.testing.assert_allclose(memory.encode_text(["no dog"]), expected, rtol=1e-4, atol=1e-5)
+    assert memory.encode(PICTURES).shape == (3, 16)
+
+
+class Bad(Colours):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def encode_image(self, images):
+        return self.rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (np.zeros((3, 4)), r"vectors of 4 numbers where those of sentences have 3"),
+        (np.zeros((2, 3)), r"of shape \(2, 3\) for 3 inputs; expected numbers of shape \(3, D\)"),
+        (np.full((3, 3), np.nan), "not finite"),
+        (["a", "b", "c"], "expected numbers"),
+    ],
+)
+def test_features_that_are_none_are_refused_in_one_sentence(rows, said):
+    with pytest.raises(MetricError, match=said):
+        of(Bad(rows), name="bad", fingerprint="").encode(PICTURES)
+
+
+def test_what_is_no_model_is_refused_with_what_would_be():
+    with pytest.raises(MetricError, match=r"'three' is a int, no two-tower model; expected an object with"):
+        of(3, name="three", fingerprint="")

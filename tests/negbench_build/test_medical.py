@@ -1,0 +1,168 @@
+"""CheXpert and HAM10000: rows as published, the questions of the medical sets, drawn twins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nein.datasets.negbench import loading, medical, medical_twins, official, sentences
+from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.records import AFFIRMATION, TEMPLATES
+from nein.engine.errors import UserError
+from nein.generate.negbench import sources
+from nein.generate.negbench.config import BuildConfig
+
+HEADER = (
+    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,"
+    "Lung Lesion,Edema,Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,"
+    "Fracture,Support Devices"
+)
+#: Rows in the form of valid.csv (all labels given) and of train.csv (mostly not mentioned, -1 uncertain).
+CHEXPERT = f"""{HEADER}
+CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg,Male,73,Frontal,AP,0.0,1.0,1.0,1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0
+CheXpert-v1.0-small/valid/patient64541/study1/view2_lateral.jpg,Male,73,Lateral,,0.0,0.0,1.0,0.0,0.0,1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0
+CheXpert-v1.0-small/valid/patient64542/study1/view1_frontal.jpg,Male,70,Frontal,PA,1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0
+CheXpert-v1.0-small/train/patient00001/study1/view1_frontal.jpg,Female,68,Frontal,AP,,,1.0,-1.0,,,,,0.0,0.0,,,,
+"""
+HAM10000 = """lesion_id,image_id,dx,dx_type,age,sex,localization
+HAM_0000118,ISIC_0027419,bkl,histo,80.0,male,scalp
+HAM_0000118,ISIC_0025030,bkl,histo,80.0,male,scalp
+HAM_0002730,ISIC_0026769,nv,histo,,unknown,unknown
+"""
+
+
+def test_chexperts_table_is_read_as_published(tmp_path: Path) -> None:
+    (tmp_path / "valid.csv").write_text(CHEXPERT)
+    first, second, healthy, early = medical.chexpert(tmp_path / "valid.csv", 3)
+    assert first.path == "CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg"
+    assert first.id == first.path.removesuffix(".jpg")
+    assert first.positives == ("enlarged cardiomediastinum", "cardiomegaly", "lung opacity")
+    assert first.negatives == ("edema",)  # seen with cardiomegaly; the others are with nothing that it shows
+    assert first.source_id == second.source_id == "patient64541"
+    assert healthy.problem == medical.NO_FINDING
+    assert early.positives == ("cardiomegaly",)
+    assert early.negatives == ()  # lung opacity is uncertain, edema not mentioned: neither is absent
+    assert {"lung opacity", "edema"} <= set(early.unsure)
+    # the test set's labels stand without a patient's particulars
+    frame = pd.read_csv(tmp_path / "valid.csv")
+    frame.drop(columns=["Sex", "Age", "Frontal/Lateral", "AP/PA"]).to_csv(tmp_path / "test.csv", index=False)
+    assert next(c.positives for c in medical.chexpert(tmp_path / "test.csv", 3)) == first.positives
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_ham10000s_table_is_read_as_published(separator: str, tmp_path: Path) -> None:
+    (tmp_path / "HAM10000_metadata").write_text(HAM10000.replace(",", separator))
+    first, second, third = medical.ham10000(tmp_path / "HAM10000_metadata", 3)
+    assert (first.id, first.path, first.positives) == (
+        "ISIC_0027419",
+        "ISIC_0027419.jpg",
+        ("benign keratosis",),
+    )
+    assert first.source_id == second.source_id == "HAM_0000118"
+    assert third.positives == ("melanocytic nevus",)
+    assert len(third.negatives) == 6
+    assert "melanocytic nevus" not in third.negatives
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new", "sentence"),
+    [
+        ("chexpert", "1.0,1.0,1.0", "1.0,2.0,1.0", "line 2, Cardiomegaly: '2.0' is no label"),
+        ("chexpert", "Cardiomegaly", "Heart", "no column 'Cardiomegaly'"),
+        ("ham10000", ",nv,", ",nevus,", "line 4, dx: 'nevus' is no diagnosis; allowed: akiec"),
+        ("ham10000", "ISIC_0026769", "", "line 4: the column 'image_id' is empty"),
+    ],
+)
+def test_a_table_that_is_not_as_published_is_a_sentence(
+    source: str, old: str, new: str, sentence: str, tmp_path: Path
+) -> None:
+    text = {"chexpert": CHEXPERT, "ham10000": HAM10000}[source]
+    (tmp_path / "t.csv").write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=sentence):
+        list(sources.load(BuildConfig(source=source, instances=str(tmp_path / "t.csv"))))  # type: ignore[arg-type]
+
+
+def true(text: str, image: Concepts) -> bool:
+    from nein.generate.negbench.language import claims
+
+    affirmed, denied = claims(text, "code", "image")
+    return set(affirmed) <= set(image.positives) and set(denied) <= set(image.negatives)
+
+
+def test_of_the_options_of_every_medical_task_the_first_alone_is_true() -> None:
+    absent = ("edema", "fracture", "pneumonia", "atelectasis")
+    forms = Counter[str]()
+    for number in range(120):
+        image = Concepts(f"{number}", "p", (), ("cardiomegaly",), absent)
+        asked = sentences.medical_questions(image, 0)
+        assert [*asked] == ["binary", "binary-control", "mcq-control"]
+        assert [len(question.options) for question in asked.values()] == [2, 2, 4]
+        for question in asked.values():
+            assert [true(option.text, image) for option in question.options] == [
+                k == 0 for k in range(len(question.options))
+            ]
+        controls = (*asked["binary-control"].options, *asked["mcq-control"].options)
+        assert not any("not" in option.text for option in controls)
+        forms[asked["binary"].options[0].text.split()[2]] += 1
+    assert set(forms) == {"features", "does"}
+    assert min(forms.values()) > 35  # evenly, to more than four standard deviations
+    assert "mcq-control" not in sentences.medical_questions(Concepts("i", "p", (), ("a",), ("b",)), 0)
+    assert sentences.medical_questions(Concepts("i", "p", (), ("a",), ()), 0) == {}
+
+
+def test_a_picture_with_one_finding_is_asked_about_with_it_alone() -> None:
+    images = [Concepts(f"{k}", "p", (), ("melanoma",), ("nevus", "keratosis")) for k in range(60)]
+    asked = [
+        question for image in images for question in sentences.evaluation_questions(image, 0, single=True)
+    ]
+    assert {question.type for question in asked} == set(TEMPLATES)
+    texts = {question.options[0].text for question in asked if question.type == AFFIRMATION}
+    assert texts == {"This image features melanoma"}
+    assert sentences.evaluation_questions(images[0], 0) == []
+
+
+@pytest.mark.parametrize("source", ["chexpert", "ham10000"])
+def test_a_drawn_twin_goes_from_its_table_to_files_that_evaluation_reads(
+    source: str, negbench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+    given = ["generate", "--source", source, "--instances", "nano", "--scenes", "24", "--device", "cpu"]
+    done = negbench(*given, "--out", tmp_path / "out")
+    assert done.code == 0, done.stderr
+    dataset = tmp_path / "out" / "dataset"
+    assert "says nothing" not in (dataset / "README.md").read_text()
+    assert "drawn twin" in (dataset / "README.md").read_text()
+    table = medical_twins.table(source, 24)
+    (data,) = loading.load(str(dataset), image_roots=[str(table.parent)])
+    assert {task.name for task in data.tasks} == {
+        "own/mcq", "own/mcq-control", "own/binary", "own/binary-control",
+    }  # fmt: skip
+    assert data.media.frames(data.references[0])[0].shape == (64, 64, 3)
+    for name, count in (("binary_mcq.csv", 2), ("binary_mcq_control.csv", 2), ("mcq_control.csv", 4)):
+        frame = pd.read_csv(dataset / name)  # what CsvBinaryMCQDataset and CsvMCQDataset read by name
+        assert set(frame["correct_answer"]) == {0}
+        assert frame[[*(f"caption_{k}" for k in range(count)), "image_path"]].notna().all(axis=None)
+    assert all(q.type in TEMPLATES for q in official.read_questions(dataset / "mcq.csv"))
+    refused = negbench(*given, "--form", "training", "--out", tmp_path / "other")
+    assert refused.code == 2
+    assert "is for evaluation" in refused.stderr
+
+
+def test_a_twin_is_drawn_once_and_in_the_published_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    for source, header in (("chexpert", HEADER), ("ham10000", HAM10000.splitlines()[0])):
+        path = medical_twins.table(source, 12)
+        assert path.read_text().splitlines()[0] == header
+        stamp = path.stat().st_mtime_ns
+        assert medical_twins.table(source, 12).stat().st_mtime_ns == stamp
+        assert len(list(path.parent.rglob("*.jpg"))) == 12
+    labels = pd.read_csv(medical_twins.table("chexpert", 60))["Edema"]
+    assert set(labels.dropna()) == {1.0, 0.0, -1.0}
+    assert labels.isna().any()

@@ -1,0 +1,150 @@
+"""A language model reads what the letter rule cannot, as in VLMEvalKit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metrics.letters import EDITIONS
+from nein.benchmarks.negvqa import matching, scores
+from nein.datasets.negvqa.questions import Item
+from nein.models.llm import Outcome, Request
+from tests.loopback import Server, say
+from tests.negvqa.tiny import figure, lines, run, write_questions
+
+#: What VLMEvalKit's own `extract_answer_from_item` (vlmeval/dataset/utils/multiple_choice.py, unchanged, at
+#: commit 0f27427e of 25 May 2025) did with answers of ours, and with the `replies` of a language model: how
+#: often it asked, the SHA-256 of its prompt, and the option it ended with; "drawn": one of the letters or Z.
+MATCHED_BY_THE_TOOLKIT = Path(__file__).parent / "matches.jsonl"
+
+
+class Scripted:
+    """A client whose answers are written down."""
+
+    def __init__(self, replies: list[str]) -> None:
+        self.replies, self.asked = list(replies), list[Request]()
+
+    def complete(self, requests: list[Request], schema: type[matching.Said]) -> list[Outcome[matching.Said]]:
+        self.asked += requests
+        return [Outcome(schema.read(self.replies.pop(0))) for _ in requests]
+
+
+def test_the_matcher_asks_and_reads_as_the_toolkit_does() -> None:
+    rows = [json.loads(line) for line in MATCHED_BY_THE_TOOLKIT.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 150
+    for row in rows:
+        client = Scripted(row["replies"])
+        item = Item(
+            "7", "GQA", b"", "p", tuple(row["options"]), {"negated": row["question"]}, {"negated": "A"}
+        )
+        answer = {"id": "7", "variant": "negated", "text": row["answer"], "error": ""}
+        [found] = matching.matched(client, [answer], {"7": item}, EDITIONS[0])
+        assert client.replies == []
+        prompts = {hashlib.sha256(one.prompt.encode()).hexdigest()[:16] for one in client.asked}
+        assert prompts == {row["prompt"]}
+        if row["option"] == "drawn":
+            assert found["reason"] == matching.DRAWN
+            assert found["letter"] == matching.draw(("7", "negated"), len(row["options"]))
+        else:
+            assert (found["letter"] or "Z") == row["option"]
+
+
+def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter() -> None:
+    drawn = [matching.draw((str(number), "negated"), 2) for number in range(600)]
+    assert [drawn.count(letter) for letter in ("A", "B", None)] == pytest.approx([200] * 3, abs=50)
+    assert drawn == [matching.draw((str(number), "negated"), 2) for number in range(600)]
+
+
+def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about() -> None:
+    item = Item("7", "GQA", b"", "p", ("cat", "dog"), {"original": "What is it?"}, {"original": "A"})
+    client = Scripted([])
+    for text, error in (("B", ""), ("Z", ""), (None, "HTTP 503")):
+        answer = {"id": "7", "variant": "original", "text": text, "error": error}
+        assert matching.matched(client, [answer], {"7": item}, EDITIONS[0]) == []
+
+
+def ask(server: Server, questions: Path, out: Path, *more: object) -> int:
+    return run(
+        "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out, "--retries", 0,
+        "--formats", "csv", "--scoring", "generated", *more,
+    )  # fmt: skip
+
+
+def rule(body: dict[str, Any], count: int) -> Any:
+    """The model says what it likes; the matcher finds B in it, and fails at one picture's question."""
+    content = body["messages"][0]["content"]
+    if isinstance(content, str):
+        return (500, {}, {}) if "What is not number 3?" in content and rule.fails else (200, say("B"), {})  # type: ignore[attr-defined]
+    return 200, say("The second one, I should say."), {}
+
+
+def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_failed(
+    server: Server, tmp_path: Path
+) -> None:
+    server.rule, rule.fails = rule, True  # type: ignore[attr-defined]
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    assert ask(server, questions, out) == 0
+    folder = out / "openai-eye-7b"
+    what = {"task": "accuracy", "category": "Average", "variant": "negated", "interval": "clustered"}
+    assert figure(folder, protocol="paper", **what)["value"] == 0.0  # the assumption: nobody else reads it
+    assert figure(folder, protocol="fixed", **what)["unscored"] == 12
+    server.requests.clear()
+    matcher = ("--matcher", f"llm:openai:{server.url}#eye-70b")
+    assert ask(server, questions, out, *matcher) == 0
+    assert {body["model"] for body in server.requests} == {"eye-70b"}
+    assert len(server.requests) == 24
+    assert all(body["temperature"] == 0 and body["max_tokens"] == 2048 for body in server.requests)
+    assert "response_format" not in server.requests[0]
+    found = figure(folder, protocol="paper", **what)
+    assert (found["n"], found["unscored"]) == (11, 1)
+    assert found["value"] == pytest.approx(6 / 11)  # B is right for every second negated question
+    assert figure(folder, protocol="fixed", **what)["unscored"] == 12
+    rule.fails = False  # type: ignore[attr-defined]
+    server.requests.clear()
+    assert ask(server, questions, out, *matcher) == 0
+    assert len(server.requests) == 1
+    assert figure(folder, protocol="paper", **what)["value"] == pytest.approx(0.5)
+    row = next(row for row in lines(folder / "scores.jsonl") if row["protocol"] == "paper")
+    assert (row["letter"], row["reason"]) == ("B", matching.READ)
+    counted = figure(folder, task="unread", protocol="paper", variant="negated", reason=matching.READ)
+    assert counted["value"] == 12
+
+
+def test_another_edition_of_the_rule_is_read_from_the_same_answers(server: Server, tmp_path: Path) -> None:
+    said = "B because nothing else than that could be what is asked about in this picture"
+    server.rule = lambda body, count: (200, say(said), {})
+    questions, out = write_questions(tmp_path), tmp_path / "out"
+    what = {"task": "accuracy", "category": "Average", "variant": "original", "protocol": "paper"}
+    assert ask(server, questions, out) == 0
+    assert figure(out / "openai-eye-7b", **what)["value"] == 0.5
+    server.requests.clear()
+    assert ask(server, questions, out, "--letters", "vlmevalkit-2025-08") == 0
+    assert server.requests == []
+    assert figure(out / "openai-eye-7b", **what)["value"] == 0.0
+
+
+def test_a_matcher_that_is_none_is_answered_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--model", "nano:negvqa", "--out", tmp_path / "out")
+    assert run(*common, "--matcher", "gpt") == 2
+    assert "--matcher is 'gpt'; allowed: exact, llm:MODEL" in capsys.readouterr().err
+    assert run(*common, "--matcher", "llm:gpt") == 2
+    assert "There is no language model 'gpt'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_paper_protocol_reads_as_of_the_papers_time() -> None:
+    answer = {
+        "id": "1", "variant": "original", "subset": "GQA", "category": "Reasoning", "source": "p",
+        "options": ["cat", "dog"], "answer": "B", "text": "B because the image shows a dog", "error": "",
+        "logprobs": None,
+    }  # fmt: skip
+    values = {row["protocol"]: row["value"] for row in scores.score([answer], ["generated"])}
+    assert values["paper"] == 1.0
+    later = scores.score([answer], ["generated"], "vlmevalkit-2025-08")
+    assert {row["protocol"]: row["value"] for row in later}["paper"] == 0.0
