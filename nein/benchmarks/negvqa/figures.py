@@ -188,7 +188,7 @@ def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
         frames.number(told / n if n else None, unit="%", n=n, metric="original", **in_gap),
         frames.number(denied / n if n else None, unit="%", n=n, metric="negated", **in_gap),
         frames.figure(
-            test and test.difference, unit="points", unscored=unscored, metric="gap",
+            test.difference if test else None, unit="points", unscored=unscored, metric="gap",
             p=test and test.p, p_least=test and test.least, **in_gap,
         ),
         frames.figure(statistics.ratio(original, negated, source), unit="", metric="ratio", **in_gap),

@@ -134,7 +134,7 @@ def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
 
 
 def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
-    """What FID would be of infinitely many pictures (task "limit"), or in `refused` why that cannot be said."""
+    """What FID would be of infinitely many pictures (task "limit"), or in `refused` why not."""
     if not entry.get("left_out"):
         return
     from metrics import fid

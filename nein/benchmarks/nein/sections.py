@@ -71,8 +71,9 @@ LIMIT = Table(
         Column("not given because", {"metric": "fid"}, tables.entry("refused")),
     ),
     {"task": "limit"},
-    "FID falls with the number of pictures, about as 1 / N; this is what the jackknife leaves of it. The interval "
-    "beside FID itself is of what as many other pictures would give, and FIDs are compared at equal numbers.",
+    "FID falls with the number of pictures, about as 1 / N; this is what the jackknife leaves of it. The "
+    "interval beside FID itself is of what as many other pictures would give, and FIDs are compared at equal "
+    "numbers.",
 )
 
 
