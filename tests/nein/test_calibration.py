@@ -59,7 +59,7 @@ def test_a_figure_that_no_such_judge_could_give_is_refused() -> None:
 
 
 def test_a_perfect_judge_changes_nothing_but_leaves_room_for_doubt() -> None:
-    rates = calibration.Rates(share(200, 200), share(200, 200), None, 0)
+    rates = calibration.Rates(share(50, 50), share(50, 50), None, 0)
     found = calibration.correct_removal(share(30, 100), rates)
     plain = share(30, 100)
     assert found.value == pytest.approx(0.3)

@@ -37,7 +37,7 @@ class Raw:
                 self.unscored[row["metric"]] += 1
             else:
                 self.values[row["metric"]][row["id"]] = row["value"]
-        with (folder / "scores" / "fid" / "000000.safetensors").open("rb") as file:
+        with (folder / "scores" / "fid" / "000" / "000000.safetensors").open("rb") as file:
             tensors = safetensors.numpy.load(file.read())
         self.edited, self.target = tensors["edited"].astype(float), tensors["target"].astype(float)
 
