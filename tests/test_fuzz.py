@@ -10,7 +10,7 @@ import pytest
 from nein import cli
 from tests import fuzz
 
-QUICK, SLOW = 3, 200
+QUICK, SLOW = 1, 200
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from metrics.base import MetricError, check_image, choose
 from metrics.encoders.clip import stack
@@ -43,6 +44,11 @@ from metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 PREFIX = "open_clip:"
+#: What open_clip, torch and safetensors raise for files and descriptions that do not fit each other.
+UNFIT = (
+    RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError,
+    ZeroDivisionError, SafetensorError,
+)  # fmt: skip
 ACTIVATIONS = {"gelu": False, "quickgelu": True}
 
 
@@ -129,9 +135,8 @@ def load(
                 weights_only=True,
             )  # fmt: skip
             tokenizer = open_clip.get_tokenizer(name)
-        except (RuntimeError, OSError, ValueError, KeyError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {first}") from error
+        except UNFIT as error:
+            raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {_first(error)}") from error
     model.eval().requires_grad_(False)
     folder = name.removeprefix("local-dir:")
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model)
@@ -171,7 +176,10 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     with _quietly(), torch.random.fork_rng(devices=[]):
         from open_clip.factory import load_checkpoint
 
-        model = _build(open_clip, config)
+        try:
+            model = _build(open_clip, config)
+        except UNFIT as error:
+            raise MetricError(f"'{architecture}' describes no model of open_clip: {_first(error)}") from None
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
         try:
             from safetensors.torch import save_file
@@ -180,9 +188,8 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
             save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
             try:
                 load_checkpoint(model, str(draft / WEIGHTS), weights_only=True)
-            except (RuntimeError, KeyError) as error:
-                first = " ".join(str(error).split())[:200]
-                raise MetricError(f"'{source}' does not fit '{architecture}': {first}") from None
+            except UNFIT as error:
+                raise MetricError(f"'{source}' does not fit '{architecture}': {_first(error)}") from None
             save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
             preprocess = {key: _plain(v) for key, v in asdict(open_clip.transform.PreprocessCfg()).items()}
             preprocess["size"] = config["vision_cfg"]["image_size"]
@@ -207,6 +214,12 @@ def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None 
         from transformers import AutoTokenizer
 
         from_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
+
+
+def _first(error: Exception) -> str:
+    """The beginning of what a library says."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _library() -> Any:
@@ -296,8 +309,6 @@ def _build(open_clip: Any, config: Mapping[str, Any]) -> Any:
 
 def _state_dict(source: Path) -> dict[str, torch.Tensor]:
     import pickle
-
-    from safetensors import SafetensorError
 
     if not source.is_file():
         raise MetricError(f"There is no file '{source}'; give the checkpoint to convert.")

@@ -12,6 +12,7 @@ that already is a judge. `nein check --judge KIND plugin:my-judge` says whether 
 
 from __future__ import annotations
 
+import inspect
 import pkgutil
 import re
 from importlib import metadata
@@ -49,13 +50,28 @@ def load(path_or_id: str, *, kind: str, revision: str | None, device: str, dtype
     factory = attribute(path_or_id) if is_attribute(path_or_id) else _entry_point(path_or_id)
     # A judge, as opposed to its class, has what it says about itself.
     made = hasattr(factory, METHODS[kind]) and not isinstance(factory, type)
-    judge = factory if made else factory(kind=kind, device=device, dtype=dtype, **options)
+    judge = (
+        factory
+        if made
+        else _made(path_or_id, factory, {"kind": kind, **options, "device": device, "dtype": dtype})
+    )
     lacking = [part for part in ("fingerprint", "describe", METHODS[kind]) if not hasattr(judge, part)]
     if kind == "vqa" and not hasattr(judge, "template"):
         lacking.append("template")
     if lacking:
         raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
     return judge
+
+
+def _made(reference: str, factory: Any, options: dict[str, Any]) -> Any:
+    """What the factory makes. Raises MetricError where it is none."""
+    try:
+        inspect.signature(factory).bind(**options)
+    except (TypeError, ValueError):
+        raise MetricError(
+            f"'{reference}' is no judge, and cannot be called with {', '.join(options)} to make one."
+        ) from None
+    return factory(**options)
 
 
 def _entry_point(reference: str) -> Any:

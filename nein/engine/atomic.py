@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from nein.engine import shapes
 from nein.engine.errors import UserError
+from nein.engine.shapes import Shape
+
+_NOT_OURS = "It was not written like that: bring the file back, or make the folder's results again."
 
 
 @contextlib.contextmanager
@@ -79,9 +83,14 @@ def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All objects of a JSONL file. Raises UserError as `iter_lines` does."""
-    return [row for _, row in iter_lines(path)]
+def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
+    """All objects of a JSONL file. Raises UserError as `iter_lines` does, and for one without the `shape`."""
+    rows = []
+    for number, row in iter_lines(path):
+        if said := shapes.fault(row, shape):
+            raise UserError(f"'{path}', line {number}: {said}. {_NOT_OURS}")
+        rows.append(row)
+    return rows
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
@@ -101,8 +110,16 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def read_json(path: Path) -> Any:
-    """The parsed file. Raises UserError with the line and column where the JSON is wrong."""
+def read_json(path: Path, shape: Shape = object) -> Any:
+    """The parsed file. Raises UserError with the line and column where the JSON is wrong, and for content
+    without the `shape`."""
+    content = _read_json(path)
+    if said := shapes.fault(content, shape):
+        raise UserError(f"'{path}': {said}. {_NOT_OURS}")
+    return content
+
+
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

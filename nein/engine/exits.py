@@ -56,7 +56,14 @@ def sentence(error: BaseException) -> str | None:
         return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
     if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
         return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"'{_shown(error.filename)}' cannot be used: {error.strerror}."
     return None
+
+
+def _shown(path: object) -> str:
+    text = os.fsdecode(path) if isinstance(path, bytes) else str(path)
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-60:]}"
 
 
 def _say(sentence: str, code: int) -> int:

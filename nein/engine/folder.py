@@ -22,18 +22,23 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nein.engine import atomic
 from nein.engine.attendance import workers
 from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
+from nein.engine.shapes import Shape
 
 FORMAT = 3
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 
 Row = dict[str, Any]
+
+
+#: What every manifest holds.
+_EVERY: Mapping[str, Shape] = {"format?": int, "status?": str, "identity?": {}}
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,9 @@ class Folder:
 
     path: Path
     holds: str = "results"
+
+    #: What the entries of a benchmark's manifest look like (`nein.engine.shapes`).
+    facts: ClassVar[Mapping[str, Shape]] = {}
 
     # --- manifest --------------------------------------------------------------------------
 
@@ -64,7 +72,7 @@ class Folder:
             return {}
         invocations = self.notes("invocations")
         return {
-            **atomic.read_json(self.manifest_path),
+            **atomic.read_json(self.manifest_path, {**_EVERY, **self.facts}),
             "models": self.notes("models"),
             "peak_memory": self.notes("peak_memory"),
             "invocations": [invocations[name] for name in sorted(invocations)],

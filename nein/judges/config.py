@@ -63,3 +63,5 @@ class CheckConfig(Typed, OnDevice):
     def check(self) -> None:
         if self.number < 3:
             raise UserError(f"--number is {self.number}; the checks need at least 3 samples.")
+        if self.number > 1000:
+            raise UserError(f"--number is {self.number}; the checks draw at most 1000 samples.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -275,3 +276,26 @@ def test_a_model_with_a_text_tower_of_transformers_scores_as_its_own_forward_doe
     cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
     assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), rel=1e-4)
     assert np.ptp(own.numpy(), axis=1).min() > 1e-3
+
+
+def test_an_architecture_that_does_not_fit_is_a_sentence_and_leaves_nothing(
+    open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, _ = open_clip_checkpoint
+    other = {**OPEN_CLIP, "embed_dim": 32}
+    nonsense = {**OPEN_CLIP, "vision_cfg": {"layers": "many"}}
+    for content, said in ((other, "does not fit"), (nonsense, "describes no model of open_clip")):
+        (tmp_path / "other.json").write_text(json.dumps(content))
+        with pytest.raises(metrics.MetricError, match=said):
+            openclip.convert(source, tmp_path / "out", architecture=str(tmp_path / "other.json"))
+        assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
+
+
+def test_weights_that_are_cut_off_are_a_sentence(open_clip_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(open_clip_folder, folder)
+    weights = folder / openclip.WEIGHTS
+    for length in (0, 4, 1000, weights.stat().st_size // 2):
+        weights.write_bytes((open_clip_folder / openclip.WEIGHTS).read_bytes()[:length])
+        with pytest.raises(metrics.MetricError, match=r"Cannot load '.*cut' with open_clip: \S"):
+            metrics.load_dual(str(folder))

@@ -148,6 +148,10 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(
         (["no_such_module:Editor"], "cannot be imported"),
         (["solid", "--editor-options.color", "red"], "expected '#rrggbb'"),
         (["--judge", "vqa", "nowhere"], "no model folder 'nowhere'"),
+        (["--judge", "vqa", "math:sqrt"], "'math:sqrt' is no judge, and cannot be called with kind, device"),
+        (["--judge", "ovd", "math:pi"], "'math:pi' is no judge"),
+        (["json:dumps"], "cannot be called with a picture and an instruction"),
+        (["identity", "--number", "1001"], "at most 1000"),
     ],
 )
 def test_mistakes_are_one_sentence(

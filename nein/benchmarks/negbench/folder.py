@@ -12,13 +12,27 @@ OUT/table.md, figures.csv, report.html, *.png
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from nein.datasets.negbench.records import Task
 from nein.engine.folder import Folder, runs_below
+from nein.engine.shapes import Shape
 
 PICTURES = "pictures"  # outputs
+#: What a manifest's summary holds, as far as it is read back.
+_SUMMARY = {
+    "model": str, "dataset": str, "title": str, "preset": str, "protocol": str, "kind": str,
+    "features": (str, None), "limit": (int, None), "row": (str, None),
+}  # fmt: skip
 SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
+
+
+class ResultsDir(Folder):
+    """The folder OUT/<model>/<data set>."""
+
+    facts: ClassVar[Mapping[str, Shape]] = {"summary?": _SUMMARY}
 
 
 def task_name(task: Task) -> str:
@@ -33,6 +47,6 @@ def figures(folder: Folder) -> Path:
     return folder.path / "figures.csv"
 
 
-def find(out: Path) -> list[Folder]:
+def find(out: Path) -> list[ResultsDir]:
     """Every run below `out`, ordered by model, then data set."""
-    return [Folder(path) for path in runs_below(out)]
+    return [ResultsDir(path) for path in runs_below(out)]

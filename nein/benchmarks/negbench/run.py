@@ -83,7 +83,12 @@ def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
         tasks = loading.select(data.tasks, config.tasks, config.variants)
         if tasks:
             loading.check_pictures(data)
-            selected.append((data, [loading.limited(task, config.limit) for task in tasks]))
+            cut = [task for task in (loading.limited(t, config.limit) for t in tasks) if loading.asks(task)]
+            if not cut:
+                raise UserError(
+                    f"{data.title} holds no caption and no question of these tasks; ask for more."
+                )
+            selected.append((data, cut))
     if not selected:
         there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
         raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")

@@ -14,7 +14,40 @@ from __future__ import annotations
 from pathlib import Path
 
 from nein.benchmarks.runner import FIGURES
-from nein.engine.folder import Folder, runs_below
+from nein.engine import atomic
+from nein.engine.folder import Folder, Row, runs_below
+
+_QUESTION = {"id": str, "variant": str, "subset": str, "category": str}
+_ANSWER = {
+    **_QUESTION, "question": str, "options": [str], "answer": str, "text": (str, None),
+    "logprobs": ([(float, None)], None), "error": str,
+}  # fmt: skip
+_SCORE = {
+    **_QUESTION, "scoring": str, "protocol": str, "letter": (str, None), "value": (float, None),
+    "reason": str,
+}  # fmt: skip
+_MANIFEST = {
+    "preset": str,
+    "protocol": str,
+    "reference": str,
+    "identity": {"prompt": str, "asking?": (str, None)},
+    "data": {"kind": str, "sha256": str, "questions?": (int, None), "split?": str, "columns?": ({}, None)},
+}
+
+
+class AnswersDir(Folder):
+    """The folder OUT/<model>."""
+
+    facts = _MANIFEST
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "answers")
+
+    def read_answers(self) -> list[Row]:
+        return atomic.read_lines(answers(self), _ANSWER)
+
+    def read_scores(self) -> list[Row]:
+        return atomic.read_lines(scores(self), _SCORE)
 
 
 def answers(folder: Folder) -> Path:
@@ -29,6 +62,6 @@ def figures(folder: Folder) -> Path:
     return folder.path / FIGURES
 
 
-def find(out: Path) -> list[Folder]:
+def find(out: Path) -> list[AnswersDir]:
     """Every run at or below `out`, by name."""
-    return [Folder(path, "answers") for path in runs_below(out)]
+    return [AnswersDir(path) for path in runs_below(out)]

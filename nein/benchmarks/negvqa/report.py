@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import pandas as pd
 from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa import page, paper_numbers, sections
 from nein.benchmarks.negvqa.config import ReportConfig
+from nein.benchmarks.negvqa.folder import AnswersDir
 from nein.config.groups import FORMATS
 from nein.datasets.negvqa.categories import AVERAGE
 from nein.datasets.negvqa.questions import Item
-from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import figures as frames
@@ -42,8 +42,8 @@ def write(
     figures = read(named, manifests)
     parts = []
     if "html" in formats and samples:
-        answers = {name: atomic.read_lines(files.answers(folder)) for name, folder in named.items()}
-        scores = {name: atomic.read_lines(files.scores(folder)) for name, folder in named.items()}
+        answers = {name: folder.read_answers() for name, folder in named.items()}
+        scores = {name: folder.read_scores() for name, folder in named.items()}
         chief = frames.select(figures, headline="yes").drop_duplicates("model")
         headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
         parts = [page.part(page.questions(answers, scores, items, samples, headlines))]
@@ -58,7 +58,7 @@ def write(
     return f"{report.headline(figures, shown)}\nReport: {place}\n"
 
 
-def read(named: dict[str, Folder], manifests: dict[str, dict[str, Any]]) -> pd.DataFrame:
+def read(named: Mapping[str, Folder], manifests: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """The figures of all runs, and the paper's Table 1; beside it stand runs on the paper's data only."""
     parts, comparable = [], {}
     for name, folder in named.items():
@@ -82,10 +82,10 @@ def finding(figures: pd.DataFrame) -> list[str]:
     return [sentence] if sentence else []
 
 
-def _by_name(folders: Sequence[Folder]) -> dict[str, Folder]:
+def _by_name(folders: Sequence[Folder]) -> dict[str, AnswersDir]:
     """The runs by the name of their folder, or by its path where that is taken."""
-    named: dict[str, Folder] = {}
-    for folder in folders:
+    named: dict[str, AnswersDir] = {}
+    for folder in (AnswersDir(folder.path) for folder in folders):
         if folder.manifest().get("status") != COMPLETE:
             raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
         named[folder.path.name if folder.path.name not in named else str(folder.path)] = folder

@@ -29,7 +29,6 @@ from nein import statistics
 from nein.benchmarks.nein import negation_gap, paper_numbers
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
-from nein.engine import atomic
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
 from nein.wording.families import FAMILIES, STAYS
@@ -57,10 +56,7 @@ def of(run: RunDir) -> pd.DataFrame:
 
 def summarise(run: RunDir) -> pd.DataFrame:
     """The figures of a complete run from its canonical files."""
-    corpus = run.path / "corpus.json"
-    figures = of_rows(
-        run.read_edits(), run.read_scores(), atomic.read_json(corpus) if corpus.exists() else {}
-    )
+    figures = of_rows(run.read_edits(), run.read_scores(), run.read_corpus())
     return frames.label(figures, benchmark="nein", model=run.editor, variant=run.track)
 
 

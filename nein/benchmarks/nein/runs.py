@@ -24,10 +24,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, shapes
+from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
+from nein.engine.shapes import Shape
 
 EDIT = "edit"
+#: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
+EDIT_ROW = {
+    "id": str, "image": (str, None), "error": (str, None), "source_id?": str, "object?": str,
+    "instruction?": str, "template?": (int, None), "note?": str,
+}  # fmt: skip
+_TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
+MANIFEST = {
+    "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
+    "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
+}
+_REPLIES: Shape = (None, {})
+SCORE_ROW = {
+    "id": str,
+    "metric": str,
+    "value": (float, None),
+    "reason": str,
+    "detail": {
+        "p_yes?": (float, None), "p_no?": (float, None), "score?": float, "before?": _REPLIES,
+        "after?": _REPLIES, "question?": (str, None),
+    },
+}  # fmt: skip
+_ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
+CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_ENDS}
 
 
 def scores_of(metric: str) -> str:
@@ -37,6 +62,8 @@ def scores_of(metric: str) -> str:
 
 class RunDir(Folder):
     """The folder OUT/<editor>/<track>."""
+
+    facts = MANIFEST
 
     def __init__(self, out: Path, editor: str, track: str) -> None:
         super().__init__(out / editor / track, "edits")
@@ -72,10 +99,19 @@ class RunDir(Folder):
         return self.outputs("scores")
 
     def read_edits(self) -> list[Row]:
-        return atomic.read_lines(self.path / "edits.jsonl")
+        return atomic.read_lines(self.path / "edits.jsonl", EDIT_ROW)
 
     def read_scores(self) -> list[Row]:
-        return atomic.read_lines(self.path / "scores.jsonl")
+        return atomic.read_lines(self.path / "scores.jsonl", SCORE_ROW)
+
+    def read_corpus(self) -> dict[str, Row]:
+        """Metric -> its figure of the whole; {} where there is none."""
+        path = self.path / "corpus.json"
+        corpus: dict[str, Row] = atomic.read_json(path, dict) if path.exists() else {}
+        for metric, entry in corpus.items():
+            if said := shapes.fault(entry, CORPUS_ENTRY, metric):
+                raise UserError(f"'{path}': {said}; score the run again with nein eval.")
+        return corpus
 
 
 def of_folder(folder: Folder) -> RunDir:

@@ -161,6 +161,11 @@ def limited(task: Task, limit: int | None) -> Task:
     )
 
 
+def asks(task: Task) -> bool:
+    """Whether there is anything in the task."""
+    return bool(task.questions if isinstance(task, ChoiceTask) else task.original or task.negated)
+
+
 def names_of(path: Path) -> str | None:
     """The row that a file belongs to by its name, or None."""
     for row in ROWS.values():
