@@ -24,14 +24,58 @@ from metrics.base import MetricError
 
 
 class FidInterval(NamedTuple):
-    """value: the distance on all rows; low, high: the interval, or None where it cannot be had (one source
-    image); standard_error: of the jackknife; groups: how many were left out in turn."""
+    """A distance with its interval.
+
+    value           On all rows.
+    low, high       The interval; None where it cannot be had (one source image).
+    standard_error  Of the jackknife.
+    left_out        The distances without each group of source images in turn, from which the other three
+                    follow, and those of a difference (`difference`) and of the limit (`limit`).
+    """
 
     value: float
     low: float | None
     high: float | None
     standard_error: float | None
-    groups: int
+    left_out: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, value: float, left_out: Sequence[float] | np.ndarray, level: float = 0.95) -> FidInterval:
+        """By the jackknife over G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), interval
+        value -/+ t(G - 1) times that."""
+        count = len(left_out)
+        if count < 2:
+            return cls(value, None, None, None)
+        replicates = np.asarray(left_out, dtype=np.float64)
+        error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
+        reach = float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * error
+        return cls(value, value - reach, value + reach, error, tuple(map(float, left_out)))
+
+
+def difference(first: FidInterval, second: FidInterval) -> FidInterval:
+    """first - second, of two sets of edits of the same source images: a group of them leaves both at once."""
+    if len(first.left_out) != len(second.left_out):
+        raise MetricError("The difference of two FIDs needs both on the same groups of source images.")
+    pairs = zip(first.left_out, second.left_out, strict=True)
+    return FidInterval.of(first.value - second.value, [a - b for a, b in pairs])
+
+
+#: Source images per column of the features from which `limit` covers (docs/statistics.md).
+LIMIT_IMAGES = 3
+
+
+def limit(distance: FidInterval) -> FidInterval:
+    """What the distance would be of infinitely many pictures: G d - (G - 1) mean d_g, without the part of the
+    bias that falls as 1 / N. It covers from `LIMIT_IMAGES` source images per column on. Source: Quenouille,
+    Biometrika 43 (1956); that FID's bias falls as 1 / N: Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
+    count = len(distance.left_out)
+    if count < 2:
+        return FidInterval(distance.value, None, None, None)
+    value = count * distance.value - (count - 1) * sum(distance.left_out) / count
+    interval = FidInterval.of(value, distance.left_out)
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval._replace(value=max(0.0, value), low=max(0.0, interval.low), high=max(0.0, interval.high))
 
 
 @dataclass(frozen=True)
@@ -91,9 +135,9 @@ def jackknife_interval(
     groups           The source images are split into that many groups (fewer if there are fewer images), by
                      the SHA-256 of their names: the split depends neither on order nor on chance.
 
-    A group leaves both sets at once, so the interval covers the choice of source images. Standard error:
-    sqrt((G - 1) / G * sum (d_g - mean d)^2); interval: value -/+ t(G - 1) times that, cut at 0. It does not
-    remove the bias that FID has in small sets.
+    A group leaves both sets at once, so the interval covers the choice of source images: it is one of what N
+    such pictures give on average. That lies above what infinitely many give (`limit`), so FIDs are compared
+    at equal N only. Cut at 0.
 
     Cost: G + 1 distances. With D = 2048 one takes 1.8 s on two cores (measured), the interval for N = 24,182
     about a minute with the sums of products; with D = 64, hundredths of a second.
@@ -110,16 +154,16 @@ def jackknife_interval(
     member = _assign(set(clusters) | set(target_clusters), groups)
     count = max(member.values()) + 1
     if count < 2:
-        return FidInterval(value, None, None, None, count)
+        return FidInterval(value, None, None, None)
     a, b = _check(edited, "edited"), _check(target, "target")
     group_a = np.array([member[name] for name in clusters])
     group_b = np.array([member[name] for name in target_clusters])
     replicates = _leave_one_out(a, b, group_a, group_b, count)
     if replicates is None:
-        return FidInterval(value, None, None, None, count)
-    error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
-    reach = float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * error
-    return FidInterval(value, max(0.0, value - reach), value + reach, error, count)
+        return FidInterval(value, None, None, None)
+    interval = FidInterval.of(value, replicates, level)
+    assert interval.low is not None
+    return interval._replace(low=max(0.0, interval.low))
 
 
 def _leave_one_out(

@@ -19,8 +19,9 @@ class Metric:
     unit      "per cent": values from 0 to 1 are shown as percentages; "raw": as they are.
     better    "higher" or "lower".
     range     Closed interval of possible values, before percentages.
-    kind      "mean" (continuous per-sample value), "proportion" (per-sample 0 or 1), "corpus" (no per-sample
-              value: FID).
+    kind      "proportion" (per-sample 0 or 1), "bounded" (per-sample value of which many are at an end of
+              `range`, or may be: its interval is that of a share), "mean" (any other per-sample value),
+              "corpus" (no per-sample value: FID).
     needs     Pictures ("edited", "target", "sample"), without which a sample is unscored, and models: a kind
               of `ENCODERS` or `JUDGES`, or "module:function", which is called with `device=` and returns a
               network with `fingerprint` and `describe()`.
@@ -29,7 +30,7 @@ class Metric:
               identity of a score.
     source    Paper and equation, or URL.
     corpus    Of a corpus metric: (edited rows, target rows, source image of every edited row, of every target
-              row) -> something with `value`, `low`, `high` and `standard_error`.
+              row) -> `metrics.fid.FidInterval`, or something with its fields.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Metric:
     unit: Literal["per cent", "raw"]
     better: Literal["higher", "lower"]
     range: tuple[float, float]
-    kind: Literal["mean", "proportion", "corpus"]
+    kind: Literal["mean", "bounded", "proportion", "corpus"]
     needs: tuple[str, ...]
     score: Callable[[Batch], Sequence[Score]]
     settings: tuple[str, ...] = ()
@@ -47,7 +48,7 @@ class Metric:
     def __post_init__(self) -> None:
         choose("unit", self.unit, ("per cent", "raw"))
         choose("direction", self.better, ("higher", "lower"))
-        choose("kind of metric", self.kind, ("mean", "proportion", "corpus"))
+        choose("kind of metric", self.kind, ("mean", "bounded", "proportion", "corpus"))
         if (self.kind == "corpus") != (self.corpus is not None):
             raise MetricError(f"The metric '{self.name}' is of kind 'corpus' if and only if it has `corpus`.")
 
@@ -65,6 +66,11 @@ class Metric:
     def by_judge(self) -> bool:
         """Whether a judge looks at the pictures, as opposed to a comparison of pixels or features."""
         return bool({"vqa", "ovd", "itm"} & set(self.models))
+
+    @property
+    def span(self) -> float | None:
+        """How far apart two values can be, where that bounds a mean; None where the range says nothing."""
+        return self.range[1] - self.range[0] if self.kind in ("proportion", "bounded") else None
 
     @property
     def higher_is_better(self) -> bool:

@@ -77,7 +77,7 @@ METRICS = (
         settings=("protocol", "article"), source=_PAPER,
     ),
     Metric(
-        "retention_vqa", "Retention (VQA)", "per cent", "higher", (0.0, 1.0), "mean", _VQA, retention_vqa,
+        "retention_vqa", "Retention (VQA)", "per cent", "higher", (0.0, 1.0), "bounded", _VQA, retention_vqa,
         settings=("protocol", "article"), source=_PAPER,
     ),
     Metric(
@@ -85,11 +85,11 @@ METRICS = (
         settings=("protocol", "threshold"), source=_PAPER,
     ),
     Metric(
-        "auc_removal", "AUC-Removal", "per cent", "higher", (0.0, 1.0), "mean", _OVD, auc_removal,
+        "auc_removal", "AUC-Removal", "per cent", "higher", (0.0, 1.0), "bounded", _OVD, auc_removal,
         settings=("protocol", "threshold"), source=_PAPER,
     ),
     Metric(
-        "retention_ovd", "Retention (OVD)", "per cent", "higher", (0.0, 1.0), "mean", _OVD, retention_ovd,
+        "retention_ovd", "Retention (OVD)", "per cent", "higher", (0.0, 1.0), "bounded", _OVD, retention_ovd,
         settings=("protocol", "threshold"), source=_PAPER,
     ),
 )  # fmt: skip

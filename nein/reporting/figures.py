@@ -33,7 +33,7 @@ from nein.statistics import Estimate
 
 LEADING = ("benchmark", "model", "task", "metric", "variant")
 COUNTS = ("n", "unscored", "clusters", "needed")
-TESTS = ("p", "p_holm", "p_t", "p_flip", "detectable")
+TESTS = ("p", "p_holm", "p_least", "detectable")
 ESTIMATE = ("value", "low", "high", "standard_error")
 TRAILING = (
     "n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "reasons",
@@ -92,12 +92,12 @@ def of_scores(
     unit: str = "%",
     **what: str,
 ) -> pd.DataFrame:
-    """A figure per group of score rows: the share or mean of their values.
+    """A figure per group of score rows: the share of right ones, or the mean of values from 0 to 1.
 
     rows  `value` (None: unscored, `reason` says why) and `source`, the cluster; `id` where there is none.
     by    Entries of the rows that make the groups; they become columns of the frame.
 
-    Values that are all 0 or 1 get Wilson's interval, others the mean's; both clustered.
+    Intervals are `statistics.bounded_mean`'s.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -107,8 +107,7 @@ def of_scores(
         scored = [row for row in members if row["value"] is not None]
         reasons = Counter(row["reason"] for row in members if row["value"] is None)
         values = [float(row["value"]) for row in scored]
-        estimator = statistics.proportion if {*values} <= {0.0, 1.0} else statistics.mean
-        estimate = estimator(values, [row.get("source", row.get("id")) for row in scored])
+        estimate = statistics.bounded_mean(values, [row.get("source", row.get("id")) for row in scored])
         group = dict(zip(by, map(str, key), strict=True))
         made.append(
             figure(

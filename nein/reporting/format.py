@@ -40,7 +40,7 @@ def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | No
     """A figure with its interval, or without where it has none.
 
     interval  "ends": [low, high]. "reach": ±, where both ends are equally far at the digits shown, else the
-              ends: Wilson's interval is not symmetric, least of all near 0 and 100.
+              ends: that of a share is not symmetric, least of all near 0 and 100.
     """
     if figure is None or figure["value"] is None:
         return DASH
@@ -55,8 +55,10 @@ def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | No
     return f"{value} [{number(low, unit, digits=digits)}, {number(high, unit, digits=digits)}]"
 
 
-def p_value(p: float | None) -> str:
-    return DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+def p_value(p: float | None, least: float | None = None) -> str:
+    """ "0.012". least: the smallest p there could have been; said where it is 0.05 or more."""
+    shown = DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return shown if least is None or least < 0.05 else f"{shown} (never below {least:.2g} here)"
 
 
 def heading(title: str, higher_is_better: bool | None = None) -> str:

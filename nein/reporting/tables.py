@@ -45,7 +45,9 @@ def sum_of(column: str) -> Show:
 
 
 def p_value(column: str = "p") -> Show:
-    return lambda figures: format.p_value(figures[0].get(column))
+    """Shows p, with the least that was possible where that is no small one."""
+    least = "p_least" if column == "p" else ""
+    return lambda figures: format.p_value(figures[0].get(column), figures[0].get(least))
 
 
 def entry(column: str) -> Show:

@@ -5,26 +5,24 @@ Functions of numbers; nothing here reads a file.
 
 from nein.statistics.estimates import (
     Estimate,
-    bounded,
+    bounded_mean,
     difference_of_means,
     effective_size,
-    exact_interval,
     holm,
     mean,
     paired_difference,
     paired_test,
-    proportion,
+    ratio,
 )
 
 __all__ = [
     "Estimate",
-    "bounded",
+    "bounded_mean",
     "difference_of_means",
     "effective_size",
-    "exact_interval",
     "holm",
     "mean",
     "paired_difference",
     "paired_test",
-    "proportion",
+    "ratio",
 ]

@@ -20,7 +20,7 @@ def cohen_kappa(
     With the shares a, b, c, d of (1,1), (1,0), (0,1), (0,0): kappa = (p_o - p_e) / (1 - p_e), p_o = a + d,
     p_e = (a + b)(a + c) + (c + d)(b + d). Where both give one and the same verdict throughout, chance
     agreement is complete and kappa does not exist (NaN becomes None). Source: Cohen, Educational and
-    Psychological Measurement 20 (1960). Interval: clustered bootstrap, percentiles.
+    Psychological Measurement 20 (1960). Interval: `bootstrap.statistic`.
     """
     ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
     if not ids:
@@ -28,7 +28,8 @@ def cohen_kappa(
     x = np.array([bool(first[key]) for key in ids])
     y = np.array([bool(second[key]) for key in ids])
     table = np.stack([x & y, x & ~y, ~x & y, ~x & ~y], 1).astype(float)
-    kappa = bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids])
+    worst, best = (0, 0.5, 0.5, 0), (0.5, 0, 0, 0.5)
+    kappa = bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids], worst, best)
     return None if np.isnan(kappa.value) else kappa
 
 
@@ -67,7 +68,9 @@ def krippendorff_alpha(
     size = counts.sum(1)
     apart = (size**2 - (counts**2).sum(1)) / (size - 1)
     clusters = [cluster_of[key] for key, enters in zip(ids, used, strict=True) if enters]
-    alpha = bootstrap.statistic(_alpha, np.column_stack([apart, counts]), clusters)
+    each = [1 / len(categories)] * len(categories)
+    worst, best = [2.0, *(2 * share for share in each)], [0.0, *(2 * share for share in each)]
+    alpha = bootstrap.statistic(_alpha, np.column_stack([apart, counts]), clusters, worst, best)
     return None if np.isnan(alpha.value) else alpha
 
 

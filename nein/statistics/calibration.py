@@ -76,8 +76,8 @@ def rates(
         marks, truths, where = zip(*soft, strict=True)
         auc = bootstrap.roc_auc_interval(marks, truths, where)
     return Rates(
-        statistics.proportion([v for v, _ in seen], [w for _, w in seen]),
-        statistics.proportion([v for v, _ in unseen], [w for _, w in unseen]),
+        statistics.bounded_mean([v for v, _ in seen], [w for _, w in seen]),
+        statistics.bounded_mean([v for v, _ in unseen], [w for _, w in unseen]),
         auc,
         sum(said is None for said in verdicts),
     )
@@ -218,7 +218,7 @@ def reliability(
     for index in range(bins):
         inside = np.flatnonzero(place == index)
         if len(inside):
-            share = statistics.proportion(y[inside].tolist(), [where[i] for i in inside])
+            share = statistics.bounded_mean(y[inside].tolist(), [where[i] for i in inside])
             assert share is not None
             mean = float(x[inside].mean())
             filled.append(Bin(index / bins, (index + 1) / bins, mean, share))

@@ -1,9 +1,15 @@
-"""Means, proportions and paired differences with 95 % intervals that respect clusters.
+"""Figures with 95 % intervals that respect clusters, one method for each kind of figure.
 
 NeIn makes up to five samples from one source image; their scores are alike, so 500 samples tell less than 500
-independent ones would. Every interval here is clustered by source image; `exact_interval`, which knows no
-clusters, says so. Unscored values (None) never enter. Figures that are no means are in
-`nein.statistics.bootstrap`.
+independent ones would. Every interval here takes source images for the independent units:
+
+- what is bounded (a share, a mean of values in a range, a paired difference or a ratio of such): the interval
+  of `nein.statistics.bounds`;
+- a mean whose range says nothing (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
+- what is neither, a kappa or an area under a curve: `nein.statistics.bootstrap`.
+
+`benchmarks/coverage.py` measures how often each covers (docs/statistics.md). Unscored values (None) never
+enter.
 """
 
 from __future__ import annotations
@@ -15,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from nein.statistics import bounds
+
 LEVEL = 0.95
 
 
@@ -22,9 +30,10 @@ LEVEL = 0.95
 class Estimate:
     """A figure with its interval.
 
-    value           The mean, proportion or difference, in the unit of the input.
-    low, high       Ends of the 95 % interval; None when it cannot be had (fewer than two clusters).
-    standard_error  Cluster-robust; None like the interval.
+    value           The mean, share, difference or ratio, in the unit of the input.
+    low, high       Ends of the 95 % interval; None when it cannot be had: a mean of one cluster, or one whose
+                    clusters all agree, which is no certainty.
+    standard_error  Cluster-robust; None with one cluster.
     n, clusters     Values and distinct clusters that entered.
     """
 
@@ -63,66 +72,122 @@ def mean(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | No
     x = np.asarray(values, dtype=np.float64)
     value = float(x.mean())
     sums, _ = _cluster_sums(x - value, clusters)
-    n, count = len(x), len(sums)
-    if count < 2:
-        return Estimate(value, None, None, None, n, count)
-    error = math.sqrt(count / (count - 1) * float(sums @ sums)) / n
-    reach = t_quantile(count - 1) * error
-    return Estimate(value, value - reach, value + reach, error, n, count)
+    error = _error(sums / len(x), float(np.abs(x).max()))
+    if not error:
+        return Estimate(value, None, None, error, len(x), len(sums))
+    reach = t_quantile(len(sums) - 1) * error
+    return Estimate(value, value - reach, value + reach, error, len(x), len(sums))
 
 
-def proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:
-    """Proportion of ones among zeros and ones, with Wilson's interval at the effective sample size.
+def bounded_mean(
+    values: Sequence[float] | np.ndarray,
+    clusters: Sequence[Hashable],
+    low: float = 0.0,
+    high: float = 1.0,
+    weights: Sequence[float] | np.ndarray | None = None,
+) -> Estimate | None:
+    """Mean of values in [low, high] with the interval of `bounds`, or None for no values: a share is the mean
+    of zeros and ones.
 
-    The effective size is n_eff = n / deff, with the design effect deff = SE^2 / (p (1 - p) / (n - 1)), SE
-    from `mean`, never below 1 (clustering is not allowed to look like extra information). Where all values
-    are equal, SE is zero and tells nothing about clustering; then values within a cluster are taken as
-    copies of each other, which gives n_eff = n^2 / sum_g n_g^2, the smallest it can be. With z the t
-    quantile at G - 1 degrees of freedom,
+    weights  Of the values, or None for equal ones: sum w x / sum w.
 
-        centre = (p + z^2 / (2 n_eff)) / (1 + z^2 / n_eff),
-        reach  = z / (1 + z^2 / n_eff) * sqrt(p (1 - p) / n_eff + z^2 / (4 n_eff^2)).
-
-    So 0 of 500 has the interval [0, something above 0]. Sources: Wilson, JASA 22 (1927); Dean & Pagano,
-    "Evaluating Confidence Interval Methods for Binomial Proportions in Clustered Surveys", J. Survey
-    Statistics and Methodology 3 (2015), for the effective size in Wilson's interval.
+    The picture more is as large as `_one_more` says.
     """
-    plain = mean(values, clusters)
-    if plain is None or plain.standard_error is None:
-        return plain
     x = np.asarray(values, dtype=np.float64)
-    if not np.isin(x, (0.0, 1.0)).all():
-        raise AssertionError("a proportion needs values that are 0 or 1")
-    n, p = plain.n, plain.value
-    spread = p * (1 - p)
-    if spread > 0:
-        effect = max(1.0, plain.standard_error**2 * (n - 1) / spread)
-    else:
-        _, sizes = _cluster_sums(x, clusters)
-        effect = float(sizes @ sizes) / n
-    n_eff = n / effect
-    z = t_quantile(plain.clusters - 1)
-    shrink = 1 + z * z / n_eff
-    centre = (p + z * z / (2 * n_eff)) / shrink
-    reach = z / shrink * math.sqrt(spread / n_eff + z * z / (4 * n_eff * n_eff))
-    low = 0.0 if p == 0 else max(0.0, centre - reach)
-    high = 1.0 if p == 1 else min(1.0, centre + reach)
-    return Estimate(p, low, high, plain.standard_error, n, plain.clusters)
+    w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not w.sum():
+        return None
+    if x.size and not (x.min() >= low and x.max() <= high):
+        raise AssertionError(f"values from {x.min()} to {x.max()} are not within [{low}, {high}]")
+    sums, _ = _cluster_sums(w * x, clusters)
+    sizes, _ = _cluster_sums(w, clusters)
+    more = _one_more(x, w, sums, sizes, high - low)
+    return _bounded(sums, sizes, low, high, int((w > 0).sum()), more)
+
+
+def _bounded(sums: np.ndarray, sizes: np.ndarray, low: float, high: float, n: int, more: float) -> Estimate:
+    terms = _terms(sums, sizes)
+    value = float(min(high, max(low, sums.sum() / sizes.sum())))
+    ends = bounds.interval(terms, (low * more, more), (high * more, more))
+    used = sizes > 0
+    error = _error((sums - value * sizes)[used] / sizes.sum(), max(abs(low), abs(high)))
+    return Estimate(value, min(value, ends[0]), max(value, ends[1]), error, n, int(used.sum()))
+
+
+#: How alike the samples of a picture are taken to be (intraclass correlation) while the data say nothing.
+ALIKE = 0.6
+
+
+def _one_more(
+    values: np.ndarray, weights: np.ndarray, sums: np.ndarray, sizes: np.ndarray, span: float
+) -> float:
+    """How many independent samples one more picture is worth, its design effect: 1 + (b - 1) rho, where b is
+    the size of the picture to which a sample drawn at random belongs, sum b_g^2 / sum b_g.
+
+    rho is the intraclass correlation that the cluster-robust variance shows, between 0 and 1, drawn towards
+    `ALIKE` with the weight of 4 (b - 1) dissenting samples: n var / span^2 of them are there, which is the
+    smaller of yeses and noes where it is small, and nothing where all agree. So a sample more that agrees
+    cannot make the picture more grow faster than the figure does, and the ends rise with it.
+    """
+    total = float(sizes.sum())
+    usual = float(sizes @ sizes) / total
+    if usual <= 1 or len(sizes) < 2:
+        return usual
+    value = float(sums.sum()) / total
+    variance = float(weights @ (values - value) ** 2) / total
+    dissent, prior = total * variance / span**2, 4 * (usual - 1)
+    alike = 0.0
+    if variance > 0:
+        pulls = sums - value * sizes
+        effect = len(sizes) / (len(sizes) - 1) * float(pulls @ pulls) / (total * variance)
+        alike = min(1.0, max(0.0, (effect - 1) / (usual - 1)))
+    return 1 + (usual - 1) * (ALIKE * prior + alike * dissent) / (prior + dissent)
+
+
+def _terms(sums: np.ndarray, sizes: np.ndarray) -> bounds.Terms:
+    """The clusters as `bounds` counts them."""
+    used = sizes > 0
+    return bounds.kinds(sums[used], sizes[used])
+
+
+def _error(parts: np.ndarray, size: float) -> float | None:
+    """Cluster-robust standard error from what every cluster pulls; 0 where all of it is rounding."""
+    count = len(parts)
+    if count < 2:
+        return None
+    error = math.sqrt(count / (count - 1) * float(parts @ parts))
+    return 0.0 if error <= 1e-13 * size else error
+
+
+def pairs(
+    first: Mapping[str, float | None],
+    second: Mapping[str, float | None],
+    cluster_of: Mapping[str, Hashable],
+) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
+    """Both values and the cluster of every id that is scored in both."""
+    ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
+    one, other = (np.array([side[key] for key in ids], dtype=np.float64) for side in (first, second))
+    return one, other, [cluster_of[key] for key in ids]
 
 
 def paired_difference(
     first: Mapping[str, float | None],
     second: Mapping[str, float | None],
     cluster_of: Mapping[str, Hashable],
+    span: float | None = 1.0,
 ) -> Estimate | None:
-    """Mean of first - second over the ids scored in both, as in `mean`; None when there is no such id.
+    """Mean of first - second over the ids scored in both; None when there is no such id.
+
+    span  How far apart two values can be, 1 for shares: the difference is bounded by it, and None for values
+          whose range says nothing (`mean`).
 
     Pairing by sample removes the difficulty of the sample from the difference: the two means alone would
     give a wider interval wherever their values rise and fall together.
     """
-    ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
-    differences = [float(first[key]) - float(second[key]) for key in ids]  # type: ignore[arg-type]
-    return mean(differences, [cluster_of[key] for key in ids])
+    one, other, clusters = pairs(first, second, cluster_of)
+    if span is None:
+        return mean(one - other, clusters)
+    return bounded_mean(one - other, clusters, -span, span)
 
 
 def difference_of_means(
@@ -131,44 +196,45 @@ def difference_of_means(
     second: Sequence[float] | np.ndarray,
     second_clusters: Sequence[Hashable],
 ) -> Estimate | None:
-    """Mean of `first` minus mean of `second`; values of one cluster are alike, also across the two.
+    """Mean of `first` minus mean of `second`, both of values from 0 to 1; values of one cluster are alike,
+    also across the two.
 
-    With e_g = (residuals of `first` in g) / n_1 - (those of `second` in g) / n_2, each about its own mean,
-
-        SE^2 = G / (G - 1) * sum_g e_g^2,
-
-    which is `paired_difference` where every value has a partner, and does not need one. `n` is the larger of
-    the two numbers of values. None where one of them is 0.
+    Where the two go pair by pair through the same clusters, this is `paired_difference`. Otherwise a
+    cluster's sum is what it adds to one mean less what it adds to the other, its size the mean of its shares
+    of the two sets, and pairs are taken to be as alike as `ALIKE`. `n` is the larger of the two numbers of
+    values. None where one of them is 0.
     """
     if not len(first) or not len(second):
         return None
     x, y = (np.asarray(values, dtype=np.float64) for values in (first, second))
-    value = float(x.mean() - y.mean())
-    parts = np.concatenate([(x - x.mean()) / len(x), (y.mean() - y) / len(y)])
-    sums, _ = _cluster_sums(parts, [*first_clusters, *second_clusters])
-    n, count = max(len(x), len(y)), len(sums)
-    if count < 2:
-        return Estimate(value, None, None, None, n, count)
-    error = math.sqrt(count / (count - 1) * float(sums @ sums))
-    # Where all pairs differ by the same amount, rounding errors are left; `bounded` asks for a zero.
-    error = 0.0 if error <= 1e-13 * max(np.abs(x).max(), np.abs(y).max()) else error
-    reach = t_quantile(count - 1) * error
-    return Estimate(value, value - reach, value + reach, error, n, count)
+    if list(first_clusters) == list(second_clusters):
+        return bounded_mean(x - y, first_clusters, -1.0, 1.0)
+    n, clusters = max(len(x), len(y)), [*first_clusters, *second_clusters]
+    shares = np.concatenate([np.full(len(x), n / len(x)), np.full(len(y), n / len(y))]) / 2
+    sums, _ = _cluster_sums(shares * np.concatenate([2 * x, -2 * y]), clusters)
+    sizes, _ = _cluster_sums(shares, clusters)
+    usual = float(sizes @ sizes) / float(sizes.sum())
+    return _bounded(sums, sizes, -1.0, 1.0, n, 1 + ALIKE * max(0.0, usual - 1))
 
 
-def exact_interval(ones: int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Clopper-Pearson's interval of a proportion: exact for independent trials, so too narrow for clusters.
-
-    Source: Clopper & Pearson, Biometrika 26 (1934). Raises ValueError unless 0 <= ones <= n and n >= 1.
-    """
-    from scipy.special import betaincinv
-
-    if not 0 <= ones <= n or n < 1:
-        raise ValueError(f"{ones} of {n} is no proportion")
-    tail = (1 - level) / 2
-    low = 0.0 if ones == 0 else float(betaincinv(ones, n - ones + 1, tail))
-    high = 1.0 if ones == n else float(betaincinv(ones + 1, n - ones, 1 - tail))
-    return low, high
+def ratio(
+    numerator: Mapping[str, float | None],
+    denominator: Mapping[str, float | None],
+    cluster_of: Mapping[str, Hashable],
+) -> Estimate | None:
+    """mean(numerator) / mean(denominator) over the ids scored in both, of values from 0 to 1; None without
+    ids or for a zero below. The interval of `bounds`, from 0 upwards: the picture more has nothing above, or
+    nothing below."""
+    above, below, clusters = pairs(numerator, denominator, cluster_of)
+    if not below.sum():
+        return None
+    tops, _ = _cluster_sums(above, clusters)
+    bottoms, sizes = _cluster_sums(below, clusters)
+    value = float(tops.sum() / bottoms.sum())
+    terms, more = bounds.kinds(tops, bottoms), 1 + ALIKE * (float(sizes @ sizes / sizes.sum()) - 1)
+    low, high = bounds.interval(terms, (0.0, more), (more, 0.0))
+    error = _error((tops - value * bottoms) / bottoms.sum(), value)
+    return Estimate(value, min(value, low), max(value, high), error, len(above), len(sizes))
 
 
 def effective_size(share: Estimate) -> float:
@@ -182,108 +248,79 @@ def effective_size(share: Estimate) -> float:
     return float(min(share.n, max(1.0, spread / share.standard_error**2)))
 
 
-def bounded(estimate: Estimate, low: float, high: float) -> Estimate:
-    """The estimate of a quantity that cannot leave [low, high], with an interval that does not either.
-
-    Where all values are equal the standard error is 0 and says nothing: then the interval reaches
-    (high - low) z^2 / (G + z^2) to both sides, Wilson's bound for G trials with one outcome.
-    """
-    if estimate.low is None or estimate.high is None:
-        return estimate
-    reach = 0.0
-    if estimate.standard_error == 0:
-        z = t_quantile(estimate.clusters - 1)
-        reach = (high - low) * z * z / (estimate.clusters + z * z)
-    ends = (min(high, max(low, estimate.low - reach)), max(low, min(high, estimate.high + reach)))
-    return Estimate(estimate.value, *ends, estimate.standard_error, estimate.n, estimate.clusters)
-
-
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of two runs over the samples scored in both, with its tests.
+    """The difference of two runs over the samples scored in both, with its test.
 
     difference   Mean of first - second, as `paired_difference` gives it.
-    p_t          Two-sided p of the cluster-robust t test (G - 1 degrees of freedom), the test that belongs to
-                 the interval; None with fewer than two clusters.
-    p_flip       Two-sided p of the randomisation test that swaps the two runs within whole clusters; exact
-                 for any size where the difference is symmetric under the null hypothesis.
-    p            p_t from `MANY` clusters on; with fewer, or without a standard error, the larger of the two,
-                 so that a small sample cannot make it small.
+    p            Two-sided p of the test that belongs to the interval, with all pairs: it is below 0.05 where
+                 the 95 % interval leaves out 0. Of bounded values `bounds.p_value` (McNemar's test where
+                 every pair is a cluster of its own), of others the cluster-robust t test; 1.0 where nothing
+                 differs, None where unbounded values have no standard error.
+    least        The smallest p that these clusters could give at all, were every pair to differ by all that
+                 is possible in one direction; None for unbounded values, where there is none.
     detectable   The smallest true difference found with probability `POWER` at this size.
     needed       Clusters needed to find a true difference of the size observed with probability `POWER`; None
                  where nothing differs.
     """
 
     difference: Estimate
-    p_t: float | None
-    p_flip: float
-    p: float
+    p: float | None
+    least: float | None
     detectable: float | None
     needed: int | None
 
 
 POWER = 0.8
-FLIPS = 9999
-MANY = 30  # clusters from which the t distribution is trusted; randomisation cannot show p below 1 / flips
-_CELLS = 20_000_000  # clusters times flips; with thousands of clusters fewer flips are made
 
 
 def paired_test(
     first: Mapping[str, float | None],
     second: Mapping[str, float | None],
     cluster_of: Mapping[str, Hashable],
-    *,
-    flips: int = FLIPS,
-    seed: int = 0,
+    span: float | None = 1.0,
 ) -> PairedTest | None:
     """Compares two runs sample by sample, source images being the independent units; None without pairs.
 
-    The randomisation test flips the sign of all differences of a source image together, `flips` times, and
-    counts how often the sum is at least as far from 0: p = (1 + count) / (1 + flips). With 13 clusters or
-    fewer all sign patterns are counted instead. Source: Edgington & Onghena, Randomization Tests (2007);
-    power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
+    span  As in `paired_difference`.
+
+    Power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
     """
-    ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
-    differences = [float(first[key]) - float(second[key]) for key in ids]  # type: ignore[arg-type]
-    clusters = [cluster_of[key] for key in ids]
-    difference = mean(differences, clusters)
+    one, other, clusters = pairs(first, second, cluster_of)
+    difference = paired_difference(first, second, cluster_of, span)
     if difference is None:
         return None
-    sums, _ = _cluster_sums(np.asarray(differences), clusters)
-    p_flip = _flip_test(sums, flips, seed)
+    p, least = _t_test(difference), None
+    if span is not None:
+        sums, sizes = _cluster_sums(one - other, clusters)
+        more = _one_more(one - other, np.ones(len(one)), sums, sizes, 2 * span)
+        most = _one_more(np.full(len(one), span), np.ones(len(one)), span * sizes, sizes, 2 * span)
+        p = bounds.p_value(_terms(sums, sizes), (-span * more, more), (span * more, more))
+        least = bounds.p_value(_terms(span * sizes, sizes), (-span * most, most), (span * most, most))
     error = difference.standard_error
-    if not error:  # one cluster, or all differences alike: only the randomisation test can speak
-        return PairedTest(difference, None, p_flip, p_flip, None, None)
-    from scipy.special import ndtri, stdtr
+    if not error:
+        return PairedTest(difference, p, least, None, None)
+    from scipy.special import ndtri
 
-    p_t = 2 * float(stdtr(difference.clusters - 1, -abs(difference.value) / error))
     reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
-    needed = (
-        None
-        if difference.value == 0
-        else math.ceil(difference.clusters * (reach * error / difference.value) ** 2)
-    )
-    p = p_t if difference.clusters >= MANY else max(p_t, p_flip)
-    return PairedTest(difference, p_t, p_flip, p, reach * error, needed)
+    needed = None
+    if difference.value:
+        needed = math.ceil(difference.clusters * (reach * error / difference.value) ** 2)
+    return PairedTest(difference, p, least, reach * error, needed)
 
 
-def _flip_test(sums: np.ndarray, flips: int, seed: int) -> float:
-    sums = sums[sums != 0]
-    if not len(sums):
+def _t_test(mean: Estimate) -> float | None:
+    """p of a mean of zero; None without a standard error, unless the mean is zero."""
+    if mean.value == 0:
         return 1.0
-    observed = abs(sums.sum()) * (1 - 1e-12)
-    if len(sums) <= 13:
-        patterns = 1 - 2 * ((np.arange(2 ** len(sums))[:, None] >> np.arange(len(sums))) & 1)
-        return float(np.mean(np.abs(patterns @ sums) >= observed))
-    rng = np.random.default_rng(seed)
-    count = 0
-    step = max(1, _CELLS // 10 // len(sums))
-    flips = min(flips, _CELLS // len(sums))
-    for start in range(0, flips, step):
-        rows = min(step, flips - start)
-        signs = rng.integers(0, 2, (rows, len(sums)), dtype=np.int8).astype(np.float32)
-        count += int((np.abs(sums.sum() - 2 * (signs @ sums)) >= observed).sum())
-    return (1 + count) / (1 + flips)
+    return t_p_value(mean.value, mean.standard_error, mean.clusters - 1) if mean.standard_error else None
+
+
+def t_p_value(value: float, error: float, freedom: int) -> float:
+    """Two-sided p of Student's t = value / error."""
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(freedom, -abs(value) / error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -301,14 +338,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _cluster_sums(values: np.ndarray, clusters: Iterable[Hashable]) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and size of every cluster, in order of first appearance."""
+def cluster_columns(clusters: Iterable[Hashable]) -> tuple[np.ndarray, int]:
+    """(column of every value's cluster, how many clusters there are), in order of first appearance."""
     index: dict[Hashable, int] = {}
-    member = np.array([index.setdefault(name, len(index)) for name in clusters])
+    return np.array([index.setdefault(name, len(index)) for name in clusters], dtype=np.int64), len(index)
+
+
+def _cluster_sums(values: np.ndarray, clusters: Iterable[Hashable]) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and size of every cluster."""
+    member, count = cluster_columns(clusters)
     if len(member) != len(values):
         raise AssertionError(f"{len(values)} values but {len(member)} cluster names")
-    sums = np.bincount(member, weights=values, minlength=len(index))
-    return sums, np.bincount(member, minlength=len(index)).astype(np.float64)
+    sums = np.bincount(member, weights=values, minlength=count)
+    return sums, np.bincount(member, minlength=count).astype(np.float64)
 
 
 def t_quantile(freedom: int) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metrics import MetricError
-from metrics.fid import frechet_distance, jackknife_interval
+from metrics.fid import FidInterval, difference, frechet_distance, jackknife_interval, limit
 
 
 def features(seed: int, n: int, d: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
@@ -102,7 +102,7 @@ def test_the_jackknife_equals_leaving_groups_out_by_hand(n) -> None:
     assert result.standard_error == pytest.approx(error, rel=1e-5)
     assert result.low == pytest.approx(max(0, result.value - 2.5706 * error), rel=1e-4)  # t(5), 97.5 %
     assert result.high == pytest.approx(result.value + 2.5706 * error, rel=1e-4)
-    assert result.groups == 6
+    assert result.left_out == pytest.approx(left_out)
 
 
 def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interval() -> None:
@@ -122,7 +122,8 @@ def test_the_interval_does_not_depend_on_the_order_of_the_rows() -> None:
     order = np.random.default_rng(0).permutation(100)
     first = jackknife_interval(a, b, names)
     second = jackknife_interval(a[order], b[order], [names[i] for i in order])
-    np.testing.assert_allclose(first, second, rtol=1e-6)
+    np.testing.assert_allclose(first[:4], second[:4], rtol=1e-6)
+    np.testing.assert_allclose(first.left_out, second.left_out, rtol=1e-6)
 
 
 def test_targets_may_be_listed_once_per_source() -> None:
@@ -157,3 +158,31 @@ def test_one_source_image_gives_a_value_and_no_interval() -> None:
 def test_a_missing_source_name_is_refused() -> None:
     with pytest.raises(MetricError, match="One source image per row"):
         jackknife_interval(features(1, 5, 2), features(2, 5, 2), ["a"] * 4)
+
+
+def test_the_difference_of_two_distances_leaves_the_same_groups_out_of_both() -> None:
+    first, second = FidInterval.of(3.0, [3.1, 2.9, 3.0]), FidInterval.of(2.0, [2.1, 1.8, 2.1])
+    found = difference(first, second)
+    error = np.sqrt(2 / 3 * np.var([0.0 + 1.0, 1.1, 0.9]) * 3)
+    assert found.value == pytest.approx(1.0)
+    assert found.standard_error == pytest.approx(error)
+    assert found.high == pytest.approx(1.0 + 4.30265 * error, rel=1e-5)  # t(2)
+    assert difference(first, first)[:4] == (0.0, 0.0, 0.0, 0.0)
+    with pytest.raises(MetricError, match="same groups"):
+        difference(first, FidInterval.of(1.0, [1.0, 1.1]))
+
+
+def test_the_limit_takes_off_the_bias_of_a_small_set() -> None:
+    rng = np.random.default_rng(3)
+    names = [str(i) for i in range(60)]
+    inside, values = 0, []
+    for _ in range(60):  # two sets of one distribution: what infinitely many pictures give is 0
+        found = jackknife_interval(rng.normal(size=(60, 6)), rng.normal(size=(60, 6)), names)
+        made = limit(found)
+        assert made.low is not None
+        inside += made.low <= 0
+        values.append((found.value, made.value))
+    plain, corrected = np.mean(values, 0)
+    assert plain > 0.3
+    assert corrected < plain / 4
+    assert inside >= 54

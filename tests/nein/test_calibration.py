@@ -9,7 +9,7 @@ from nein.statistics.estimates import Estimate
 
 
 def share(ones: int, n: int) -> Estimate:
-    found = statistics.proportion([1.0] * ones + [0.0] * (n - ones), list(range(n)))
+    found = statistics.bounded_mean([1.0] * ones + [0.0] * (n - ones), list(range(n)))
     assert found is not None
     return found
 
@@ -59,7 +59,7 @@ def test_a_figure_that_no_such_judge_could_give_is_refused() -> None:
 
 
 def test_a_perfect_judge_changes_nothing_but_leaves_room_for_doubt() -> None:
-    rates = calibration.Rates(share(200, 200), share(200, 200), None, 0)
+    rates = calibration.Rates(share(50, 50), share(50, 50), None, 0)
     found = calibration.correct_removal(share(30, 100), rates)
     plain = share(30, 100)
     assert found.value == pytest.approx(0.3)
@@ -96,7 +96,7 @@ def test_corrected_removal_covers_the_truth_with_clusters(
         chance = rng.beta(2 * removal, 2 * (1 - removal), 120)[source]
         there = rng.uniform(size=len(source)) >= chance
         gone = ~judged(rng, there, sensitivity, specificity)
-        plain = statistics.proportion(gone.astype(float).tolist(), source.tolist())
+        plain = statistics.bounded_mean(gone.astype(float).tolist(), source.tolist())
         assert plain is not None
         found = calibration.correct_removal(plain, rates)
         assert found.low is not None, found.refused

@@ -23,11 +23,12 @@ def test_pairs_are_grouped_by_the_negative_template_with_clustered_intervals() -
     found = negation_gap.gap_by_template(negative, affirmative)
     assert [(g.template, g.n) for g in found] == [(1, 3), (4, 2)]
     assert found[0].estimate == pytest.approx(2 / 3)
-    expected = statistics.mean([0.0, 1.0, 1.0], ["c1", "c1", "c2"])
+    expected = statistics.bounded_mean([0.0, 1.0, 1.0], ["c1", "c1", "c2"], -1.0, 1.0)
     assert expected is not None
-    assert expected.low is not None
-    assert found[0].low == max(-1.0, expected.low)
-    assert (found[1].estimate, found[1].low, found[1].high) == (0.5, None, None)  # one source image
+    assert (found[0].low, found[0].high) == (expected.low, expected.high)
+    assert found[1].estimate == 0.5
+    # One source image: Markov's inequality, 0.975 of the way from the value to either end of [-1, 1].
+    assert (found[1].low, found[1].high) == pytest.approx((-1 + 1.5 * 0.025, 1 - 0.5 * 0.025))
 
 
 def test_the_sign_is_affirmative_minus_negative() -> None:

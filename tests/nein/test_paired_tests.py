@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import scipy.stats
 
 from nein import statistics
-from nein.statistics import estimates
 
 
 def paired(rng: np.random.Generator, clusters: int, shift: float) -> tuple[dict, dict, dict]:
@@ -20,14 +18,6 @@ def paired(rng: np.random.Generator, clusters: int, shift: float) -> tuple[dict,
     first = {f"s{i}": float(ease[i] + own[i] + shift) for i in range(len(source))}
     second = {f"s{i}": float(ease[i]) for i in range(len(source))}
     return first, second, {f"s{i}": int(source[i]) for i in range(len(source))}
-
-
-def test_the_exact_interval_is_scipys() -> None:
-    for ones, n in ((0, 7), (1, 7), (3, 7), (7, 7), (40, 500)):
-        expected = scipy.stats.binomtest(ones, n).proportion_ci(0.95, method="exact")
-        assert statistics.exact_interval(ones, n) == pytest.approx((expected.low, expected.high), abs=1e-10)
-    with pytest.raises(ValueError, match="no proportion"):
-        statistics.exact_interval(3, 2)
 
 
 def test_holm_by_hand_and_in_any_order() -> None:
@@ -44,13 +34,81 @@ def test_holm_keeps_the_chance_of_any_false_claim_at_its_level() -> None:
     assert 0.035 <= wrong / 2000 <= 0.065
 
 
-def test_the_flip_test_counts_every_pattern_of_few_clusters() -> None:
-    sums = np.array([1.0, 2.0, -0.5, 3.0])
-    totals = [
-        abs(sum(s * x for s, x in zip(signs, sums, strict=True)))
-        for signs in itertools.product((1, -1), repeat=4)
-    ]
-    assert estimates._flip_test(sums, 10, 0) == sum(t >= 5.5 - 1e-9 for t in totals) / 16
+def outcomes(rng: np.random.Generator, clusters: int, advantage: float) -> tuple[dict, dict, dict]:
+    """Yes/no verdicts of two runs on `clusters` pictures with one to five samples each, alike within one."""
+    source = np.repeat(np.arange(clusters), rng.integers(1, 6, clusters))
+    ease, lean = (rng.normal(size=clusters)[source] for _ in range(2))
+    first, second = (
+        (ease + sign * (lean + advantage) / 2 + rng.normal(size=len(source)) > 0).astype(float)
+        for sign in (1, -1)
+    )
+    ids = [f"s{i}" for i in range(len(source))]
+    return (
+        dict(zip(ids, first.tolist(), strict=True)),
+        dict(zip(ids, second.tolist(), strict=True)),
+        dict(zip(ids, source.tolist(), strict=True)),
+    )
+
+
+@pytest.mark.parametrize(("better", "worse"), [(8, 2), (5, 0), (0, 0), (20, 9)])
+def test_the_test_of_independent_pairs_is_mcnemars_exact_test(better: int, worse: int) -> None:
+    differences = [1.0] * better + [-1.0] * worse + [0.0] * 30
+    first = {str(i): float(d == 1) for i, d in enumerate(differences)}
+    second = {str(i): float(d == -1) for i, d in enumerate(differences)}
+    found = statistics.paired_test(first, second, {key: key for key in first})
+    assert found is not None
+    expected = scipy.stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
+    assert found.p == pytest.approx(expected, abs=1e-9)
+
+
+def test_p_is_below_its_level_exactly_where_the_interval_leaves_out_zero() -> None:
+    rng = np.random.default_rng(9)
+    seen = set()
+    for _ in range(60):
+        found = statistics.paired_test(*outcomes(rng, 12, rng.uniform(0, 2)))
+        assert found is not None
+        assert found.p is not None
+        assert found.difference.low is not None
+        assert found.difference.high is not None
+        apart = not found.difference.low <= 0 <= found.difference.high
+        assert (found.p < 0.05) == apart
+        seen.add(apart)
+    assert seen == {True, False}
+
+
+def test_all_pairs_of_a_picture_count_and_not_one_of_them() -> None:
+    """Ten pictures of five pairs: where the pairs of a picture differ alike they say less than where not."""
+    ids = [(picture, k) for picture in range(10) for k in range(5)]
+    even = {f"{p}-{k}": float(k < 2) for p, k in ids}  # two pairs of every picture differ
+    lumped = {f"{p}-{k}": float(p < 4) for p, k in ids}  # all pairs of four pictures
+    one_each = {f"{p}": float(p < 4) for p in range(10)}
+    clusters = {f"{p}-{k}": p for p, k in ids} | {f"{p}": p for p in range(10)}
+    even_p, lumped_p, one_p = (
+        test.p
+        for first in (even, lumped, one_each)
+        if (test := statistics.paired_test(first, dict.fromkeys(first, 0.0), clusters))
+    )
+    assert even_p is not None
+    assert lumped_p is not None
+    assert one_p is not None
+    assert even_p < 0.05 < lumped_p < one_p
+    assert one_p == pytest.approx(2 / 2**4)  # four pictures against none
+
+
+def test_the_smallest_p_that_pictures_can_give_is_said() -> None:
+    """Seven pictures of one pair: 2 / 2^7 = 0.0156 is the least, however large the difference is."""
+    ids = [f"s{i}" for i in range(7)]
+    found = statistics.paired_test(dict.fromkeys(ids, 1.0), dict.fromkeys(ids, 0.0), {i: i for i in ids})
+    assert found is not None
+    assert found.p == found.least == pytest.approx(2 / 2**7)
+    half = {key: float(i < 4) for i, key in enumerate(ids)}
+    less = statistics.paired_test(half, dict.fromkeys(ids, 0.0), {i: i for i in ids})
+    assert less is not None
+    assert less.least == found.least
+    assert less.p == pytest.approx(2 / 2**4)
+    unbounded = statistics.paired_test(half, dict.fromkeys(ids, 0.0), {i: i for i in ids}, None)
+    assert unbounded is not None
+    assert unbounded.least is None
 
 
 def test_the_t_test_is_the_ordinary_one_without_clusters() -> None:
@@ -58,42 +116,33 @@ def test_the_t_test_is_the_ordinary_one_without_clusters() -> None:
     a, b = rng.normal(0.3, 1, 60), rng.normal(0, 1, 60)
     ids = [f"s{i}" for i in range(60)]
     found = statistics.paired_test(
-        dict(zip(ids, a, strict=True)), dict(zip(ids, b, strict=True)), {i: i for i in ids}
+        dict(zip(ids, a, strict=True)), dict(zip(ids, b, strict=True)), {i: i for i in ids}, None
     )
     assert found is not None
-    assert found.p_t == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-9)
-    permuted = scipy.stats.permutation_test(
-        (a - b,), np.sum, permutation_type="samples", n_resamples=9999, rng=2
-    )
-    assert found.p_flip == pytest.approx(permuted.pvalue, abs=0.01)
-    assert found.p == found.p_t
-    few = statistics.paired_test(
-        dict(zip(ids[:8], a, strict=False)), dict(zip(ids[:8], b, strict=False)), {i: i for i in ids}
-    )
-    assert few is not None
-    assert few.p_t is not None
-    assert few.p == max(few.p_t, few.p_flip)
+    assert found.p == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-9)
 
 
 def test_the_false_positive_rate_is_at_its_level_with_clusters() -> None:
     rng = np.random.default_rng(3)
-    hits = {"p_t": 0, "p_flip": 0, "p": 0, "naive": 0}
-    for _ in range(400):
+    hits = {"values": 0, "shares": 0, "naive": 0}
+    for _ in range(300):
         first, second, clusters = paired(rng, 40, 0.0)
-        found = statistics.paired_test(first, second, clusters, flips=999)
-        assert found is not None
-        for name in ("p_t", "p_flip", "p"):
-            hits[name] += getattr(found, name) < 0.05
+        values = statistics.paired_test(first, second, clusters, None)
+        shares = statistics.paired_test(*outcomes(rng, 40, 0.0))
+        assert values is not None
+        assert shares is not None
+        hits["values"] += (values.p or 1.0) < 0.05
+        hits["shares"] += (shares.p or 1.0) < 0.05
         hits["naive"] += scipy.stats.ttest_rel(list(first.values()), list(second.values())).pvalue < 0.05
-    for name in ("p_t", "p_flip", "p"):
-        assert 0.02 <= hits[name] / 400 <= 0.08, name  # 5 % with a standard error of 1.1 %
-    assert hits["naive"] / 400 > 0.1  # what ignoring the clusters would do
+    assert 0.015 <= hits["values"] / 300 <= 0.09  # 5 % with a standard error of 1.3 %
+    assert hits["shares"] / 300 <= 0.07
+    assert hits["naive"] / 300 > 0.1  # what ignoring the clusters would do
 
 
 def test_the_power_line_tells_how_many_source_images_are_needed() -> None:
     rng = np.random.default_rng(4)
     first, second, clusters = paired(rng, 400, 0.4)
-    found = statistics.paired_test(first, second, clusters)
+    found = statistics.paired_test(first, second, clusters, None)
     assert found is not None
     assert found.needed is not None
     error = found.difference.standard_error
@@ -103,37 +152,22 @@ def test_the_power_line_tells_how_many_source_images_are_needed() -> None:
     assert found.needed == math.ceil(expected)
     hits = 0
     for _ in range(300):
-        test = statistics.paired_test(*paired(rng, found.needed, 0.4), flips=499)
+        test = statistics.paired_test(*paired(rng, found.needed, 0.4), None)
         assert test is not None
-        hits += (test.p_t or 1.0) < 0.05
+        hits += (test.p or 1.0) < 0.05
     assert 0.68 <= hits / 300 <= 0.9  # 80 % is promised
 
 
 def test_equal_runs_are_never_significant_and_constant_differences_only_with_enough_clusters() -> None:
     ids = [f"s{i}" for i in range(6)]
     same = dict.fromkeys(ids, 0.5)
-    found = statistics.paired_test(same, same, {i: i for i in ids})
-    assert found is not None
-    assert (found.p, found.needed) == (1.0, None)
+    for span in (1.0, None):
+        found = statistics.paired_test(same, same, {i: i for i in ids}, span)
+        assert found is not None
+        assert (found.p, found.needed) == (1.0, None)
     two = statistics.paired_test(
         dict.fromkeys(ids[:2], 1.0), dict.fromkeys(ids[:2], 0.0), {i: i for i in ids}
     )
     assert two is not None
-    assert two.p == 0.5  # four patterns of signs, two of them as far out
+    assert two.p == pytest.approx(0.5)  # four patterns of signs, two of them as far out
     assert statistics.paired_test({"a": 1.0}, {"b": 1.0}, {}) is None
-
-
-def test_a_bounded_interval_stays_in_its_range_and_is_never_empty() -> None:
-    degenerate = statistics.mean([1.0] * 6, [1, 1, 2, 2, 3, 3])
-    assert degenerate is not None
-    found = statistics.bounded(degenerate, -1.0, 1.0)
-    assert found.high == 1.0
-    assert found.low is not None
-    assert found.low < 0.0  # three source images say little
-    wide = statistics.mean([1.0, 0.0, 1.0], [1, 2, 3])
-    assert wide is not None
-    clipped = statistics.bounded(wide, 0.0, 1.0)
-    assert (clipped.low, clipped.high) == (0.0, 1.0)
-    one = statistics.mean([0.3], ["a"])
-    assert one is not None
-    assert statistics.bounded(one, 0.0, 1.0) == one

@@ -140,7 +140,8 @@ def _features(
     found = jackknife_interval(edited, target, [rows[index]["COCO"] for index in kept])
     ends = {"low": found.low, "high": found.high, "standard_error": found.standard_error}
     return {"value": found.value, **ends, "n": len(kept), "n_unscored": len(rows) - len(kept), "reasons": {},
-            "clusters": len(sources)}  # fmt: skip
+            "clusters": len(sources), "reference": "per sample", "left_out": list(found.left_out),
+            "columns": width, "sources": "the same in all runs"}  # fmt: skip
 
 
 def _detail(

@@ -37,7 +37,7 @@ class Raw:
                 self.unscored[row["metric"]] += 1
             else:
                 self.values[row["metric"]][row["id"]] = row["value"]
-        with (folder / "scores" / "fid" / "000000.safetensors").open("rb") as file:
+        with (folder / "scores" / "fid" / "000" / "000000.safetensors").open("rb") as file:
             tensors = safetensors.numpy.load(file.read())
         self.edited, self.target = tensors["edited"].astype(float), tensors["target"].astype(float)
 
@@ -75,16 +75,40 @@ def interval(pairs: list[tuple[float, str]]) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-def wilson(pairs: list[tuple[float, str]]) -> tuple[float, float]:
-    n = len(pairs)
-    p, low, high = interval(pairs)
-    g = len({c for _, c in pairs})
-    t = scipy.stats.t.ppf(0.975, g - 1)
-    error = (high - low) / 2 / t
-    effect = max(1.0, error**2 * (n - 1) / (p * (1 - p)))
-    m = n / effect
-    centre, reach = (p + t * t / (2 * m)), t * math.sqrt(p * (1 - p) / m + t * t / (4 * m * m))
-    return max(0.0, (centre - reach) / (1 + t * t / m)), min(1.0, (centre + reach) / (1 + t * t / m))
+def covered_tails(
+    pairs: list[tuple[float, str]], low: str, high: str, worst: float = 0.0, best: float = 1.0
+) -> None:
+    """That random weights of the source images and of one more, the worst or the best, leave 2.5 % outside
+    either end: by drawing, where the report integrates."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for value, cluster in pairs:
+        values[cluster].append(value)
+    sums, sizes = (np.array([f(own) for own in values.values()], dtype=float) for f in (math.fsum, len))
+    more = picture_more(list(values.values()), best - worst)
+    weights = np.random.default_rng(0).exponential(size=(40_000, len(sizes) + 1))
+    below, above = (
+        weights @ np.append(sums, end * more) / (weights @ np.append(sizes, more)) for end in (worst, best)
+    )
+    # 40,000 draws find 2.5 % to 0.08 points; 5 standard errors. An end at the end of the range has no tail.
+    if float(low) > worst:
+        assert (below <= float(low)).mean() == pytest.approx(0.025, abs=0.004)
+    if float(high) < best:
+        assert (above >= float(high)).mean() == pytest.approx(0.025, abs=0.004)
+    assert worst <= float(low) < float(high) <= best
+
+
+def picture_more(values: list[list[float]], span: float) -> float:
+    """How many independent samples one more picture is worth (docs/statistics.md)."""
+    every = [value for own in values for value in own]
+    n, mean, g = len(every), math.fsum(every) / len(every), len(values)
+    usual = sum(len(own) ** 2 for own in values) / n
+    if usual == 1 or g == 1:
+        return usual
+    within = math.fsum((value - mean) ** 2 for value in every)
+    between = math.fsum(math.fsum(value - mean for value in own) ** 2 for own in values) * g / (g - 1)
+    alike = min(1.0, max(0.0, (between / within - 1) / (usual - 1))) if within else 0.0
+    prior, dissent = 4 * (usual - 1), within / span**2
+    return 1 + (usual - 1) * (0.6 * prior + alike * dissent) / (prior + dissent)
 
 
 def close(text: str, value: float) -> None:
@@ -111,17 +135,11 @@ def test_every_mean_proportion_count_and_interval(
         pairs = [(v, run.source(i)) for i, v in run.values[metric].items()]
         mean, low, high = interval(pairs)
         close(row["value"], mean)
-        if metric.startswith("removal"):
-            low, high = wilson(pairs)
-            exact = scipy.stats.binomtest(int(sum(v for v, _ in pairs)), len(pairs)).proportion_ci(
-                method="exact"
-            )
-            [same] = pick(table, "exact", model=row["model"], variant=row["variant"], metric=metric)
-            close(same["value"], mean)
-            close(same["low"], exact.low)
-            close(same["high"], exact.high)
-        close(row["low"], low)
-        close(row["high"], high)
+        if metric == "l1":
+            close(row["low"], low)
+            close(row["high"], high)
+        else:
+            covered_tails(pairs, row["low"], row["high"])
         assert (int(row["n"]), int(row["unscored"])) == (len(pairs), run.unscored[metric])
         assert int(row["n"]) + int(row["unscored"]) == 70
         assert int(row["clusters"]) == len({c for _, c in pairs})
@@ -147,8 +165,8 @@ def test_the_gap_and_the_gap_of_every_template(
     for row in pick(table, "gap", statistic="gap"):
         told, denied = remove.values[row["metric"]], negative.values[row["metric"]]
         pairs = [(told[i] - denied[i], negative.source(i)) for i in told if i in denied]
-        for text, value in zip((row["value"], row["low"], row["high"]), interval(pairs), strict=True):
-            close(text, value)
+        close(row["value"], interval(pairs)[0])
+        covered_tails(pairs, row["low"], row["high"], -1.0)
         others = {
             statistic: pick(table, "gap", statistic=statistic, metric=row["metric"])[0]["value"]
             for statistic in ("ratio", "remove", "negative")
@@ -172,12 +190,10 @@ def test_the_gap_and_the_gap_of_every_template(
         shape = re.compile(shapes[row["group"]])
         told, denied = remove.values[row["metric"]], negative.values[row["metric"]]
         ids = [i for i in told if i in denied and shape.fullmatch(negative.edits[i]["instruction"])]
-        mean, low, high = interval([(told[i] - denied[i], negative.source(i)) for i in ids])
+        pairs = [(told[i] - denied[i], negative.source(i)) for i in ids]
         assert int(row["n"]) == len(ids)
-        close(row["value"], mean)
-        if high > low:
-            close(row["low"], max(-1.0, low))
-            close(row["high"], min(1.0, high))
+        close(row["value"], math.fsum(value for value, _ in pairs) / len(pairs))
+        covered_tails(pairs, row["low"], row["high"], -1.0)
     assert seen == 6
 
 
@@ -193,17 +209,9 @@ def test_breakdowns_by_object_and_by_instruction(
             if run.edits[i]["object"] == row["group"]
         ]
         assert int(row["n"]) == len(chosen)
-        mean, low, high = interval(chosen)
-        close(row["value"], mean)
-        if row["metric"].startswith("removal") and 0 < mean < 1:
-            low, high = wilson(chosen)
-            close(row["low"], low)
-            close(row["high"], high)
-            checked += 1
-        elif row["metric"] == "retention_vqa" and high > low:
-            close(row["low"], max(0.0, low))
-            close(row["high"], min(1.0, high))
-            checked += 1
+        close(row["value"], math.fsum(value for value, _ in chosen) / len(chosen))
+        covered_tails(chosen, row["low"], row["high"])
+        checked += 1
     assert checked > 20
     for row in pick(table, "by_template"):
         assert row["variant"] == "negative"
@@ -231,20 +239,16 @@ def test_comparisons_and_their_corrected_p_values(
         pairs = [(a[i] - b[i], first.source(i)) for i in a if i in b]
         mean, low, high = interval(pairs)
         close(row["value"], mean)
+        if row["metric"] != "l1":
+            covered_tails(pairs, row["low"], row["high"], -1.0)
+            assert (float(row["p"]) < 0.05) == (not float(row["low"]) <= 0 <= float(row["high"]))
+            continue
         close(row["low"], low)
         close(row["high"], high)
         g = len({c for _, c in pairs})
-        if high > low:
-            t = mean / ((high - low) / 2 / scipy.stats.t.ppf(0.975, g - 1))
-            close(row["p_t"], 2 * scipy.stats.t.sf(abs(t), g - 1))
-            assert row["p"] == row["p_t"]  # 35 source images
-            assert float(row["p_flip"]) == pytest.approx(float(row["p_t"]), abs=0.05)
-    p = sorted((float(row["p"]), float(row["p_holm"])) for row in rows)
-    expected, highest = [], 0.0
-    for rank, (value, _) in enumerate(p):
-        highest = max(highest, min(1.0, value * (len(p) - rank)))
-        expected.append(highest)
-    assert [adjusted for _, adjusted in p] == pytest.approx(expected)
+        t = mean / ((high - low) / 2 / scipy.stats.t.ppf(0.975, g - 1))
+        close(row["p"], 2 * scipy.stats.t.sf(abs(t), g - 1))
+    assert {(row["family"], row["p_holm"] == row["p"]) for row in rows} == {("1", True)}
 
 
 def test_agreement_of_the_judges(table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]) -> None:
@@ -259,15 +263,6 @@ def test_agreement_of_the_judges(table: list[dict[str, str]], raw: dict[tuple[st
             p, q = (sum(column) / len(both) for column in zip(*both, strict=True))
             chance = p * q + (1 - p) * (1 - q)
             close(row["value"], (same - chance) / (1 - chance))
-
-
-DRAWS = 2000
-
-
-def picks(sources: set[str]) -> tuple[list[str], np.ndarray]:
-    """(source images in order, (draws, G) which of them are drawn): what the bootstrap's seed 0 gives."""
-    names = sorted(sources)
-    return names, np.random.default_rng(0).integers(0, len(names), (DRAWS, len(names)))
 
 
 def cohen(pairs: list[tuple[float, float]]) -> float:
@@ -291,7 +286,7 @@ def krippendorff(pairs: list[tuple[float, float]]) -> float:
 
 
 @pytest.mark.parametrize(("statistic", "rule"), [("kappa", cohen), ("alpha", krippendorff)])
-def test_the_intervals_of_agreement_are_those_of_redrawn_source_images(
+def test_the_intervals_of_agreement_are_those_of_reweighted_source_images(
     table: list[dict[str, str]], raw: dict[tuple[str, str], Raw], statistic: str, rule: Any
 ) -> None:
     rows = pick(table, "agreement", statistic=statistic)
@@ -303,30 +298,37 @@ def test_the_intervals_of_agreement_are_those_of_redrawn_source_images(
         for name in a:
             if name in b:
                 of[run.source(name)].append((a[name], b[name]))
-        names, drawn = picks(set(of))
         close(row["value"], rule([pair for own in of.values() for pair in own]))
-        found = np.array([rule([pair for k in draw for pair in of[names[k]]]) for draw in drawn])
-        assert np.isfinite(found).mean() > 0.9
-        low, high = np.quantile(found[np.isfinite(found)], [0.025, 0.975])
-        close(row["low"], low)
-        close(row["high"], high)
-        assert int(row["clusters"]) == len(names)
+        assert int(row["clusters"]) == len(of)
+        # Copies of the pictures by the thousand, and of one more in which the judges disagree, or agree.
+        rng, sizes = np.random.default_rng(1), np.array([len(own) for own in of.values()])
+        more = round((sizes**2).sum() / sizes.sum())
+        for end, pair, level in (
+            ("low", [(0.0, 1.0), (1.0, 0.0)], 0.025),
+            ("high", [(0.0, 0.0), (1.0, 1.0)], 0.975),
+        ):
+            pictures = [*of.values(), pair * more]
+            found = []
+            for _ in range(1500):
+                copies = np.rint(20 * rng.exponential(size=len(pictures))).astype(int)
+                copies[-1] = copies[-1] // 2  # the pair stands for two samples
+                found.append(rule([p for k, own in zip(copies, pictures, strict=True) for p in own * int(k)]))
+            assert float(row[end]) == pytest.approx(np.quantile(found, level), abs=0.06)
 
 
-def redrawn(raw: Raw, names: list[str], drawn: np.ndarray) -> np.ndarray:
-    """FID of the pictures of every draw, put together and measured again."""
-    ids = [name for name, edit in raw.edits.items() if edit["image"] is not None]
-    of: dict[str, list[int]] = defaultdict(list)
-    for position, name in enumerate(ids):
-        of[raw.source(name)].append(position)
-    found = []
-    for draw in drawn:
-        kept = [position for k in draw for position in of[names[k]]]
-        a, b = raw.edited[kept], raw.target[kept]
+def jackknifed(run: Raw) -> np.ndarray:
+    """(20,) FIDs without a twentieth of the source images each."""
+    sources = [run.source(name) for name, edit in run.edits.items() if edit["image"] is not None]
+    names = sorted(set(sources), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    group = {name: place % 20 for place, name in enumerate(names)}
+    moved = []
+    for left_out in range(20):
+        kept = [place for place, name in enumerate(sources) if group[name] != left_out]
+        a, b = run.edited[kept], run.target[kept]
         s_a, s_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
         root = np.sqrt(np.clip(np.linalg.eigvals(s_a @ s_b).real, 0, None)).sum()
-        found.append(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(s_a) + np.trace(s_b) - 2 * root)
-    return np.array(found)
+        moved.append(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(s_a) + np.trace(s_b) - 2 * root)
+    return np.array(moved)
 
 
 def test_the_interval_of_fid_leaves_out_a_twentieth_of_the_source_images_at_a_time(
@@ -334,37 +336,26 @@ def test_the_interval_of_fid_leaves_out_a_twentieth_of_the_source_images_at_a_ti
 ) -> None:
     for row in pick(table, "results", metric="fid"):
         run = raw[row["model"], row["variant"]]
-        sources = [run.source(name) for name, edit in run.edits.items() if edit["image"] is not None]
-        names = sorted(set(sources), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-        group = {name: place % 20 for place, name in enumerate(names)}
-        moved = []
-        for left_out in range(20):
-            kept = [place for place, name in enumerate(sources) if group[name] != left_out]
-            a, b = run.edited[kept], run.target[kept]
-            s_a, s_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
-            root = np.sqrt(np.clip(np.linalg.eigvals(s_a @ s_b).real, 0, None)).sum()
-            moved.append(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(s_a) + np.trace(s_b) - 2 * root)
-        error = math.sqrt(19 / 20 * ((np.array(moved) - np.mean(moved)) ** 2).sum())
+        moved = jackknifed(run)
+        error = math.sqrt(19 / 20 * ((moved - moved.mean()) ** 2).sum())
         reach = scipy.stats.t.ppf(0.975, 19) * error
         assert float(row["standard_error"]) == pytest.approx(error, rel=1e-5)
         assert float(row["low"]) == pytest.approx(max(0.0, fid(run) - reach), rel=1e-5)
         assert float(row["high"]) == pytest.approx(fid(run) + reach, rel=1e-5)
 
 
-def test_the_difference_of_two_fids_is_that_of_redrawn_pictures(
+def test_the_difference_of_two_fids_leaves_the_same_source_images_out_of_both(
     table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
 ) -> None:
-    first, second = ("ip2p", "negative"), ("magicbrush", "negative")
-    names, drawn = picks({edit["source_id"] for edit in raw[first].edits.values()})
-    reach = scipy.stats.t.ppf(0.975, len(names) - 1)
+    first, second = (jackknifed(raw[name, "negative"]) for name in ("ip2p", "magicbrush"))
     [row] = pick(table, "comparisons", metric="fid", statistic="difference")
-    moved = redrawn(raw[first], names, drawn) - redrawn(raw[second], names, drawn)
-    value = fid(raw[first]) - fid(raw[second])
-    centre, error = 2 * value - moved.mean(), moved.std(ddof=1)
-    assert float(row["low"]) == pytest.approx(centre - reach * error, rel=1e-5)
-    assert float(row["high"]) == pytest.approx(centre + reach * error, rel=1e-5)
-    beyond = (np.abs(moved - moved.mean()) >= abs(value)).sum()
-    assert float(row["p"]) == pytest.approx((1 + beyond) / (1 + DRAWS))
+    moved = first - second
+    value = fid(raw["ip2p", "negative"]) - fid(raw["magicbrush", "negative"])
+    error = math.sqrt(19 / 20 * ((moved - moved.mean()) ** 2).sum())
+    reach = scipy.stats.t.ppf(0.975, 19) * error
+    assert float(row["low"]) == pytest.approx(value - reach, rel=1e-4)
+    assert float(row["high"]) == pytest.approx(value + reach, rel=1e-4)
+    assert float(row["p"]) == pytest.approx(2 * scipy.stats.t.sf(abs(value) / error, 19), rel=1e-3)
 
 
 def test_protocols_and_costs(table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]) -> None:

@@ -68,7 +68,7 @@ def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame: pd.DataFr
     assert len(frame) == 4
     negated = figures.pick(frame, model="unsure|er", variant="negated")
     assert negated is not None
-    expected = statistics.proportion([float(n < 12) for n in range(19)], list(range(19)))
+    expected = statistics.bounded_mean([float(n < 12) for n in range(19)], list(range(19)))
     assert expected is not None
     assert {key: negated[key] for key in expected.as_dict()} == expected.as_dict()
     assert (negated["n"], negated["unscored"]) == (19, 1)

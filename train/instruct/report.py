@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 
+from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein import grid, sections
@@ -122,11 +123,11 @@ def figures(
             }
             for statistic, column in (("before", first), ("after", second)):
                 unscored = sum(value is None for value in column.values())
-                estimate = _estimate(metric, column, clusters)
+                estimate = run_figures.estimate(metric, column, clusters)
                 rows.append(
                     frames.figure(estimate, unit=unit, unscored=unscored, statistic=statistic, **what)
                 )
-            difference = statistics.paired_difference(second, first, clusters)
+            difference = statistics.paired_difference(second, first, clusters, METRICS[metric].span)
             unit = "points" if unit == "%" else unit
             rows.append(frames.figure(difference, unit=unit, statistic="difference", **what))
     return frames.label(frames.frame(rows), benchmark="nein")
@@ -134,15 +135,6 @@ def figures(
 
 def _named(metric: str, task: str) -> str:
     return metric.replace("removal", ADDED) if task == "add" else metric
-
-
-def _estimate(
-    metric: str, values_by_id: Mapping[str, float | None], clusters: Mapping[str, str]
-) -> statistics.Estimate | None:
-    estimate = run_figures.estimate(metric, values_by_id, clusters)
-    if estimate is not None and metric.startswith("retention"):  # a mean of shares
-        estimate = statistics.bounded(estimate, 0.0, 1.0)
-    return estimate
 
 
 def _heading(metric: str) -> str:

@@ -21,7 +21,6 @@ from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import KINDS, NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting.figures import figure, number
-from nein.statistics.bootstrap import Resampler, statistic
 from nein.statistics.estimates import Estimate
 
 Rows = Sequence[Mapping[str, Any]]
@@ -65,7 +64,7 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
         if not any(template in row["templates"] for row in typed):
             continue
         hits = [_mass(row, template) for row in scored]
-        share, unscored = _proportion(hits, clusters), len(typed) - len(scored)
+        share, unscored = statistics.bounded_mean(hits, clusters), len(typed) - len(scored)
         figures.append(figure(share, unit="%", unscored=unscored, metric="selected", template=template))
         offered = float(np.mean([row["templates"].count(template) / len(row["templates"]) for row in typed]))
         figures.append(number(offered, unit="%", n=len(typed), metric="offered", template=template))
@@ -82,18 +81,11 @@ def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
     if sum(total) == 0:
         return []
     clusters: list[Hashable] = [row["source"] for row in rows]
-    whole = all(x in (0.0, 1.0) for x in total)  # no ties: every answer is wholly right or wholly wrong
-    resampler = None if whole else Resampler.of(clusters)
     figures = []
     for template in TEMPLATES:
         hits = [_mass(row, template) - (row["credit"] if row["type"] == template else 0.0) for row in rows]
-        if resampler is None:
-            wrong = [(hit, name) for hit, name, w in zip(hits, clusters, total, strict=True) if w]
-            estimate = _proportion([hit for hit, _ in wrong], [name for _, name in wrong])
-        else:
-            estimate = statistic(lambda s: s[:, 0] / s[:, 1], np.array([hits, total]).T, clusters, resampler)
-            if estimate is not None and estimate.low == estimate.high:  # all alike, which is no certainty
-                estimate = statistics.bounded(replace(estimate, standard_error=0.0), 0.0, 1.0)
+        shares = [hit / w if w else 0.0 for hit, w in zip(hits, total, strict=True)]
+        estimate = statistics.bounded_mean(shares, clusters, weights=total)
         row = figure(estimate, unit="%", unscored=unscored, metric="wrong", type=type_, template=template)
         figures.append({**row, "n": round(sum(total), 3)})
     return figures
@@ -105,7 +97,7 @@ def _mass(row: Mapping[str, Any], template: str) -> float:
 
 def _share(rows: Rows, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
     scored = [row for row in rows if row[name] is not None]
-    estimate = _proportion([row[name] for row in scored], [row["source"] for row in scored])
+    estimate = statistics.bounded_mean([row[name] for row in scored], [row["source"] for row in scored])
     reasons = Counter(row["reason"] for row in rows if row[name] is None)
     commonest = dict(reasons.most_common(3))
     return figure(estimate, unit="%", unscored=len(rows) - len(scored), reasons=commonest, **what)
@@ -142,13 +134,5 @@ def _gap(original: Rows, negated: Rows, name: str) -> tuple[Estimate | None, int
             clusters[side].extend(both[0][0]["source"] for _ in scored[side])
     estimate = statistics.difference_of_means(values[0], clusters[0], values[1], clusters[1])
     if estimate is not None:
-        estimate = replace(statistics.bounded(estimate, -1.0, 1.0), n=n)
+        estimate = replace(estimate, n=n)
     return estimate, total - n
-
-
-def _proportion(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:
-    """Wilson's interval where all values are 0 or 1; with ties' fractions, the mean's, kept within [0, 1]."""
-    if all(value in (0.0, 1.0) for value in values):
-        return statistics.proportion(values, clusters)
-    estimate = statistics.mean(values, clusters)
-    return None if estimate is None else statistics.bounded(estimate, 0.0, 1.0)

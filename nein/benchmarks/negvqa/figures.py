@@ -123,12 +123,14 @@ def accuracy(rows: Rows, category: str, protocol: str) -> Estimate | None:
     def mean_of_subsets(sums: np.ndarray) -> np.ndarray:
         return (sums[:, : len(subsets)] / sums[:, len(subsets) :]).mean(1)
 
-    return bootstrap.statistic(mean_of_subsets, table, [row["source"] for row in scored])
+    none, each = [0.0] * len(subsets), [1.0] * len(subsets)
+    clusters = [row["source"] for row in scored]
+    return bootstrap.statistic(mean_of_subsets, table, clusters, [*none, *each], [*each, *each])
 
 
 def _pooled(rows: Rows) -> Estimate | None:
     scored = [row for row in rows if row["value"] is not None]
-    return statistics.proportion([row["value"] for row in scored], [row["source"] for row in scored])
+    return statistics.bounded_mean([row["value"] for row in scored], [row["source"] for row in scored])
 
 
 def normal(estimate: Estimate | None) -> Estimate | None:
@@ -167,8 +169,8 @@ def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
     """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's.
 
     The gap is the mean of (original - negated) over pairs scored in both, clustered by picture, and "ratio"
-    accuracy on the original over accuracy on the negated questions (clustered bootstrap). Its `p` is
-    cluster-robust (`nein.statistics.paired_test`); that of "mcnemar" takes pairs for independent.
+    accuracy on the original over accuracy on the negated questions. Its `p` respects pictures
+    (`nein.statistics.paired_test`); that of "mcnemar" takes pairs for independent.
     """
     members = _in(rows, category)
     sides = {v: {row["id"]: row["value"] for row in members if row["variant"] == v} for v in VARIANTS}
@@ -176,7 +178,6 @@ def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
     original, negated = sides["original"], sides["negated"]
     both = [key for key, value in original.items() if value is not None and negated.get(key) is not None]
     test = statistics.paired_test(original, negated, source)
-    gap = statistics.bounded(test.difference, -1.0, 1.0) if test else None
     n, unscored = len(both), len(original) - len(both)
     outcomes = Counter((original[key], negated[key]) for key in both)
     counts = {name: outcomes[right] for name, right in OUTCOMES.items()}
@@ -186,8 +187,11 @@ def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
     return [
         frames.number(told / n if n else None, unit="%", n=n, metric="original", **in_gap),
         frames.number(denied / n if n else None, unit="%", n=n, metric="negated", **in_gap),
-        frames.figure(gap, unit="points", unscored=unscored, metric="gap", p=test and test.p, **in_gap),
-        frames.figure(bootstrap.ratio(original, negated, source), unit="", metric="ratio", **in_gap),
+        frames.figure(
+            test.difference if test else None, unit="points", unscored=unscored, metric="gap",
+            p=test and test.p, p_least=test and test.least, **in_gap,
+        ),
+        frames.figure(statistics.ratio(original, negated, source), unit="", metric="ratio", **in_gap),
         *(
             frames.number(count / n if n else None, unit="%", n=n, metric=name, **in_outcomes)
             for name, count in counts.items()
@@ -218,7 +222,7 @@ def position(rows: Rows, variant: str) -> list[dict[str, Any]]:
     """Share of "A" among the letters given, with its clustered interval, and among the right letters of the
     same questions: a model without a bias has the two alike."""
     given = [row for row in rows if row["letter"] is not None]
-    share = statistics.proportion([float(r["letter"] == "A") for r in given], [r["source"] for r in given])
+    share = statistics.bounded_mean([float(r["letter"] == "A") for r in given], [r["source"] for r in given])
     right = sum(row["answer"] == "A" for row in given) / len(given) if given else None
     what: dict[str, Any] = {"task": "position", "variant": variant, "unit": "%"}
     return [

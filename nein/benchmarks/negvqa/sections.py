@@ -28,7 +28,7 @@ _HOW = {
     "VLMEvalKit's rule (--letters), and an answer in which neither it nor a matcher finds one is wrong: that "
     "the authors asked none is our assumption. Questions without an answer are unscored.",
 }
-_CLUSTERED = "95 % intervals clustered by picture (Wilson's at the effective sample size)"
+_CLUSTERED = "95 % intervals clustered by picture"
 _INTERVALS = {
     "clustered": _CLUSTERED,
     "normal": "95 % intervals by the normal approximation, p ± 1.96 √(p(1 − p)/n), as in the paper",
@@ -41,7 +41,7 @@ def accuracy(protocol: str, interval: str) -> Table:
     """Accuracy per category and average, original above negated."""
     which = _INTERVALS[interval]
     if (protocol, interval) == ("paper", "clustered"):
-        which += "; clustered bootstrap where subsets are averaged"
+        which += "; by random weights of pictures where subsets are averaged"
     average = {"category": AVERAGE}
     return Table(
         f"accuracy_{protocol}_{interval}",
@@ -71,8 +71,8 @@ GAP = Table(
     ),
     where={"task": "gap"},
     note="Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
-    "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: clustered "
-    "bootstrap; – where no negated question was right.",
+    "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: "
+    "– where no negated question was right.",
 )
 
 

@@ -185,7 +185,19 @@ class GridConfig(Runs, Elsewhere, Seed):
 
 
 @dataclass(kw_only=True)
-class ReportConfig(Runs, Elsewhere, Formats):
+class Comparing(Options):
+    """Which runs are compared, and for what p is corrected."""
+
+    family: Literal["metric", "all"] = option(
+        "metric", "p is corrected for the comparisons of one metric, or for all of the table", "Tests"
+    )
+    baseline: str | None = option(
+        None, "compare every run with this one only: its editor, or EDITOR/TRACK", "Tests"
+    )
+
+
+@dataclass(kw_only=True)
+class ReportConfig(Runs, Comparing, Elsewhere, Formats):
     """What a report is made of."""
 
     protocols: bool = option(False, "add what each quirk of the published protocol changes", "What")
@@ -220,7 +232,7 @@ class ReportConfig(Runs, Elsewhere, Formats):
 
 
 @dataclass(kw_only=True)
-class CompareConfig(Runs):
+class CompareConfig(Runs, Comparing):
     """What is compared."""
 
     track: Literal["negative", "remove", "add", "all"] = option("negative", "which instructions", "What")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors
@@ -14,6 +14,9 @@ from metrics import METRICS, MetricError
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, identity_hash, scores_of
 from nein.engine import atomic
+
+if TYPE_CHECKING:
+    from metrics.fid import FidInterval
 
 
 @dataclass(frozen=True)
@@ -114,4 +117,22 @@ def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequen
         "high": made.high,
         "standard_error": made.standard_error,
         "clusters": len(set(sources)),
+        "columns": features.edited.shape[1],
+        "left_out": list(made.left_out),
+        "sources": identity_hash({"sources": sorted(set(sources))}),
     }
+
+
+def read_entry(run: RunDir, metric: str = "fid") -> dict[str, Any] | None:
+    """What corpus.json says about a metric; None where there is no value."""
+    path = run.path / "corpus.json"
+    entry = atomic.read_json(path).get(metric) if path.exists() else None
+    return entry if entry and entry["value"] is not None else None
+
+
+def interval_of(entry: Mapping[str, Any]) -> FidInterval:
+    """The distance of an entry of corpus.json with the distances it was worked out from."""
+    from metrics.fid import FidInterval
+
+    ends = (entry["low"], entry["high"], entry["standard_error"])
+    return FidInterval(entry["value"], *ends, tuple(entry["left_out"]))

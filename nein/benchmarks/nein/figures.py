@@ -5,7 +5,7 @@ statistic (of a gap), source ("printed": by the paper's authors).
 
 task              metric
 results           every metric of a run
-exact             the same proportions with Clopper and Pearson's interval, which knows no clusters
+limit             FID as of infinitely many pictures, or in `refused` why not
 families          by family of negation, in `group`
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
 gap_by_template   the gap per template of the negative instruction, in `group`
@@ -30,7 +30,7 @@ from nein.benchmarks.nein import negation_gap, paper_numbers
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
 from nein.reporting import figures as frames
-from nein.statistics import Estimate, bootstrap
+from nein.statistics import Estimate
 from nein.wording.families import FAMILIES, STAYS
 
 Values = dict[str, dict[str, float | None]]
@@ -69,10 +69,10 @@ def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Ro
     for metric in METRICS:
         if metric in corpus:
             rows.append(_of_the_whole(metric, corpus[metric]))
+            rows += _limit(metric, corpus[metric])
         elif metric in whole:
             values = whole[metric]
             rows.append(_figure(metric, values, clusters, task="results", reasons=reasons.get(metric)))
-            rows += _exact(metric, values)
     for family in FAMILIES:
         for metric, column in _by_metric(scores).items():
             values = {key: value for key, value in column.items() if families.get(key) == family}
@@ -107,10 +107,12 @@ def _reasons(scores: Sequence[Row]) -> dict[str, dict[str, int]]:
 
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
-    """A share of yes or a mean, by the kind of metric."""
+    """Its mean with the interval of its kind."""
     scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
-    estimator = statistics.proportion if METRICS[metric].kind == "proportion" else statistics.mean
-    return estimator([value for value, _ in scored], [source for _, source in scored])
+    numbers, sources = [value for value, _ in scored], [source for _, source in scored]
+    if METRICS[metric].span is None:
+        return statistics.mean(numbers, sources)
+    return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)
 
 
 def _figure(
@@ -127,14 +129,26 @@ def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
     return {**what, **numbers, "unscored": entry["n_unscored"]}
 
 
-def _exact(metric: str, values: Mapping[str, float | None]) -> list[dict[str, Any]]:
-    scored = [value for value in values.values() if value is not None]
-    if METRICS[metric].kind != "proportion" or not scored:
-        return []
-    ones = round(sum(scored))
-    low, high = statistics.exact_interval(ones, len(scored))
-    row = frames.number(ones / len(scored), unit="%", n=len(scored), task="exact", metric=metric)
-    return [{**row, "low": low, "high": high}]
+def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
+    """What FID would be of infinitely many pictures (task "limit"), or in `refused` why not."""
+    if not entry.get("left_out"):
+        return
+    from metrics import fid
+
+    what = {"task": "limit", "metric": metric, "unit": unit(metric), "n": entry["n"]}
+    needed = fid.LIMIT_IMAGES * entry["columns"]
+    if entry["clusters"] < needed:
+        why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry['columns']} columns"
+        yield {
+            **what,
+            "value": None,
+            "clusters": entry["clusters"],
+            "refused": f"{why}; {entry['clusters']} here",
+        }
+        return
+    interval = fid.limit(fid.FidInterval.of(entry["value"], entry["left_out"]))
+    ends = {"value": interval.value, "low": interval.low, "high": interval.high}
+    yield {**what, **ends, "standard_error": interval.standard_error, "clusters": entry["clusters"]}
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:
@@ -173,8 +187,10 @@ def gaps(
         for name, values in (("remove", first), ("negative", second)):
             scored = [value for value in values.values() if value is not None]
             yield frames.number(sum(scored) / len(scored), unit="%", n=len(scored), statistic=name, **what)
-        yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, **what)
-        yield frames.figure(bootstrap.ratio(first, second, clusters), unit="", statistic="ratio", **what)
+        yield frames.figure(
+            test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what
+        )
+        yield frames.figure(statistics.ratio(first, second, clusters), unit="", statistic="ratio", **what)
         rows = [
             {"id": key, "value": value, "template": template_of[key], "source_id": clusters[key]}
             for key, value in second.items()
@@ -207,8 +223,6 @@ def breakdown(
         for metric in chosen:
             members = {key: values[metric].get(key) for key in groups[group]}
             mean = estimate(metric, members, clusters)
-            if mean is not None and METRICS[metric].kind != "proportion":
-                mean = statistics.bounded(mean, *METRICS[metric].range)
             unscored = len(members) - (mean.n if mean else 0)
             yield frames.figure(
                 mean, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)

@@ -13,7 +13,7 @@ class TemplateGap(NamedTuple):
     """One row of the breakdown.
 
     template   Index 0..12 into `templates.NEGATIVE_TEMPLATES`; None for sentences of another form.
-    estimate   Mean of (affirmative - negative) over the pairs, in the unit of the rows' values.
+    estimate   Mean of (affirmative - negative) over the pairs, of values from 0 to 1.
     low, high  Its 95 % interval, clustered by source image; None with fewer than two source images.
     n          Pairs: samples scored under both instructions.
     """
@@ -34,8 +34,7 @@ def gap_by_template(
                       None) and `source_id`.
     rows_affirmative  Score rows of the affirmative track: `id`, `value`.
 
-    Differences of shares (within [-1, 1]) get intervals within [-1, 1], which are never of length 0. Rows are
-    paired by id; a template without a pair is left out.
+    Rows are paired by id; a template without a pair is left out.
     """
     affirmative = {row["id"]: row["value"] for row in rows_affirmative}
     groups: dict[int | None, list[tuple[float, Any]]] = {}
@@ -44,14 +43,11 @@ def gap_by_template(
         if row["value"] is not None and other is not None:
             pair = (float(other) - float(row["value"]), row["source_id"])
             groups.setdefault(row["template"], []).append(pair)
-    unit = all(-1 <= difference <= 1 for pairs in groups.values() for difference, _ in pairs)
     gaps = []
     for template in sorted(groups, key=lambda index: (index is None, index or 0)):
         differences, sources = zip(*groups[template], strict=True)
-        estimate = statistics.mean(differences, sources)
+        estimate = statistics.bounded_mean(differences, sources, -1.0, 1.0)
         assert estimate is not None
-        if unit:
-            estimate = statistics.bounded(estimate, -1.0, 1.0)
         gaps.append(TemplateGap(template, estimate.value, estimate.low, estimate.high, estimate.n))
     return gaps
 

@@ -190,7 +190,11 @@ def _shift(
         )
     flips = sum(fixed[name] != paper[name] for name in fixed)
     # A quirk of the denominator changes which samples count, not what any of them is worth.
-    change = None if quirk == "denominator" else statistics.paired_difference(paper, fixed, source_of)
+    change = (
+        None
+        if quirk == "denominator"
+        else statistics.paired_difference(paper, fixed, source_of, METRICS[metric].span)
+    )
     n_fixed, n_paper = (sum(value is not None for value in side.values()) for side in (fixed, paper))
     return Shift(metric, quirk, _mean(fixed.values()), _mean(paper.values()), n_fixed, n_paper, flips, change)
 

@@ -26,13 +26,12 @@ def _higher_is_better(metric: str) -> bool | None:
 
 
 def shown(figures: Sequence[Figure]) -> str:
-    """A figure with ±, or with the ends of its interval where it is a proportion; as printed where it is the
+    """A figure with ±, or with the ends of its interval where it is bounded; as printed where it is the
     paper's."""
     figure = figures[0]
     if figure.get("source") == "printed":
         return format.number(figure["value"], figure["unit"], digits=2)
-    proportion = METRICS[figure["metric"]].kind == "proportion"
-    return format.text(figure, interval="ends" if proportion else "reach")
+    return format.text(figure, interval="reach" if METRICS[figure["metric"]].span is None else "ends")
 
 
 def _unscored(figures: Sequence[Figure]) -> str:
@@ -60,6 +59,22 @@ def results() -> list[Table]:
         )
         for key, title, by_judge in parts
     ]
+
+
+LIMIT = Table(
+    "limit",
+    "FID of infinitely many pictures",
+    RUN,
+    (
+        Column("FID", {"metric": "fid"}),
+        Column("from", {"metric": "fid"}, tables.count()),
+        Column("not given because", {"metric": "fid"}, tables.entry("refused")),
+    ),
+    {"task": "limit"},
+    "FID falls with the number of pictures, about as 1 / N; this is what the jackknife leaves of it. The "
+    "interval beside FID itself is of what as many other pictures would give, and FIDs are compared at equal "
+    "numbers.",
+)
 
 
 def _samples(figures: Sequence[Figure]) -> str:
@@ -114,7 +129,7 @@ GAP = Table(
     ),
     {"task": "gap"},
     'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples from '
-    "the same noise. Gap: the paired difference. Ratio: clustered bootstrap; – where nothing was removed.",
+    "the same noise. Gap: the paired difference. Ratio: – where nothing was removed.",
 )
 GAP_BY_TEMPLATE = Table(
     "gap_by_template",
@@ -156,8 +171,8 @@ def breakdowns() -> list[Table]:
     ]
 
 
-def comparisons(count: int) -> Table:
-    """Every pair of runs, metric by metric. count: how many comparisons p is corrected for."""
+def comparisons(out_of_reach: str = "") -> Table:
+    """Every pair of runs, metric by metric. out_of_reach: a sentence on what these runs cannot show."""
     difference = {"statistic": "difference"}
     return Table(
         "comparisons",
@@ -169,16 +184,16 @@ def comparisons(count: int) -> Table:
             Column("A - B", difference),
             Column("p", difference, tables.p_value()),
             Column("p (Holm)", difference, tables.p_value("p_holm")),
+            Column("of", difference, tables.entry("family")),
             Column("pairs", difference, tables.count()),
             Column("source images", difference, tables.count("clusters")),
             Column("needed", difference, lambda figures: tables.count("needed")(figures) or format.DASH),
         ),
         {"task": "comparisons"},
-        "Means and differences over the samples scored in both runs, intervals and tests clustered by source "
-        "image. p: a cluster-robust t test; below 30 source images the larger of it and of a test that swaps "
-        f"the runs within source images; FID: bootstrap. Holm: corrected for the {count} comparisons of this "
-        f"table. Needed: source images to find a true difference of this size with probability 0.8 at the 5 "
-        "% level.",
+        "Means and differences over the samples scored in both runs, intervals and tests clustered by "
+        "source image. p belongs to the interval: below 0.05 where that leaves out 0. Holm: corrected for as "
+        "many comparisons as stand beside it (--family, --baseline). Needed: source images to find a true "
+        f"difference of this size with probability 0.8 at the 5 % level. {out_of_reach}".strip(),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.negvqa.config import CheckConfig
-from nein.statistics.estimates import exact_interval
+from nein.statistics import bounded_mean
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Checked:
     """What one person found.
 
     right, wrong, open  Items by verdict; open ones have none and are in no figure.
-    accuracy, low, high Share of right ones among those checked, with Clopper-Pearson's 95 % interval; None
+    accuracy, low, high Share of right ones among those checked, with its exact 95 % interval; None
                         without a checked item. The interval is that of a simple random sample of items, which
                         the sheet is; it does not count on questions about one picture being alike.
     errors              Wrong items by kind.
@@ -62,7 +62,7 @@ def evaluate(ticks: Mapping[str, Any]) -> Checked:
     marks = list(ticks["items"].values())
     verdicts = Counter(mark["verdict"] for mark in marks)
     right, wrong = verdicts["right"], verdicts["wrong"]
-    low, high = exact_interval(right, right + wrong) if right + wrong else (None, None)
+    share = bounded_mean([1.0] * right + [0.0] * wrong, range(right + wrong))
     return Checked(
         sheet=str(ticks.get("sheet", "")),
         checker=str(ticks.get("checker") or ""),
@@ -70,9 +70,9 @@ def evaluate(ticks: Mapping[str, Any]) -> Checked:
         right=right,
         wrong=wrong,
         open=verdicts[None],
-        accuracy=right / (right + wrong) if right + wrong else None,
-        low=low,
-        high=high,
+        accuracy=share.value if share else None,
+        low=share.low if share else None,
+        high=share.high if share else None,
         errors=dict(Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")),
     )
 
@@ -87,7 +87,7 @@ def describe(checked: Checked) -> str:
         return f"{who}none of {checked.open} items is ticked yet.\n"
     lines = [
         f"{who}{checked.right} of {n} checked conversions are right: {100 * checked.accuracy:.1f} % "
-        f"(95 % interval {100 * checked.low:.1f} to {100 * checked.high:.1f}, Clopper-Pearson), "
+        f"(95 % interval {100 * checked.low:.1f} to {100 * checked.high:.1f}, exact), "
         f"a random sample of {checked.population}; {checked.open} not ticked."
     ]
     lines += [f"  {count:4d} wrong: {ERRORS[kind]}" for kind, count in sorted(checked.errors.items())]

@@ -104,7 +104,7 @@ def share(counts: Counts) -> statistics.Estimate | None:
     """Share of negative sentences with a 95 % interval, clustered by image."""
     values = [value for hits in counts.per_image.values() for value in hits]
     clusters = [image for image, hits in counts.per_image.items() for _ in hits]
-    return statistics.proportion(values, clusters)
+    return statistics.bounded_mean(values, clusters)
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:

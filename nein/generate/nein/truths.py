@@ -128,7 +128,7 @@ def _clauses(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) ->
 
 
 def _share(values: Sequence[bool], clusters: Sequence[str]) -> dict[str, Any]:
-    estimate = statistics.proportion([float(v) for v in values], clusters)
+    estimate = statistics.bounded_mean([float(v) for v in values], clusters)
     if estimate is None:
         return {"value": None, "low": None, "high": None, "n": 0}
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}

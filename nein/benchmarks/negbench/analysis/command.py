@@ -83,10 +83,9 @@ def analyse(
         features = [encoded.features[[encoded.rows[s.text] for s in group]] for group in sets]
         values = [measure(part, group) for part, group in zip(features, sets, strict=True)]
         for metric in MEASURES:
-            floor = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines, or shares
-            estimate = statistics.mean([value[metric] for value in values], clusters)
-            assert estimate is not None
-            estimate = statistics.bounded(estimate, floor, 1.0)
+            cosine = metric.startswith(("collapse", "twin"))  # others are shares
+            estimator = statistics.mean if cosine else statistics.bounded_mean
+            estimate = estimator([value[metric] for value in values], clusters)
             rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
         coordinates += [_points(key, labels[name], features[0], sets[0], pairs[0], groups)
                         for key, _, groups in sections.PLOTS]  # fmt: skip

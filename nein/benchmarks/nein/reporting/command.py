@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,7 @@ def report(options: ReportConfig) -> int:
     calibrations = judge_tables.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
     browser = sample_browser.Browser.of(loaded, options.data, options.split)
     negative = [run for run in loaded if run.track == "negative"] or loaded
-    pairs = list(itertools.combinations(negative, 2))
-    compared = comparisons.comparisons(pairs, comparisons.fid_draws(negative)) if pairs else []
+    compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
     rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs.costs(loaded)]
     if options.labels:
         rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
@@ -55,11 +53,11 @@ def report(options: ReportConfig) -> int:
         Section(
             "results",
             "Results",
-            [*sections.results(), sections.families(), sections.coverage()],
+            [*sections.results(), sections.LIMIT, sections.families(), sections.coverage()],
             [sections.REMOVAL],
         ),
         Section("breakdowns", "Breakdowns", sections.breakdowns()),
-        Section("comparisons", "Comparisons", [sections.comparisons(len(compared) // 3)]),
+        Section("comparisons", "Comparisons", [sections.comparisons(comparisons.out_of_reach(compared))]),
         Section(
             "judges", "Judges", [*about_judges, sections.LABELLED, sections.NEGVQA], [sections.RELIABILITY]
         ),
@@ -111,12 +109,13 @@ def compare(options: CompareConfig) -> int:
             f"A comparison needs two runs; {len(loaded)} complete run of track '{options.track}' is there "
             "(--track all compares every track)."
         )
-    draws = comparisons.fid_draws(loaded) if wanted is None or "fid" in wanted else {}
-    rows = comparisons.comparisons(list(itertools.combinations(loaded, 2)), draws, wanted)
+    rows = comparisons.comparisons(comparisons.chosen(loaded, options), options.family, wanted)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     figures = frames.concat([frames.frame(rows), collect.together(loaded)])
-    shown = tables.sheets([sections.comparisons(len(rows) // 3), sections.coverage()], figures)
+    shown = tables.sheets(
+        [sections.comparisons(comparisons.out_of_reach(rows)), sections.coverage()], figures
+    )
     if options.format == "csv":
         print(frames.to_csv(frames.frame(rows)), end="")
     elif options.format == "tex":

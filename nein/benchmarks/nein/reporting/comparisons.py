@@ -1,127 +1,153 @@
-"""Runs against each other, and the resampled FID that this needs."""
+"""Runs against each other."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import corpus, figures
+from nein.benchmarks.nein.config import Comparing
 from nein.benchmarks.nein.reporting.collect import Run
-from nein.reporting import figures as frames
+from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
-from nein.statistics import bootstrap
+from nein.statistics import Estimate
+from nein.statistics.estimates import t_p_value
+
+SIGNIFICANT = 0.05
 
 
-def fid_draws(loaded: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Run label -> bootstrap replicates of its FID. All runs see the same draws of source images, so that
-    differences are paired; runs without features, or with too few pictures, are left out."""
-    scored = [r for r in loaded if (frames.pick(r.figures, task="results", metric="fid") or {}).get("value")]
-    if not scored:
-        return {}
-    sampler = bootstrap.Resampler.of([source for run in scored for source in run.sources.values()])
-    draws_of = {run.label: _fid_draws(run, _once(run), sampler) for run in scored}
-    return {label: draws for label, draws in draws_of.items() if draws is not None}
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of two runs.
+
+    first, second  Means over the samples scored in both, and how many each run has scored.
+    p, least       As in `statistics.PairedTest`.
+    """
+
+    metric: str
+    runs: tuple[Run, Run]
+    means: tuple[float, float]
+    scored: tuple[int, int]
+    difference: Estimate
+    p: float
+    least: float | None
+    detectable: float | None = None
+    needed: int | None = None
 
 
-def _fid_draws(run: Run, once: bool, sampler: bootstrap.Resampler) -> np.ndarray | None:
-    from metrics.base import MetricError
-    from metrics.fid_bootstrap import fid_replicates
-
-    features = corpus.read(run.directory)
-    if features is None or len(features.ids) < 2:
-        return None
-    chosen = features.unique_targets() if once else list(range(len(features.ids)))
-    columns = sampler.columns(features.source_ids)
-    try:
-        return fid_replicates(
-            features.edited, features.target[chosen], columns, columns[chosen], sampler.counts
-        )
-    except MetricError:  # too few pictures for wide features; the jackknife's interval stays
-        return None
-
-
-def _once(run: Run) -> bool:
-    return run.manifest.get("config", {}).get("protocol") == "paper"
+def chosen(loaded: Sequence[Run], options: Comparing) -> list[tuple[Run, Run]]:
+    """The pairs to compare: all, or every run of a track against the baseline's run of it. Raises UserError
+    for a baseline that is not there."""
+    if options.baseline is None:
+        return list(itertools.combinations(loaded, 2))
+    names = {name for run in loaded for name in (run.name, run.label)}
+    if options.baseline not in names:
+        raise unknown("baseline", options.baseline, sorted(names))
+    base = [run for run in loaded if options.baseline in (run.name, run.label)]
+    others = [run for run in loaded if run not in base]
+    exact = len(base) == 1
+    return [(run, one) for one in base for run in others if exact or run.track == one.track]
 
 
 def comparisons(
-    pairs: Sequence[tuple[Run, Run]], draws: Mapping[str, np.ndarray], metrics: Sequence[str] | None = None
+    pairs: Sequence[tuple[Run, Run]], family: str = "metric", metrics: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """Rows of the frame for every metric of every pair (task "comparisons"): both means and their difference,
-    with interval, p, p after Holm over all of them, and power. draws: as `fid_draws` gives them."""
+    with interval, p, p after Holm over its family, the smallest p that was possible, and power.
+
+    family  "metric": p is corrected for the comparisons of the same metric; "all": for all of them.
+    """
     tests = [
-        (first, second, metric, test)
+        made
         for first, second in pairs
         for metric in metrics or METRICS
-        if (test := compare(first, second, metric, draws)) is not None
+        if (made := compare(first, second, metric)) is not None
     ]
-    adjusted = statistics.holm([test["p"] for *_, test in tests])
+    families: dict[str, list[Comparison]] = {}
+    for one in tests:
+        families.setdefault(one.metric if family == "metric" else "", []).append(one)
+    adjusted: dict[int, float] = {}
+    for members in families.values():
+        holm = statistics.holm([one.p for one in members])
+        adjusted |= {id(one): p for one, p in zip(members, holm, strict=True)}
     rows = []
-    for (first, second, metric, test), p_holm in zip(tests, adjusted, strict=True):
-        what: dict[str, Any] = {"benchmark": "nein", "task": "comparisons", "metric": metric}
-        what |= {"first": first.label, "second": second.label}
-        unit = figures.unit(metric)
-        for side in ("first", "second"):
-            n = test[f"{side}_n"]
-            rows.append({**number(test[side], unit=unit, n=n), **what, "statistic": side})
-        powers = {key: test[key] for key in ("p", "p_t", "p_flip", "needed", "detectable")}
-        unscored = test["attempted"] - test["difference"].n
-        row = figure(test["difference"], unit=unit, unscored=unscored, statistic="difference", **what)
-        rows.append({**row, **powers, "p_holm": p_holm})
+    for one in tests:
+        what: dict[str, Any] = {"benchmark": "nein", "task": "comparisons", "metric": one.metric}
+        what |= {"first": one.runs[0].label, "second": one.runs[1].label}
+        size = len(families[one.metric if family == "metric" else ""])
+        unit = figures.unit(one.metric)
+        for side, mean, n in zip(("first", "second"), one.means, one.scored, strict=True):
+            rows.append({**number(mean, unit=unit, n=n), **what, "statistic": side})
+        attempted = len({*one.runs[0].edits, *one.runs[1].edits})
+        row = figure(
+            one.difference, unit=unit, unscored=attempted - one.difference.n, statistic="difference", **what
+        )
+        numbers = {"p": one.p, "p_least": one.least, "needed": one.needed, "detectable": one.detectable}
+        rows.append({**row, **numbers, "p_holm": adjusted[id(one)], "family": str(size)})
     return rows
 
 
-def compare(first: Run, second: Run, metric: str, draws: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """One comparison: difference (`Estimate`), tests, power and coverage; None where a run lacks the
-    metric."""
-    if metric == "fid":
-        return _compare_fid(first, second, draws)
+def out_of_reach(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What no difference could show, in a sentence: "" where every comparison can fall below 5 % after Holm.
+
+    The least p after Holm is the least p times the size of the family, as if no other were small.
+    """
+    tests = [row for row in rows if row.get("statistic") == "difference" and row.get("p_least") is not None]
+    least = {(row["clusters"], int(row["family"])): row["p_least"] for row in tests}
+    blunt = {key: p for key, p in least.items() if p * key[1] >= SIGNIFICANT}
+    if not blunt:
+        return ""
+    (images, size), p = max(blunt.items(), key=lambda item: item[1] * item[0][1])
+    return (
+        f"With {images} source images no p of a share can be below {p:.2g}, and corrected for {size} "
+        f"comparisons not below {min(1.0, p * size):.2g}: however large a difference is, it cannot be "
+        "significant here. Take more source images, or fewer comparisons (--baseline)."
+    )
+
+
+def compare(first: Run, second: Run, metric: str) -> Comparison | None:
+    """One comparison; None where a run lacks the metric or no sample is scored in both."""
+    if METRICS[metric].kind == "corpus":
+        return _compare_whole(first, second, metric)
     if metric not in first.values or metric not in second.values:
         return None
     a, b = first.values[metric], second.values[metric]
-    test = statistics.paired_test(a, b, first.sources)
+    test = statistics.paired_test(a, b, first.sources, METRICS[metric].span)
     if test is None:
         return None
     both = [i for i in a if a[i] is not None and b.get(i) is not None]
-    return {
-        "difference": test.difference, "p": test.p, "p_t": test.p_t, "p_flip": test.p_flip,
-        "needed": test.needed, "detectable": test.detectable,
-        "first": _mean([a[i] for i in both]), "second": _mean([b[i] for i in both]),
-        "first_n": sum(v is not None for v in a.values()), "second_n": sum(v is not None for v in b.values()),
-        "attempted": len({*first.edits, *second.edits}),
-    }  # fmt: skip
+    return Comparison(
+        metric, (first, second),
+        (_mean([a[i] for i in both]), _mean([b[i] for i in both])),
+        (sum(v is not None for v in a.values()), sum(v is not None for v in b.values())),
+        test.difference, 1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
+    )  # fmt: skip
 
 
-def _compare_fid(first: Run, second: Run, draws: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """FID of two runs: the same draws of source images for both, so their difference is paired.
-
-    p: twice the smaller tail of the draws' differences, shifted to have mean 0, beyond the difference found.
-    """
-    if first.label not in draws or second.label not in draws:
+def _compare_whole(first: Run, second: Run, metric: str) -> Comparison | None:
+    """FID of two runs: the same groups of source images leave both, so their difference is paired. None where
+    the runs have features of different source images."""
+    entries = [corpus.read_entry(run.directory, metric) for run in (first, second)]
+    if any(entry is None for entry in entries):
         return None
-    entries = [frames.pick(run.figures, task="results", metric="fid") for run in (first, second)]
-    assert entries[0] is not None
-    assert entries[1] is not None
-    values = [float(entry["value"]) for entry in entries if entry is not None]
-    n = min(entries[0]["n"], entries[1]["n"])
-    clusters = len({*first.sources.values()} & {*second.sources.values()})
-    moved = draws[first.label] - draws[second.label]
-    moved = moved[np.isfinite(moved)]
-    difference = bootstrap.interval(values[0] - values[1], moved, n=n, clusters=clusters, method="normal")
-    if difference.low is None or not difference.standard_error:
-        p = 1.0
-    else:
-        p = float((1 + (np.abs(moved - moved.mean()) >= abs(difference.value)).sum()) / (1 + len(moved)))
-    return {
-        "difference": difference, "p": p, "p_t": None, "p_flip": None, "needed": None, "detectable": None,
-        "first": values[0], "second": values[1],
-        "first_n": entries[0]["n"], "second_n": entries[1]["n"],
-        "attempted": len({*first.edits, *second.edits}),
-    }  # fmt: skip
+    one, other = (entry for entry in entries if entry is not None)
+    if one["sources"] != other["sources"] or one["reference"] != other["reference"]:
+        return None
+    from metrics import fid
+
+    gap = fid.difference(corpus.interval_of(one), corpus.interval_of(other))
+    n = min(one["n"], other["n"])
+    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, len({*first.sources.values()}))
+    p = 1.0
+    if gap.standard_error and gap.value:
+        p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
+    return Comparison(
+        metric, (first, second), (one["value"], other["value"]), (one["n"], other["n"]), estimate, p, None
+    )
 
 
 def _mean(values: Sequence[Any]) -> float:
