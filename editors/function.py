@@ -154,9 +154,10 @@ def as_editor(
 ) -> Editor:
     """An editor from an object.
 
-    thing    An editor; a class or function that makes one, called as `thing(name=..., device=..., dtype=...,
-             batch_size=..., **options)`; a function `edit(image, instruction[, seed]) -> image`; or a
-             pipeline of diffusers, which keeps its number type and is the editor's to move and to freeze.
+    thing    An editor; a class or function that makes one, called with those of `name`, `device`, `dtype` and
+             `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
+             image`; or a pipeline of diffusers, which keeps its number type and is the editor's to move and to
+             freeze.
     preset   "paper" or "nano": whose values a pipeline gets, by its class, where `options` say nothing.
     options  Of the factory; of a pipeline, as `get_editor` takes them for its class.
 
@@ -178,7 +179,7 @@ def as_editor(
             raise EditorError(f"{label!r} is a function and has no options; leave out {', '.join(options)}")
         return FunctionEditor(thing, name=label)
     try:
-        made = thing(name=label, **machine, **options)
+        made = thing(**_taken(thing, {"name": label, **machine}), **options)
     except TypeError as error:
         raise EditorError(f"{label!r} cannot be made: {error}") from None
     if not is_editor(made):
@@ -227,6 +228,15 @@ def _is_factory(function: Callable[..., Any]) -> bool:
     parameters = _parameters(function)
     words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
     return "name" in [p.name for p in parameters] and not {"image", "instruction"} & {*words}
+
+
+def _taken(factory: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the values that a factory has a parameter for."""
+    parameters = _parameters(factory)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return values
+    names = {p.name for p in parameters}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

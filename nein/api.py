@@ -383,7 +383,7 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
         asked.append(free)
         objects[free] = thing
     if not asked:
-        raise UserError("No model was given; give a function, a name, or a list of them.")
+        raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")
     return asked, objects
 
 

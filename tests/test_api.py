@@ -188,7 +188,7 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
         (lambda image: image, "cannot be called with a picture and an instruction"),
         (3, "is a int, no editor; expected a function"),
         (object(), "no editor; expected a function"),
-        ([], "No editor was given"),
+        ([], "Nothing was given to evaluate"),
         ("mgicbrush", "did you mean 'magicbrush'?"),
         ("nowhere.to.be:found", "cannot be imported"),
         ("./absent.py:edit", "there is no file 'absent.py'"),

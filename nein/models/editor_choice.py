@@ -123,8 +123,8 @@ def resolve_editors(
         asked += every_editor(preset) if name == "all" else [name]
     asked = list(dict.fromkeys(asked))
     for option in overrides:
-        if not any(editors.takes(_split(name)[1], option) for name in asked):
-            editors.check(_split(asked[0])[1], **{option: overrides[option]})
+        if not any(editors.takes(references.split_editor(name)[1], option) for name in asked):
+            editors.check(references.split_editor(asked[0])[1], **{option: overrides[option]})
     choices = [choose_editor(name, preset, overrides) for name in asked]
     for folder, count in Counter(choice.slug for choice in choices).items():
         if count > 1:
@@ -168,28 +168,6 @@ def _ships(reference: str) -> bool:
     return reference.removeprefix("nano:") in zoo.available()
 
 
-def spelled(name: str) -> str:
-    """The name of an editor as our tables write it: "ip2p" of "InstructPix2Pix". Raises EditorError for one
-    that is neither known nor a checkpoint."""
-    if name == "all" or references.offered(name) is not None:
-        return name
-    given, editor, checkpoint = _split(name)
-    words = (given, editors.spelled(editor), checkpoint)
-    return "=".join(word for word in words if word is not None)
-
-
-def _split(name: str) -> tuple[str | None, str, str | None]:
-    """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
-    not there."""
-    given, rest = references.named(name)
-    if given is not None and editors.is_known(given):
-        return None, given, rest
-    editor, checkpoint = references.named(rest) if given is not None else (None, None)
-    if editor is not None and editors.is_known(editor):
-        return given, editor, checkpoint
-    return given, rest, None
-
-
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
     """One editor by name, hub id, folder or "row=reference", with the values of `preset`; loads nothing.
 
@@ -200,7 +178,7 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     if editors.is_place(asked):
         editors.check(asked)
         return EditorChoice(asked, place_name(asked), asked, None, None, dict(overrides))
-    given, name, checkpoint = _split(asked)
+    given, name, checkpoint = references.split_editor(asked)
     if given is not None:
         references.check_name(given, editors.available())
         rest = name if checkpoint is None else f"{name}={checkpoint}"

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import editors
 import metrics
 from nein.engine.errors import UserError
 
@@ -103,3 +104,27 @@ def folder_of(reference: str) -> str:
     """The reference with an embedded model's name turned into its folder, and `~` into the home folder."""
     where, revision = resolve(reference)
     return f"{where}@{revision}" if revision else where
+
+
+def spelled_editor(name: str) -> str:
+    """What `--editor` takes, with the editor's name as our tables write it: "ip2p" of "InstructPix2Pix".
+
+    Raises EditorError for a name that is neither known nor a checkpoint.
+    """
+    if name == "all" or offered(name) is not None:
+        return name
+    given, editor, checkpoint = split_editor(name)
+    words = (given, editors.spelled(editor), checkpoint)
+    return "=".join(word for word in words if word is not None)
+
+
+def split_editor(name: str) -> tuple[str | None, str, str | None]:
+    """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
+    not there."""
+    given, rest = named(name)
+    if given is not None and editors.is_known(given):
+        return None, given, rest
+    editor, checkpoint = named(rest) if given is not None else (None, None)
+    if editor is not None and editors.is_known(editor):
+        return given, editor, checkpoint
+    return given, rest, None

@@ -111,7 +111,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         },
     }
 
-    def entry_points(*, group: str) -> list[metadata.EntryPoint]:
+    def entry_points(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
         return [metadata.EntryPoint(name, value, group) for name, value in points.get(group, {}).items()]
 
     monkeypatch.setattr(metadata, "entry_points", entry_points)

@@ -112,7 +112,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
 
     def check(self) -> None:
         import metrics
-        from nein.models import editor_choice
+        from nein.models import references
 
         if self.metrics == ["all"]:
             self.metrics = list(metrics.METRICS)
@@ -120,7 +120,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
         self.metrics = [name for name in metrics.METRICS if name in asked]  # in the order of the table
         if not self.editor:
             raise UserError("No editor was named; say --editor NAME, a comma list, or all.")
-        self.editor = [editor_choice.spelled(name) for name in self.editor]
+        self.editor = [references.spelled_editor(name) for name in self.editor]
         if not self.stages:
             raise UserError(f"No stage was named; --stages takes some of {', '.join(STAGES)}.")
         if "score" in self.stages and not self.metrics:

@@ -30,7 +30,7 @@ def write_scores(root: Path, editor: str, dataset: Dataset, value) -> dict[str, 
         run = RunDir(root, editor, task)
         run.path.mkdir(parents=True)
         lines = [
-            {"id": s.id, "metric": m, "value": value(s, task, m), "reason": ""}
+            {"id": s.id, "metric": m, "value": value(s, task, m), "reason": "", "detail": {}}
             for s in dataset.samples
             for m in names
         ]
