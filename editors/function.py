@@ -156,8 +156,8 @@ def as_editor(
 
     thing    An editor; a class or function that makes one, called with those of `name`, `device`, `dtype` and
              `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
-             image`; or a pipeline of diffusers, which keeps its number type and is the editor's to move and to
-             freeze.
+             image`; or a pipeline of diffusers, which keeps its number type and is the editor's to move and
+             to freeze.
     preset   "paper" or "nano": whose values a pipeline gets, by its class, where `options` say nothing.
     options  Of the factory; of a pipeline, as `get_editor` takes them for its class.
 
