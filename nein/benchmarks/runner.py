@@ -24,7 +24,7 @@ from nein.engine import atomic, environment, images, memory
 from nein.engine.executors import Executor
 from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.stages import Planned, Stage, Step
+from nein.engine.stages import Planned, Stage, Step, open_blocks
 from nein.reporting import figures as frames
 from nein.reporting import report
 from nein.reporting.report import Section
@@ -106,9 +106,14 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
             facts = {**run.facts, "name": run.name, "invocation": invocation(executor)}
+            path = folder.manifest_path
+            finished = path.exists() and atomic.read_json(path).get("status") == COMPLETE
             folder.open(run.identity, facts, overwrite=config.overwrite)
             for output, identity in run.outputs.items():
                 folder.open_output(output, identity, overwrite=config.overwrite)
+            if finished and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):
+                # Another command that shared the work may be writing its report of it by now.
+                folder.update(status=COMPLETE)
     executor.barrier()  # no process reads a folder that another is about to refuse or to remove
     steps = by_model(runs, folders)
     made = executor.compute(
@@ -125,7 +130,6 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
     lacking = False
     for run, folder in zip(runs, folders, strict=True):
-        # "incomplete" since `open`. Not again: another command that shares the work may be reading it by now.
         figures = frames.label(
             benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
         )

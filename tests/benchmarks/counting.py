@@ -1,8 +1,5 @@
 """A benchmark in one module: of a scene with a thing once or twice, is "There are no two cats." true?"""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +32,13 @@ class CountingConfig(Preset, Limit, Machine, Output):
 
 
 def runs(config: CountingConfig, device: str) -> list[Run]:
-    where, _ = resolve(config.model)
     blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
+    where, _ = resolve(config.model)
     model = Model.one(config.model, lambda: choices.load(where, device=device, dtype=config.dtype))
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
-        return {"answers": [row(k, name, None, reason) for k in blocks.members(number) for name in SENTENCES]}
+        pairs = [(index, variant) for index in blocks.members(number) for variant in SENTENCES]
+        return {"answers": [{"id": str(i), "variant": v, "value": None, "reason": reason} for i, v in pairs]}
 
     stage = Stage("answers", ("answers",), blocks, blocks.members, ask, lost, model)
     identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
@@ -48,10 +46,9 @@ def runs(config: CountingConfig, device: str) -> list[Run]:
 
 
 def scene(index: int) -> Scene:
-    rng = rng_for("val", index, "counting")
-    single = sample_scene(rng, 1)
-    second = place(rng, single.items[0].category, single.items) if index % 2 else None
-    return single.with_item(second) if second else single
+    single = sample_scene(rng := rng_for("val", index, "counting"), 1)
+    second = place(rng, single.items[0].category, single.items)
+    return single.with_item(second) if second and index % 2 else single
 
 
 def question(text: str, one: Scene) -> choices.Asked:
@@ -59,11 +56,7 @@ def question(text: str, one: Scene) -> choices.Asked:
     return choices.Asked(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
 
 
-def row(index: int, variant: str, value: float | None, reason: str) -> dict[str, Any]:
-    return {"id": str(index), "variant": variant, "value": value, "reason": reason}
-
-
-def ask(model: Any, indices: Sequence[int], missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+def ask(model: Any, indices: range, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
     scenes = [scene(index) for index in indices]
     asked = [[question(text, one) for text in SENTENCES.values()] for one in scenes]
     replies = choices.answer_each(model, [render(one) for one in scenes], asked, ["generated"])
@@ -71,9 +64,9 @@ def ask(model: Any, indices: Sequence[int], missing: tuple[str, ...]) -> dict[st
     for index, one, both in zip(indices, scenes, replies, strict=True):
         for variant, reply in zip(SENTENCES, both, strict=True):
             said = letters.parse(reply.text or "", OPTIONS, "fixed")
-            right = "A" if (len(one.items) == 2) == (variant == "affirmed") else "B"
-            value = None if said.letter is None else float(said.letter == right)
-            rows.append(row(index, variant, value, reply.error or said.reason))
+            right = "BA"[(len(one.items) == 2) == (variant == "affirmed")]
+            value, reason = said.letter and float(said.letter == right), reply.error or said.reason
+            rows.append({"id": str(index), "variant": variant, "value": value, "reason": reason})
     return {"answers": rows}
 
 
@@ -82,6 +75,6 @@ def figures(config: CountingConfig, run: Run, folder: Folder) -> Any:
 
 
 ACCURACY = Table("accuracy", "Accuracy", (Row("model"),), (Across("variant"), *COUNTS))
-SECTIONS = (Section("accuracy", "Accuracy", (ACCURACY,)),)
-COUNTING = Benchmark("counting", "Counting", "answers", runs, figures, SECTIONS, (ACCURACY,))
+PAGE = (Section("accuracy", "Accuracy", (ACCURACY,)),)
+COUNTING = Benchmark("counting", "Counting", "answers", runs, figures, PAGE, (ACCURACY,))
 COMMAND = Command("count", f"{__name__}:CountingConfig", f"{__name__}:COUNTING", shared=True)

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nein import cli
+from nein.engine.executors.threads import Threads
 from tests.benchmarks import counting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +42,7 @@ def results(out: Path) -> dict[str, bytes]:
 
 def test_the_module_is_small() -> None:
     text = Path(counting.__file__).read_text()
-    assert len(text.splitlines()) <= 90
+    assert len(text.splitlines()) <= 80
 
 
 def test_table_csv_page_and_resumable_folder_come_by_themselves(whole: Path) -> None:
@@ -95,3 +97,17 @@ def test_a_limit_counts_the_first_and_may_grow(
         with (tmp_path / "out" / "figures.csv").open(newline="") as file:
             assert {int(row["n"]) + int(row["unscored"]) for row in csv.DictReader(file)} == {n}
     assert results(tmp_path / "out") == results(whole)
+
+
+def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(whole: Path) -> None:
+    """The first command may be writing its report of finished runs just then."""
+    seen = []
+
+    class Watching(Threads):
+        def compute(self, plan: Any) -> list[int]:
+            seen.extend(json.loads(path.read_text())["status"] for path in whole.glob("*/manifest.json"))
+            return super().compute(plan)
+
+    config = counting.CountingConfig.of(out=whole, device="cpu")
+    counting.COUNTING(config, Watching("cpu"))
+    assert seen == ["complete"]

@@ -82,7 +82,7 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     cluster.add_node(num_cpus=1)
     computing.join(200)
     one.close()
-    assert [count >= BLOCKS for count in made] == [True, True]
+    assert all(made)  # what the dead node had made and not yet told is in the folder, and in no count
     assert results(folder.path) == whole
     assert attendance.workers(folder.path) == []
 
