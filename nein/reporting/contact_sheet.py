@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from matplotlib.textpath import text_to_path
 from matplotlib.transforms import IdentityTransform
 from PIL import Image
 
+#: Matplotlib's settings and its fonts are shared by all threads, and sheets are drawn in several.
+_DRAWING = threading.RLock()
 GREEN, RED, GREY, INK, FAINT = "#1b7f3b", "#b3261e", "#6b7280", "#111827", "#e5e7eb"
 PANEL, MARKED = "#f3f4f6", "#fdf0c8"
 MARGIN, GAP = 24, 14
@@ -114,7 +117,8 @@ class Font:
 
 @functools.lru_cache(maxsize=4096)
 def _width(text: str, font: Font) -> float:
-    return float(text_to_path.get_text_width_height_descent(text, font.properties, ismath=False)[0])
+    with _DRAWING:
+        return float(text_to_path.get_text_width_height_descent(text, font.properties, ismath=False)[0])
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ class Grid:
     def encoded(self, kind: str = "png") -> bytes:
         """The bytes of a file, the same every time; `kind` is one of `KINDS`."""
         buffer = io.BytesIO()
-        with matplotlib.rc_context(_STYLE):
+        with _DRAWING, matplotlib.rc_context(_STYLE):
             canvas = Canvas(figsize=(self.width / 72, self.height / 72), dpi=72, facecolor="white")
             for order, mark in enumerate(self.marks):
                 mark.put(canvas, self.height, kind != "png").set_zorder(order)

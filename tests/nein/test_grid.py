@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -324,3 +325,18 @@ def test_a_wrong_file_column_or_highlight_is_a_sentence(arguments, expected, mak
     with pytest.raises(UserError, match=re.escape(expected)):
         grid.grid(GridConfig.parse([str(run.out), "-n", "1", *arguments]))
     assert not list(tmp_path.glob("x*"))
+
+
+def test_sheets_that_are_drawn_side_by_side_have_the_bytes_of_sheets_drawn_in_turn() -> None:
+    def sheet(number: int) -> bytes:
+        picture = np.full((32, 32, 3), number, np.uint8)
+        cells = [Cell(picture, f"cell {number}", [Badge("VQA: removed", GREEN)])] * 4
+        columns = [f"column {letter} {number}" for letter in "abcd"]
+        return contact_sheet.draw(
+            columns, [Row(f"row {number} of a sheet", "a note", cells)], size=48
+        ).encoded()
+
+    in_turn = [sheet(number) for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            assert list(pool.map(sheet, range(24))) == in_turn
