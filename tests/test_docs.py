@@ -1,5 +1,5 @@
-"""The code of the documentation works: docs/howto/adding.md, whose blocks are files with commands to run on them,
-and docs/howto/python.md, a program from top to bottom."""
+"""The code of the documentation works: docs/howto/adding.md, whose blocks are files with commands to run on
+them, and docs/howto/python.md, a program from top to bottom."""
 
 from __future__ import annotations
 
