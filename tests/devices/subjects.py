@@ -22,10 +22,10 @@ from tests.negvqa.tiny import lines, run
 
 @dataclass(frozen=True)
 class Subject:
-    """tolerance  Of numbers in float32, as a share of the largest. Another order of additions is 1e-7 for each
-    of some ten layers, which may enlarge it: 2e-6 between the instructions of one processor. A network that
-    computes in half precision without being told to is off by 5e-3 and more. Pictures have 256 levels, and a
-    value between two may go to either."""
+    """tolerance  Of numbers in float32, as a share of the largest. Another order of additions is 1e-7 for
+    each of some ten layers, which may enlarge it: 2e-6 between the instructions of one processor. A network
+    that computes in half precision without being told to is off by 5e-3 and more. Pictures have 256 levels,
+    and a value between two may go to either."""
 
     outcome: Callable[[str, str], Outcome]
     tolerance: float = 1e-4
