@@ -18,7 +18,7 @@ WRITTEN = pages.written()
 
 def home(readme: str) -> str:
     """README.md as a page of docs/: what it links to there lies here."""
-    return re.sub(r"\]\(docs/", "](", readme)
+    return "---\nhide: [navigation]\n---\n" + re.sub(r"\]\(docs/", "](", readme)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
