@@ -307,7 +307,7 @@ def test_a_run_says_in_its_manifest_what_was_found_in_the_cache(
     done = commands.outcome(
         capsys,
         "eval", "--editor", "identity", "--models.vqa", reference(served), "--metrics",
-        "removal_vqa,retention_vqa", "--limit", "4", "--batch-size", "4", "--device", "cpu", "--out", str(out),
+        "removal_vqa,retention_vqa", "--limit", "4", "--batch-size", "4", "--device", "cpu", "--out", out,
     )  # fmt: skip
     assert done.code == 0, done.stderr
     manifest = Folder(out / "identity" / "negative").manifest()
