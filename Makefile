@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help eval test test-slow test-device check format bench clean
+.PHONY: help eval test test-slow test-device check format bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -44,6 +44,9 @@ format: $(STAMP) ## put the code into the project's format
 
 bench: $(STAMP) ## the benchmarks, one after the other
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+docs: $(STAMP) ## the documentation as pages: build/site/index.html, which opens from disk
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 clean: ## remove caches and builds; keeps the environment and results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache

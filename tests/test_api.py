@@ -141,6 +141,8 @@ def test_several_editors_names_and_a_mapping_are_evaluated_together():
     assert set(both.table()["editor"]) == {"blur", "identity"}
     named = nein.evaluate({"my blur": blur, "plain": "identity"}, **few)
     assert set(named.table()["editor"]) == {"my-blur", "plain"}
+    same = nein.evaluate({"identity": "identity"}, **few)
+    assert set(same.table()["editor"]) == {"identity"}
     assert set(nein.evaluate("identity", **few).table()["editor"]) == {"identity"}
 
 
