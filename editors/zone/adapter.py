@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageEnhance
 
+from editors.attention import BRANCHES, AttentionRecord, install
 from editors.base import EditorError, EditRequest, EditResult, digest
 from editors.checkpoint import load_pipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
@@ -18,7 +19,6 @@ from editors.resize import zone_frame
 from editors.sampling import dpm_solver
 from editors.zone import PROTOCOLS, blend, masks, pictures
 from editors.zone.action import Reading, decide, load_classifier
-from editors.attention import BRANCHES, AttentionRecord, install
 from editors.zone.fusion import fuse, shares
 from editors.zone.segments import Segmenter
 

@@ -57,7 +57,9 @@ class EditorChoice:
         """The editor, with its weights in memory. cache: keeps the answers of a language model that mends.
         Raises EditorError."""
         editor = self._load(device=device, dtype=dtype, batch_size=batch_size)
-        return mending.mend(editor, self.cure, cache=cache, device=device) if self.cure else editor
+        if not self.cure:
+            return editor
+        return mending.Mended(editor, mending.arm(self.cure, cache=cache, device=device), self.cure)
 
     def _load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         if self.published is not None:

@@ -181,11 +181,11 @@ def check(arm: str, row: str) -> None:
         )
 
 
-def mend(editor: editors.Editor, arm: str, *, cache: RecordStore | None, device: str) -> editors.Editor:
-    """The editor with an arm before it. cache: where a language model's answers are kept."""
-    if arm.startswith(LLM):
-        return Mended(editor, ByLanguageModel(arm.removeprefix(LLM), cache, device), arm)
-    return Mended(editor, ByRule(arm, CURES[arm].change), arm)
+def arm(name: str, *, cache: RecordStore | None, device: str) -> Arm:
+    """The arm of that name. cache: where a language model's answers are kept."""
+    if name.startswith(LLM):
+        return ByLanguageModel(name.removeprefix(LLM), cache, device)
+    return ByRule(name, CURES[name].change)
 
 
 class Mended:

@@ -10,12 +10,12 @@ import torch
 from diffusers.models.attention_processor import Attention
 from torchvision.ops import nms
 
+from editors import attention
+from editors.attention import AttentionRecord, Processor
 from editors.resize import zone, zone_frame
 from editors.sampling import dpm_solver
-from editors import attention
 from editors.zone import blend, fusion, masks
 from editors.zone.action import ACTIONS, decide
-from editors.attention import AttentionRecord, Processor
 
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
