@@ -18,6 +18,7 @@ from typing import Any
 
 import editors
 import metrics
+from metrics.endpoint import is_endpoint
 from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -53,8 +54,8 @@ def named(asked: str) -> tuple[str | None, str]:
 
 def check_name(name: str, names: Iterable[str]) -> None:
     """Warns of a name of the user's that is nearly one of the known models', whose row it does not get."""
-    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.8)
-    if near:
+    near = difflib.get_close_matches(name.lower(), table := list(names), n=1, cutoff=0.8)
+    if near and name not in table:
         log.warning(
             "'%s' is taken for a name of yours; if '%s' is meant, write %s=...", name, near[0], near[0]
         )
@@ -93,11 +94,24 @@ def resolve(reference: str) -> tuple[str, str | None]:
 
 def identity(reference: str) -> str:
     """What a reference says about results: not its name; of an object in memory its fingerprint; of
-    openai:URL#MODEL not where it is, which stays the same when the server moves: openai:#MODEL."""
+    openai:URL#MODEL and vllm:URL#MODEL not where it is, for servers move: openai:#MODEL."""
     if (made := offered(reference)) is not None:
         return f"in memory, {made.fingerprint}"
     _, reference = named(reference)
-    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
+    if not is_endpoint(reference):
+        return reference
+    return f"{reference.partition(':')[0]}:#{reference.rpartition('#')[2]}"
+
+
+def place(reference: str) -> str:
+    """Where the model works: see `nein.engine.stages.Model.place`."""
+    return "remote" if is_endpoint(named(reference)[1]) else "device"
+
+
+def moved(reference: str) -> str | None:
+    """A folder's name for a model behind an endpoint, which is known by its own name and not by its address;
+    None for any other."""
+    return slug(identity(reference).replace(":#", "-")) if is_endpoint(reference) else None
 
 
 def folder_of(reference: str) -> str:
@@ -122,9 +136,11 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
     """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
     not there."""
     given, rest = named(name)
-    if given is not None and editors.is_known(given):
-        return None, given, rest
-    editor, checkpoint = named(rest) if given is not None else (None, None)
+    if given is None or editors.is_known(rest):
+        return given, rest, None  # an editor is no checkpoint: in "ip2p=hqedit" the first name is the user's
+    editor, checkpoint = named(rest)
     if editor is not None and editors.is_known(editor):
         return given, editor, checkpoint
+    if editors.is_known(given):
+        return None, given, rest
     return given, rest, None
