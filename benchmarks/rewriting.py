@@ -2,9 +2,10 @@
 
     python -m benchmarks.rewriting [--arm rewrite | rewrite:llm:MODEL] [--objects 80]
 
-Every sentence of `nein.wording.families` and of the nano world's wordings, about every object, is sent through
-the arm of `--mend`. Right: the command removes what the sentence says is absent, all of it and nothing else, or
-leaves the picture alone where the sentence affirms. The wordings were not looked at when the rule was written.
+Every sentence of `nein.wording.families` and of the nano world's wordings, about every object, is sent
+through the arm of `--mend`. Right: the command removes what the sentence says is absent, all of it and
+nothing else, or leaves the picture alone where the sentence affirms. The rule was written with the
+sentences of the families at hand and without those of the wordings.
 Prints a table, and an example of every kind of error. Results: docs/explanation/findings.md.
 """
 

@@ -137,8 +137,8 @@ def has_maps(name: str) -> bool:
 
 
 def takes_negative_prompt(name: str) -> bool:
-    """Whether the editor reads `EditRequest.negative_prompt`; a pipeline whose class does not says so of every
-    request."""
+    """Whether the editor reads `EditRequest.negative_prompt`. A pipeline whose class does not gives an error
+    for every request that has one."""
     return not is_foreign(name) and _kind(name) in _KINDS_WITH_NEGATIVE_PROMPT
 
 

@@ -1,8 +1,8 @@
 """Cross-attention of a UNet, recorded or weighted while it denoises.
 
-What to record and the weights travel with each call as `cross_attention_kwargs={"record": ..., "weights": ...}`,
-so that one UNet can serve several threads; the processors themselves keep no state. Recording is steps 3 and 4
-of ZONE; weights are "attention re-weighting" of Prompt-to-Prompt.
+What to record and the weights travel with each call as `cross_attention_kwargs={"record": ..., "weights":
+...}`, so that one UNet can serve several threads; the processors themselves keep no state. Recording is
+steps 3 and 4 of ZONE; weights are "attention re-weighting" of Prompt-to-Prompt.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Processor:
 
 
 def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> torch.Tensor:
-    """(tokens,) float32: the factor of every token of `text`, padded as a text encoder reads it; 1 but for the
-    words of `factors` (case and ends of words ignored). Raises ValueError for one that is not in the text."""
+    """(tokens,) float32: the factor of every token of `text`, padded as a text encoder reads it; 1 but for
+    the words of `factors`, whatever their case. Raises ValueError for one that is not in the text."""
     encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
     weights = torch.ones(len(encoded["input_ids"]))
     for word, factor in factors.items():
@@ -115,8 +115,8 @@ def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> tor
 
 
 def install(unet: Any) -> None:
-    """Give `unet` processors that weight its cross-attention, and record it on the way down and up, not in the
-    middle; without a record and weights it computes what it did."""
+    """Give `unet` processors that weight its cross-attention, and record it on the way down and up, not in
+    the middle; without a record and weights it computes what it did."""
     unet.set_attn_processor(
         {
             name: Processor(name.startswith(("down_blocks", "up_blocks")) and ".attn2." in name)

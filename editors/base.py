@@ -27,10 +27,11 @@ class EditRequest:
     object       What is to be removed, e.g. "traffic light". Only editors that are told it because they take
                  no instruction read it, and they say so in `describe()` ("reads": "object").
     maps         Whether an editor that has intermediate pictures should return them; the edit is the same.
-    negative_prompt   What the edit is guided away from, in place of the empty text of classifier-free guidance.
-                 Read by the editors of `editors.takes_negative_prompt`; with it the instruction may be empty.
-    weights      Words of the instruction -> factor of the attention to them (Prompt-to-Prompt, arXiv:2208.01626,
-                 section 3.2: -2 to 2). Read by the editors of `editors.weights_attention`.
+    negative_prompt  What the edit is guided away from, in place of the empty text of classifier-free
+                 guidance; with it the instruction may be empty. Read by the editors of
+                 `editors.takes_negative_prompt`.
+    weights      Words of the instruction -> factor of the attention to them (Prompt-to-Prompt,
+                 arXiv:2208.01626, section 3.2: -2 to 2). Read by the editors of `editors.weights_attention`.
     """
 
     id: str

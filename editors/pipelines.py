@@ -2,7 +2,8 @@
 
 Unlike `editors.instruct_pix2pix` this runs the pipelines as they are. What the adapter adds is what a
 comparison needs: a generator on the CPU for every sample, so that an edit is a function of its seed; one
-picture per call unless the pipeline gives the same for several; the instruction verbatim; an error that stays with its sample; a description of everything.
+picture per call unless the pipeline gives the same for several; the instruction verbatim; an error that stays
+with its sample; a description of everything.
 """
 
 from __future__ import annotations

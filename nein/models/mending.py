@@ -1,8 +1,9 @@
 """Cures for editors that need no training: arms of an evaluation beside the editor as it is (`--mend`).
 
-An arm stands between the sentence and the editor: it sends another instruction, another text to be guided away
-from, or other weights of attention. It is told what a user would type and nothing else: the object's name and
-that a sentence is negative are read from the sentence, by rule (`nein.wording.denials`) or by a language model.
+An arm stands between the sentence and the editor: it sends another instruction, another text to be guided
+away from, or other weights of attention. It is told what a user would type and nothing else: the object's
+name and that a sentence is negative are read from the sentence, by rule (`nein.wording.denials`) or by a
+language model.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ AFFIRMED = "the sentence denies a denial: the picture stays as it is"
 #: Factor of the attention to what is absent: the far end of what Prompt-to-Prompt uses.
 AWAY = -2.0
 _PROMPT = (
-    "A person tells a program what a picture should be like. The program understands only plain commands, and "
-    "no negation. Say the command that brings the picture there.\n"
-    '- Where the sentence says that something is absent, the command removes it: "Remove the X.", or "Remove the '
-    "X and the Y.\" X is the thing in the person's words, without further words.\n"
+    "A person tells a program what a picture should be like. The program understands only plain commands, "
+    "and no negation. Say the command that brings the picture there.\n"
+    '- Where the sentence says that something is absent, the command removes it: "Remove the X.", or '
+    '"Remove the X and the Y." '
+    "X is the thing in the person's words, without further words.\n"
     "- Where the sentence affirms that something is there, in however many negations, the command is empty.\n"
     "- Any other sentence is the command as it is.\n\n"
     "Sentence: {sentence}"
@@ -176,8 +178,8 @@ def check(arm: str, row: str) -> None:
         return check(arm.removeprefix(LLM))
     if not CURES[chosen("cure", arm, [*CURES, f"{LLM}MODEL"])].possible(row):
         raise UserError(
-            f"'{row}' cannot be mended by '{arm}': {CURES[arm].does}, which this editor cannot do; leave it out, "
-            "or take --mend rewrite."
+            f"'{row}' cannot be mended by '{arm}': {CURES[arm].does}, which this editor cannot do; leave it "
+            "out, or take --mend rewrite."
         )
 
 

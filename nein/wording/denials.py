@@ -1,9 +1,9 @@
 """What an English sentence says is absent: a rule over words that deny and the noun phrases they deny.
 
-A word that denies ("no", "without", "lacks", "free of", "missing", "except" after "all") denies the noun phrase
-that follows it, or the one before it: "a cup is missing". A "not" does where its verb says what there is: "does
-not have", "is not in the picture", but not "is not brown". What is denied an even number of times is there:
-"is not without a cat".
+A word that denies ("no", "without", "lacks", "free of", "missing", "except" after "all") denies the noun
+phrase that follows it, or the one before it: "a cup is missing". A "not" does where its verb says what
+there is: "does not have", "is not in the picture", but not "is not brown". What is denied an even number of
+times is there: "is not without a cat".
 
 The rule is told neither the object's name nor that a sentence is negative. What it gets wrong is counted, by
 family of negation, by `benchmarks/rewriting.py`.
@@ -23,9 +23,9 @@ SETTING = frozenset(
 )
 #: They deny the noun phrase that follows, or, where no object follows, the one before: "none of it is seen".
 FOLLOWED = (
-    "no", "neither", "nor", "no longer", "not a single", "no sign of", "no trace of", "without", "lack", "free of",
-    "devoid of", "empty of", "bare of", "clear of", "rather than", "instead of", "never", "used to be",
-    "exclude", "omit", "hardly any", "zero",
+    "no", "neither", "nor", "no longer", "not a single", "no sign of", "no trace of", "without", "lack",
+    "free of", "devoid of", "empty of", "bare of", "clear of", "rather than", "instead of", "never",
+    "used to be", "exclude", "omit", "hardly any", "zero",
 )  # fmt: skip
 #: They deny the noun phrase before them.
 PRECEDED = ("missing", "absent", "nowhere", "go", "not part of", "used to be there", "lacking")
@@ -51,8 +51,8 @@ _CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.sp
 class Denials:
     """The objects of a sentence, as written without their articles: what it says is absent, what is there.
 
-    Both in the order of the text; empty where no noun phrase names an object. doubled: something is there that
-    was denied twice.
+    Both in the order of the text; empty where no noun phrase names an object. doubled: something is there
+    that was denied twice.
     """
 
     absent: tuple[str, ...]
