@@ -14,7 +14,9 @@ from pathlib import Path
 import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
+from nein.engine.store import Need
 from nein.models import references
+from nein.models.needs import of_model
 
 _CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
 
@@ -188,6 +190,15 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
                 "hub id owner/name, open_clip:ARCHITECTURE/TAG, nano:clip, or random."
             )
     return references.resolve(reference)
+
+
+def needs(asked: str) -> list[Need]:
+    """What a model of `--model` has to be downloaded for."""
+    if asked.startswith("sentence:"):
+        return of_model("text", asked)
+    choice = choose(asked)
+    reference = choice.reference if choice.revision is None else f"{choice.reference}@{choice.revision}"
+    return of_model("dual", reference)
 
 
 def check(choice: Choice) -> None:
