@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help eval test test-slow test-gpu check format bench clean
+.PHONY: help eval test test-slow test-device check format bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -30,8 +30,8 @@ test: $(STAMP) ## the test suite: offline, on the CPU, minutes
 test-slow: $(STAMP) ## the tests that take minutes each
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(ARGS)
 
-test-gpu: $(STAMP) ## the tests that need a CUDA device
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m gpu $(ARGS)
+test-device: $(STAMP) ## every kind of model on this machine's accelerator (CUDA, ROCm, MPS) against its CPU
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m device $(ARGS)
 
 check: $(STAMP) ## formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -44,6 +44,9 @@ format: $(STAMP) ## put the code into the project's format
 
 bench: $(STAMP) ## the benchmarks, one after the other
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+docs: $(STAMP) ## the documentation as pages: build/site/index.html, which opens from disk
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 clean: ## remove caches and builds; keeps the environment and results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache

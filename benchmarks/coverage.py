@@ -5,8 +5,8 @@
 Data sets are drawn from a known truth again and again: n samples in pictures of 1, of 4, or of 1 to 5,
 alike within a picture (intraclass correlation 0 to 0.6), with shares up to 1. For every method the table
 has its lowest coverage over all scenarios and where that is, the mean, the mean width in points, how often an
-interval had length 0, and how often it left the range. `--quick` takes a minute. docs/statistics.md holds the
-results.
+interval had length 0, and how often it left the range. `--quick` takes a minute. The results are in
+docs/explanation/statistics.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The report of a full-size evaluation: 24,182 samples by 7 editors, made up, written and opened in Chromium.
 
-    python -m benchmarks.report [--samples 24182] [--editors 7] [--side 64] [--out FOLDER]
+    python -m benchmarks.report [--samples 24182] [--editors 7] [--tracks 1] [--side 64] [--out FOLDER]
 
 Prints how long `nein report` takes, the size of the page and of the files beside it, and (where Chromium with
 chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
@@ -10,6 +10,7 @@ search and one sort. Scores and pictures are random: this measures the report, n
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import tempfile
@@ -24,8 +25,9 @@ from nein.benchmarks.nein.reporting.command import report
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import atomic
 from nein.engine.images import write_png
-from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
+from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
 
+TRACKS = ("negative", "remove")
 OBJECTS = [f"thing {i}" for i in range(80)]
 IMAGE = ("l1", "l2", "clip_i", "dino", "lpips")
 EVIDENCE = {
@@ -47,8 +49,9 @@ EVIDENCE = {
 }
 
 
-def make(root: Path, count: int, editors: int, side: int) -> Path:
-    """Runs of `editors` editors on `count` samples; pictures come from a stock of 64 by hard links."""
+def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Path:
+    """Runs of `editors` editors on `count` samples, each on the first of `TRACKS`; pictures come from a stock
+    of 64 by hard links."""
     rng = np.random.default_rng(0)
     stock = []
     for k in range(64):
@@ -76,12 +79,12 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
         "source_images": str(root / "data" / "coco_for_val"), "nein_images": str(root / "data" / "nein_val"),
     }  # fmt: skip
     config = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
-    for number in range(editors):
-        run = RunDir(root / "runs", f"editor-{number}", "negative")
+    for number, track in itertools.product(range(editors), TRACKS[:tracks]):
+        run = RunDir(root / "runs", f"editor-{number}", track)
         run.open({}, {"config": config, "data": origin}, overwrite=False)
         run.update(status="complete")
         _link(run.path / "images", [row["NeIn"] for row in records], stock)
-        atomic.write_lines(run.path / "edits.jsonl", (_edit(i, row) for i, row in enumerate(records)))
+        atomic.write_lines(run.path / "edits.jsonl", (_edit(i, row, track) for i, row in enumerate(records)))
         values = rng.uniform(size=(count, 10))
         atomic.write_lines(
             run.path / "scores.jsonl",
@@ -98,10 +101,12 @@ def _link(folder: Path, names: list[str], stock: list[Path]) -> None:
         (folder / f"{name}.png").hardlink_to(stock[i % len(stock)])
 
 
-def _edit(index: int, row: dict[str, str]) -> dict[str, Any]:
+def _edit(index: int, row: dict[str, str], track: str) -> dict[str, Any]:
     noun = OBJECTS[index % 80]
-    return {"id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": row["T_negative"],
-            "template": index % len(NEGATIVE_TEMPLATES), "seed": index, "image": f"images/{row['NeIn']}.png",
+    template = index % len(NEGATIVE_TEMPLATES) if track == "negative" else None
+    return {"id": row["NeIn"], "source_id": row["COCO"], "object": noun, "template": template,
+            "instruction": row["T_negative"] if track == "negative" else removal(noun),
+            "seed": index, "image": f"images/{row['NeIn']}.png",
             "width": 64, "height": 64, "error": None, "note": ""}  # fmt: skip
 
 
@@ -140,7 +145,7 @@ def look(page: Path) -> dict[str, float]:
         chrome.get(page.as_uri())
         until("ready", start, "return document.documentElement.dataset.ready === 'yes'")
         until("first pictures", start, drawn)
-        for name, fragment in (("search", "#q=thing%2041"), ("sort by disagreement", "#sort=editors")):
+        for name, fragment in (("search", "#q=thing%2011"), ("sort by disagreement", "#sort=editors")):
             start = time.perf_counter()
             chrome.execute_script(f"location.hash = '{fragment}'")
             until(name, start, f"return location.hash === '{fragment}' && (() => {{ {drawn} }})()")
@@ -155,13 +160,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--samples", type=int, default=24182, help="at least 42: the search is for thing 41")
+    parser.add_argument("--samples", type=int, default=24182, help="at least 12: the search is for thing 11")
     parser.add_argument("--editors", type=int, default=7)
     parser.add_argument("--side", type=int, default=64, help="pixels of a picture, a multiple of 8")
     parser.add_argument("--out", type=Path, help="keep everything here (default: a temporary folder)")
     options = parser.parse_args()
-    if options.samples < 42:
-        parser.error("--samples must be at least 42, or the search for thing 41 finds nothing")
+    if options.samples < 12:
+        parser.error("--samples must be at least 12, or the search for thing 11 finds nothing")
     with tempfile.TemporaryDirectory() as scratch:
         root = options.out or Path(scratch)
         runs = (

@@ -70,12 +70,12 @@ class FunctionEditor:
         try:
             with self._lock:
                 made = self.function(Image.fromarray(request.image.copy()), request.instruction, **further)
+            image = as_picture(made)  # a file that breaks off is noticed when its pixels are asked for
         except Exception as error:
             if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
                 raise  # is about the machine, not about the sample
             text = " ".join(str(error).split())[:300]
             return EditResult(request.id, None, f"{self.name} raised {type(error).__name__}: {text}")
-        image = as_picture(made)
         if isinstance(image, str):
             return EditResult(request.id, None, f"{self.name} gave {image}")
         return EditResult(request.id, image)
@@ -87,7 +87,9 @@ def as_picture(made: Any) -> np.ndarray | str:
 
     wanted = "expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
     if isinstance(made, Image.Image):
-        return np.array(made) if made.mode == "RGB" else f"a picture in mode {made.mode}; {wanted}"
+        if made.mode != "RGB":
+            return f"a picture in mode {made.mode}; {wanted}"
+        return np.array(made) if all(made.size) else "a picture without pixels"
     if isinstance(made, np.ndarray):
         fits = made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3 and made.size > 0
         return made.copy() if fits else f"an array of shape {made.shape} and dtype {made.dtype}; {wanted}"

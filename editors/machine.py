@@ -168,7 +168,7 @@ def usable_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise EditorError(f"unknown device {name!r}; use for instance 'cpu', 'cuda' or 'cuda:1'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise EditorError(f"device {name!r} is not available: this PyTorch sees no CUDA device; use 'cpu'")
+        raise EditorError(f"device {name!r} is not available: this PyTorch sees no GPU for it; use 'cpu'")
     return device
 
 

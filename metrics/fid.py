@@ -60,7 +60,7 @@ def difference(first: FidInterval, second: FidInterval) -> FidInterval:
     return FidInterval.of(first.value - second.value, [a - b for a, b in pairs])
 
 
-#: Source images per column of the features from which `limit` covers (docs/statistics.md).
+#: Source images per column of the features from which `limit` covers (docs/explanation/statistics.md).
 LIMIT_IMAGES = 3
 
 

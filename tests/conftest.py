@@ -25,6 +25,26 @@ sys.path.insert(0, str(PLUGINS))
 keep_freed_memory()  # a multiple of the speed for everything below that runs a model
 
 
+@pytest.fixture(scope="session")
+def accelerator() -> str:
+    """The accelerator of this machine, as PyTorch names it; AMD's GPUs are "cuda" too."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
+    pytest.skip("PyTorch sees no accelerator on this machine (CUDA, ROCm, MPS): nothing was compared")
+
+
+@pytest.fixture(scope="session")
+def cuda(accelerator: str) -> str:
+    """The same where it is not Apple's."""
+    if accelerator != "cuda":
+        pytest.skip(f"the accelerator of this machine is '{accelerator}', and this is for CUDA and ROCm")
+    return accelerator
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """A stand-in for the hub in the place of the real one, and an empty cache; nothing is offline."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,20 @@ QUICK = {"metrics": ["l1", "removal_vqa"], "limit": 16, "device": "cpu", "batch_
 
 def blur(image: Image.Image, instruction: str) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(2))
+
+
+def torn_picture() -> Image.Image:
+    """A file that breaks off, which is noticed when its pixels are asked for."""
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 50).convert("RGB").save(file, "PNG")
+    return Image.open(io.BytesIO(file.getvalue()[:300]))
+
+
+def on_another_device(count: int):
+    """Features that are not on the CPU, on any machine."""
+    import torch
+
+    return torch.empty(count, 3, device="meta")
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +141,8 @@ def test_several_editors_names_and_a_mapping_are_evaluated_together():
     assert set(both.table()["editor"]) == {"blur", "identity"}
     named = nein.evaluate({"my blur": blur, "plain": "identity"}, **few)
     assert set(named.table()["editor"]) == {"my-blur", "plain"}
+    same = nein.evaluate({"identity": "identity"}, **few)
+    assert set(same.table()["editor"]) == {"identity"}
     assert set(nein.evaluate("identity", **few).table()["editor"]) == {"identity"}
 
 
@@ -135,6 +153,9 @@ def test_several_editors_names_and_a_mapping_are_evaluated_together():
         (lambda image, instruction: np.zeros((8, 8, 3)), "dtype float64"),
         (lambda image, instruction: image.convert("RGBA"), "mode RGBA"),
         (lambda image, instruction: "done", "gave a builtins.str"),
+        (lambda image, instruction: Image.new("RGB", (0, 8)), "gave a picture without pixels"),
+        (lambda image, instruction: image.close() or image, "raised ValueError: Operation on closed image"),
+        (lambda image, instruction: torn_picture(), "raised OSError: image file is truncated"),
         (lambda image, instruction: 1 / 0, "raised ZeroDivisionError: division by zero"),
         (lambda image, instruction: {}["key"], "raised KeyError"),
     ],
@@ -147,12 +168,14 @@ def test_what_is_no_picture_is_unscored_with_the_reason(bad, said):
     assert list(result.figures["unscored"]) == [8]
 
 
-def test_a_tensor_is_named_for_what_it_is():
+@pytest.mark.parametrize("device", ["cpu", "meta"])  # "meta" is not the CPU, on any machine
+def test_a_tensor_is_named_for_what_it_is(device):
     import torch
 
-    result = nein.evaluate(
-        lambda image, instruction: torch.zeros(3, 8, 8), metrics=["l1"], limit=8, control=[], device="cpu"
-    )
+    def edit(image, instruction):
+        return torch.zeros(3, 8, 8, device=device)
+
+    result = nein.evaluate(edit, metrics=["l1"], limit=8, control=[], device="cpu")
     assert result.samples()["reason"].str.contains("torch.Tensor; expected a PIL image").all()
 
 
@@ -335,6 +358,69 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
     assert {"retrieval", "mcq"} <= set(result.figures["task"]) or len(result.figures) > 4
     with pytest.raises(ValueError, match="no two-tower model"):
         nein.negbench(lambda images: images, limit=8, scenes=16, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda image, question, options: None, "gave a NoneType; expected a text"),
+        (lambda image, question, options: 0, "gave a int; expected a text"),
+        (lambda image, question, options: 1 / 0, "raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_is_no_answer_is_unscored_with_the_reason(bad, said):
+    result = nein.negvqa({"mine": bad}, limit=8, questions=16, device="cpu", out="out", formats=["csv"])
+    assert set(result.figures.query("task == 'accuracy' and category == 'Average'")["unscored"]) == {8}
+    rows = [json.loads(line) for line in Path("out/mine/answers.jsonl").read_text().splitlines()]
+    assert {row["error"] for row in rows} == {f"mine {rows[0]['error'].removeprefix('mine ')}"}
+    assert said in rows[0]["error"]
+
+
+def test_a_function_that_takes_no_options_cannot_answer_and_is_refused_in_one_sentence():
+    with pytest.raises(ValueError, match=r"mine\(image, question\) cannot be called with a picture"):
+        nein.negvqa({"mine": lambda image, question: "A"}, limit=8, questions=16, device="cpu")
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda images: 1 / 0, "encode_image raised ZeroDivisionError"),
+        (lambda images: None, "encode_image gave NoneType"),
+        (lambda images: np.full((len(images), 3), np.nan), "numbers that are not finite"),
+        (lambda images: np.ones((len(images), 5)), "both encoders need one space"),
+        (lambda images: on_another_device(len(images)), "encode_image raised NotImplementedError"),
+    ],
+)
+def test_pictures_that_an_object_cannot_encode_are_unscored_with_the_reason(bad, said):
+    class Mine:
+        fingerprint = "mine-1"
+
+        def encode_image(self, images):
+            return bad(images)
+
+        def encode_text(self, texts):
+            return np.array([[len(text), text.count("a"), 1.0] for text in texts])
+
+    result = nein.negbench({"mine": Mine()}, limit=8, scenes=16, device="cpu")
+    lacking = result.figures.query("unscored > 0")
+    assert {"retrieval", "mcq"} <= {*lacking["task"]}
+    assert lacking["value"].isna().all()
+    assert lacking["reasons"].str.contains(said, regex=False).any()
+
+
+def test_sentences_that_an_object_cannot_encode_end_in_one_sentence():
+    class Mine:
+        fingerprint = "mine-2"
+
+        def encode_image(self, images):
+            return np.ones((len(images), 3))
+
+        def encode_text(self, texts):
+            raise OSError("no vocabulary")
+
+    with pytest.raises(ValueError, match=r"^mine\.encode_text raised OSError: no vocabulary$"):
+        nein.negbench({"mine": Mine()}, limit=8, scenes=16, device="cpu")
 
 
 def test_a_judge_is_asked_about_pictures():

@@ -1,5 +1,5 @@
-"""The code of the documentation works: docs/adding.md, whose blocks are files with commands to run on them,
-and docs/python.md, a program from top to bottom."""
+"""The code of the documentation works: docs/howto/adding.md, whose blocks are files with commands to run on
+them, and docs/howto/python.md, a program from top to bottom."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PAGE = commands.ROOT / "docs" / "adding.md"
+PAGE = commands.ROOT / "docs" / "howto" / "adding.md"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def test_the_benchmark_of_the_page_is_the_one_that_is_tested() -> None:
 
 
 def test_the_page_about_python_is_a_program_that_runs(tmp_path: Path) -> None:
-    page = (commands.ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (commands.ROOT / "docs" / "howto" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 7
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")

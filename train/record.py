@@ -85,7 +85,7 @@ class Record:
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": environment.command_line(),
             "processes": self.session.processes.size,
-            "environment": environment.describe("cuda" if torch.cuda.is_available() else "cpu"),
+            "environment": environment.describe(str(self.session.accelerator.device)),
         }
         manifest = {
             "format": FORMAT,

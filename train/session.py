@@ -53,6 +53,7 @@ class Session:
         try:
             if self.processes.is_main:
                 self._lock = _lock(config.out_dir)
+                environment.say_device(config.device, str(self.accelerator.device))
         except UserError:
             self._close()
             raise

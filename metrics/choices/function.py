@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from metrics.base import out_of_memory
+from metrics.base import MetricError, out_of_memory
 from metrics.choices.base import Asked, Reply, check
 
 
@@ -20,7 +21,8 @@ class FunctionChoices:
                  call at a time.
     fingerprint  Stands for everything that decides an answer.
 
-    What the function raises, and an answer that is no text, is the error of that question.
+    What the function raises, and an answer that is no text, is the error of that question. Raises MetricError
+    for a function that cannot be called so.
     """
 
     scorings = ("generated",)
@@ -29,6 +31,7 @@ class FunctionChoices:
     def __init__(
         self, function: Callable[[Any, str, list[str]], str], *, name: str, fingerprint: str
     ) -> None:
+        _check(function, name)
         self.function = function
         self.name = name
         self.fingerprint = fingerprint
@@ -58,3 +61,17 @@ class FunctionChoices:
         if not isinstance(text, str):
             return Reply(error=f"{self.name} gave a {type(text).__name__}; expected a text, such as 'A'")
         return Reply(text=text.strip())
+
+
+def _check(function: Callable[..., Any], name: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # written in C: nothing is known of it
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        raise MetricError(
+            f"{name}{signature} cannot be called with a picture, a question and its options; expected a "
+            "function answer(image, question, options) -> text"
+        ) from None

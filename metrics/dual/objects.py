@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError, check_image
+from metrics.base import MetricError, check_image, out_of_memory
 from metrics.dual.base import DualEncoder
 
 _WANTED = (
@@ -70,9 +70,15 @@ class ObjectDual:
         return np.concatenate(parts) if parts else np.empty((0, self.width), np.float32)
 
     def _rows(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
-        with self._lock:
-            made = encode(inputs)
-        rows = made.detach().float().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
+        try:
+            with self._lock:
+                made = encode(inputs)
+            rows = made.detach().float().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
+        except Exception as error:
+            if out_of_memory(error):
+                raise  # is about the machine, not about the inputs
+            said = " ".join(str(error).split())[:300]
+            raise MetricError(f"{self.name}.{what} raised {type(error).__name__}: {said}") from error
         if rows.ndim != 2 or len(rows) != len(inputs) or rows.dtype.kind not in "fiu":
             raise MetricError(
                 f"{self.name}.{what} gave {type(made).__name__} of shape {rows.shape} for {len(inputs)} "

@@ -30,7 +30,15 @@ def describe(device: str | None) -> dict[str, Any]:
         "git": git_state(Path(__file__).resolve().parent),
         "device": device,
         "device_name": _device_name(device),
+        "arithmetic": _arithmetic(device),
     }
+
+
+def say_device(wanted: str, device: str) -> None:
+    """On standard error, one line: which device `--device auto` is. Nothing where the device was named."""
+    if wanted == "auto":
+        facts = [fact for fact in (_device_name(device), _arithmetic(device)) if fact]
+        print(f"--device auto: {', '.join([device, *facts])}", file=sys.stderr, flush=True)
 
 
 def command_line() -> list[str]:
@@ -108,7 +116,31 @@ def _version(name: str) -> str | None:
 
 
 def _device_name(device: str | None) -> str | None:
+    """What the device calls itself: "NVIDIA H100 80GB HBM3", "AMD EPYC 9R45". None where nobody says."""
     torch = sys.modules.get("torch")  # never the reason to import it
-    if torch is None or device is None or not device.startswith("cuda"):
-        return platform.processor() or None
-    return str(torch.cuda.get_device_name(device))
+    if device is not None and device.startswith("cuda"):  # PyTorch's name for AMD's GPUs too
+        return str(torch.cuda.get_device_name(device)) if torch and torch.cuda.is_available() else None
+    if device == "mps":
+        return "Apple GPU"
+    return platform.processor() or _processor()
+
+
+def _processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _arithmetic(device: str | None) -> str | None:
+    """Whose arithmetic decides the last bits: "CUDA 13.0", "ROCm 6.2", "MPS", or the instructions that
+    PyTorch takes on a CPU, "AVX512". None where PyTorch is not loaded."""
+    torch = sys.modules.get("torch")
+    if device is None or torch is None:
+        return None
+    if device == "mps":
+        return "MPS"
+    if device.startswith("cuda"):
+        return f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return str(torch.backends.cpu.get_cpu_capability())

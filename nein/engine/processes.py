@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from nein.engine import environment
 from nein.engine.errors import UserError
 
 
@@ -38,26 +39,34 @@ class Processes:
                 ) from None
 
     def device(self, wanted: str) -> str:
-        """The device of this process: `auto` is its GPU (cuda, or Apple's mps) if there is one, else cpu.
+        """The device of this process: `auto` is its GPU (cuda, which is NVIDIA's or AMD's, or Apple's mps) if
+        there is one, else cpu, and the main process says which.
 
-        Raises UserError for a CUDA device where there is none.
+        Raises UserError for a device that is not there.
         """
-        if wanted in ("cpu", "mps"):
+        device = self._device(wanted)
+        if self.is_main:
+            environment.say_device(wanted, device)
+        return device
+
+    def _device(self, wanted: str) -> str:
+        if wanted == "cpu":
             return wanted
         import torch
 
+        if wanted == "mps" and not torch.backends.mps.is_available():
+            raise UserError("--device is 'mps', but this PyTorch sees no Apple GPU; use --device cpu.")
         if wanted.startswith("cuda"):
             if not torch.cuda.is_available():
                 raise UserError(
-                    f"--device is '{wanted}', but this PyTorch sees no CUDA device; use --device cpu."
+                    f"--device is '{wanted}', but this PyTorch sees no GPU of NVIDIA or AMD; use "
+                    "--device cpu."
                 )
             if wanted != "cuda" or self.size == 1:
                 return wanted
         if torch.cuda.is_available():
             return f"cuda:{self.local_rank}" if self.size > 1 else "cuda"
-        if torch.backends.mps.is_available():
-            return "mps"
-        return "cpu"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
 
     def workers(self, device: str) -> int:
         """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: A type (float takes whole numbers, None stands for null), several shapes of which one must fit, a list
@@ -35,6 +35,46 @@ def fault(value: Any, shape: Shape, name: str = "") -> str:
     shown = json.dumps(value, ensure_ascii=False, default=str)
     start = f"'{name}' " if name else ""
     return f"{start}is {shown[:60]}, which must be {_wanted(shape)}"
+
+
+def quick(shape: Shape) -> Callable[[Any], bool]:
+    """A test of many values of parsed JSON: True where `fault` says "" of one, in a tenth of its time. False
+    says only that `fault` is to be asked."""
+    if isinstance(shape, Mapping):
+        return _quick_object([(k.removesuffix("?"), k[-1:] == "?", quick(part)) for k, part in shape.items()])
+    if isinstance(shape, list):
+        member = quick(shape[0])
+        return lambda value: type(value) is list and all(map(member, value))
+    if isinstance(shape, tuple):
+        kinds = frozenset(kind for part in shape for kind in _types(part))
+        tests = [quick(part) for part in shape if not _types(part)]
+        return lambda value: type(value) in kinds or any(fits(value) for fits in tests)
+    types = frozenset(_types(shape))
+    return lambda value: type(value) in types
+
+
+def _quick_object(parts: Sequence[tuple[str, bool, Callable[[Any], bool]]]) -> Callable[[Any], bool]:
+    """parts: (key, whether it may be missing, test of its value)."""
+
+    def fits(value: Any) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, may_miss, part in parts:
+            if key in value:
+                if not part(value[key]):
+                    return False
+            elif not may_miss:
+                return False
+        return True
+
+    return fits
+
+
+def _types(shape: Shape) -> tuple[type, ...]:
+    """The types of which every value fits; () where it takes more to know."""
+    if shape is None:
+        return (type(None),)
+    return (int, float) if shape is float else (shape,) if isinstance(shape, type) else ()
 
 
 def _fits(value: Any, shape: Shape) -> bool:

@@ -60,7 +60,7 @@ def run(options: ConvertConfig) -> None:
 
 
 def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str | None = None) -> Path:
-    """Write `source` as a folder in diffusers' layout; returns the folder.
+    """Write `source` as a folder in diffusers' layout, all in float32; returns the folder.
 
     source  .safetensors, .ckpt, .pt, .pth or .bin file in the original latent-diffusion format.
     folder  Must not exist; appears only once it is complete.
@@ -87,6 +87,7 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
         try:
             draft.chmod(0o755)
+            pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
             pipeline.save_pretrained(draft, safe_serialization=True)
             facts = {**origin.as_dict(), "sha256": _sha256(source)}
             if config is not None and Path(config).exists():

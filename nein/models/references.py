@@ -53,8 +53,8 @@ def named(asked: str) -> tuple[str | None, str]:
 
 def check_name(name: str, names: Iterable[str]) -> None:
     """Warns of a name of the user's that is nearly one of the known models', whose row it does not get."""
-    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.8)
-    if near:
+    near = difflib.get_close_matches(name.lower(), table := list(names), n=1, cutoff=0.8)
+    if near and name not in table:
         log.warning(
             "'%s' is taken for a name of yours; if '%s' is meant, write %s=...", name, near[0], near[0]
         )
@@ -122,9 +122,11 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
     """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
     not there."""
     given, rest = named(name)
-    if given is not None and editors.is_known(given):
-        return None, given, rest
-    editor, checkpoint = named(rest) if given is not None else (None, None)
+    if given is None or editors.is_known(rest):
+        return given, rest, None  # an editor is no checkpoint: in "ip2p=hqedit" the first name is the user's
+    editor, checkpoint = named(rest)
     if editor is not None and editors.is_known(editor):
         return given, editor, checkpoint
+    if editors.is_known(given):
+        return None, given, rest
     return given, rest, None

@@ -161,8 +161,15 @@ def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 def records(figures: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as plain dicts, in order: None where there is no number, int for whole counts."""
-    plain = figures.astype(object)
-    return plain.where(plain.notna(), None).to_dict("records")
+    columns = {name: _plain(figures[name]) for name in figures.columns}
+    return [dict(zip(columns, entries, strict=True)) for entries in zip(*columns.values(), strict=True)]
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    entries = column.tolist()
+    if pd.api.types.is_numeric_dtype(column):
+        return [None if entry is pd.NA or entry != entry else entry for entry in entries]
+    return entries
 
 
 def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:

@@ -1,8 +1,9 @@
 """A plot is a specification over the frame of figures; all that knows matplotlib is here.
 
-`Bars`, `Stack`, `Curves` and `Scatter` say which figures stand where; `draw` makes PNG and SVG of them, the
-same bytes every time. Bars lie, so that names of any length have room and a plot of many models only gets
-taller. A page shows a plot in two shapes: panels beside each other, and below each other for a telephone.
+`Bars`, `Stack`, `Curves` and `Scatter` say which figures stand where; a `Drawing` is PNG and SVG of them, the
+same bytes every time, each made when it is read. Bars lie, so that names of any length have room and a plot
+of many models only gets taller. A page shows a plot in two shapes: panels beside each other, and below each
+other for a telephone.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import matplotlib
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
@@ -31,6 +35,7 @@ MARKERS = "osD^vP*Xhp"
 ON_BAR = "#0b0f19"
 #: Width of a canvas in inches: of a page, at the least, and of a telephone.
 WIDE, NARROW = 9.4, 3.7
+_DPI = 160
 _STYLE: Any = {
     "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white", "text.color": INK,
@@ -39,8 +44,7 @@ _STYLE: Any = {
 
 
 class Plot(Protocol):
-    """key: end of a file's name. title: what a caption says. canvas: None where there is nothing to show;
-    `narrow`: one panel beside the other or, for a telephone, below it."""
+    """key: end of a file's name. title: what a caption says."""
 
     @property
     def key(self) -> str: ...
@@ -48,48 +52,89 @@ class Plot(Protocol):
     @property
     def title(self) -> str: ...
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None: ...
+    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
+        """Those of the figures that are drawn; without any there is no plot."""
+        ...
+
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
+        """`narrow`: one panel below the other, for a telephone."""
+        ...
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawn plot: bytes without a date, so that equal figures are equal files.
-
-    narrow  As SVG, for a telephone.
-    """
-
-    key: str
-    title: str
-    png: bytes
-    svg: bytes
-    narrow: bytes
-
-
-def draw(plot: Plot, figures: pd.DataFrame, stamp: str = "") -> Drawing | None:
-    """The plot of a frame; None where the frame has no figure for it.
+    """A plot of a frame that has figures for it. Its bytes have no date: equal figures are equal files.
 
     stamp  What has to be known wherever the picture is shown; stands above it.
     """
-    with matplotlib.rc_context(_STYLE):
-        wide, narrow = plot.canvas(figures), plot.canvas(figures, narrow=True)
-        if wide is None or narrow is None:
-            return None
-        for canvas, letters in ((wide, 100), (narrow, 50)):
-            if stamp:
-                canvas.suptitle(textwrap.fill(stamp, letters), x=0.01, ha="left", fontsize=8, color=GREY)
-        svg, small = _encoded(wide, "svg"), _encoded(narrow, "svg")
-        return Drawing(plot.key, plot.title, _encoded(wide, "png"), svg, small)
+
+    plot: Plot
+    figures: pd.DataFrame
+    stamp: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.plot.key
+
+    @property
+    def title(self) -> str:
+        return self.plot.title
+
+    @cached_property
+    def png(self) -> bytes:
+        return _png(self._wide)
+
+    @cached_property
+    def svg(self) -> bytes:
+        return _svg(self._wide)
+
+    @cached_property
+    def narrow(self) -> bytes:
+        """As SVG, for a telephone."""
+        return _svg(self._canvas(narrow=True))
+
+    @cached_property
+    def _wide(self) -> Canvas:
+        return self._canvas(narrow=False)
+
+    def _canvas(self, narrow: bool) -> Canvas:
+        with matplotlib.rc_context(_STYLE):
+            canvas = self.plot.canvas(self.figures, narrow)
+            if self.stamp:
+                text = textwrap.fill(self.stamp, 50 if narrow else 100)
+                canvas.suptitle(text, x=0.01, ha="left", fontsize=8, color=GREY)
+            layout = canvas.get_layout_engine()
+            assert layout is not None
+            layout.execute(canvas)
+            canvas.set_layout_engine("none")  # once for all formats
+            return canvas
+
+
+def draw(plot: Plot, figures: pd.DataFrame, stamp: str = "") -> Drawing | None:
+    """The plot of a frame; None where the frame has no figure for it."""
+    return Drawing(plot, figures, stamp) if len(plot.shown(figures)) else None
 
 
 def drawings(plots: Sequence[Plot], figures: pd.DataFrame, stamp: str = "") -> list[Drawing]:
-    """Those of the plots for which there are figures; `stamp` as in `draw`."""
+    """Those of the plots for which there are figures; `stamp` as in `Drawing`."""
     return [drawing for plot in plots if (drawing := draw(plot, figures, stamp)) is not None]
 
 
-def _encoded(canvas: Canvas, kind: str) -> bytes:
+# The canvases of the backends are called as they are: `Figure.savefig` draws everything twice.
+
+
+def _png(canvas: Canvas) -> bytes:
     buffer = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    canvas.savefig(buffer, format=kind, dpi=160, bbox_inches="tight", metadata=metadata)
+    with matplotlib.rc_context(_STYLE):
+        canvas.set_dpi(_DPI)
+        FigureCanvasAgg(canvas).print_png(buffer, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _svg(canvas: Canvas) -> bytes:
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()
 
 
@@ -122,12 +167,12 @@ class Bars:
     mark: Mapping[str, Any] | None = None
     dots: bool = False
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
+    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
+        return _with_values(frames.select(figures, **self.where))
+
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
         figures = _joined(figures, _place=self.place, _panel=self.panel)
-        drawn = frames.select(figures, **self.where)
-        drawn = drawn[drawn["value"].notna()]
-        if not len(drawn):
-            return None
+        drawn = self.shown(figures)
         panels = frames.values(drawn, "_panel", self.order) or [""]
         places = frames.values(drawn, "_place", self.order)
         series = frames.values(drawn, self.series, self.order)
@@ -182,7 +227,9 @@ class Bars:
                 axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
 
     def _dress(self, axis: Any, panel: str, ticks: Sequence[str]) -> None:
-        axis.set_yticks(range(len(ticks)), ticks)
+        # The panels of a row have their places in common, and their names at the left.
+        names = ticks if axis.get_subplotspec().is_first_col() else [""] * len(ticks)
+        axis.set_yticks(range(len(ticks)), names)
         axis.set_ylim(len(ticks) - 0.5, -0.5)
         axis.set_xlabel(self.axis)
         axis.grid(axis="x", color=FAINT)
@@ -210,13 +257,13 @@ class Stack:
     names: Mapping[str, str] = field(default_factory=dict)
     axis: str = "per cent"
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
-        drawn = frames.select(figures, **self.where, **{self.series: tuple(self.colors)})
+    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
+        return _with_values(frames.select(figures, **self.where, **{self.series: tuple(self.colors)}))
+
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
         bars: dict[str, list[Figure]] = {}
-        for figure in frames.records(_joined(drawn[drawn["value"].notna()], _place=self.place)):
+        for figure in frames.records(_joined(self.shown(figures), _place=self.place)):
             bars.setdefault(figure["_place"], []).append(figure)
-        if not bars:
-            return None
         titles = [
             _tick(f"{name}, n {max(f['n'] for f in members):g}", narrow) for name, members in bars.items()
         ]
@@ -268,11 +315,11 @@ class Curves:
     diagonal: bool = False
     log: bool = False
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
-        drawn = frames.select(figures, **self.where)
-        drawn = drawn[drawn["value"].notna()]
-        if not len(drawn):
-            return None
+    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
+        return _with_values(frames.select(figures, **self.where))
+
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
+        drawn = self.shown(figures)
         panels, lines = frames.values(drawn, self.panel, self.order), frames.values(drawn, self.line)
         canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
@@ -335,10 +382,11 @@ class Scatter:
     colors: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas | None:
-        drawn = frames.select(figures, **self.where)
-        if not len(drawn):
-            return None
+    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
+        return frames.select(figures, **self.where)
+
+    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
+        drawn = self.shown(figures)
         panels, markers = drawn[self.panel].unique(), list(drawn[self.marker].unique())
         canvas, axes = _grid(len(panels), 3.3, width=3.5, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
@@ -359,6 +407,10 @@ class Scatter:
 
 
 # --- shared --------------------------------------------------------------------------------
+
+
+def _with_values(figures: pd.DataFrame) -> pd.DataFrame:
+    return figures[figures["value"].notna()]
 
 
 def _joined(figures: pd.DataFrame, **columns: Sequence[str]) -> pd.DataFrame:

@@ -8,8 +8,8 @@ independent ones would. Every interval here takes source images for the independ
 - a mean whose range says nothing (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
 - what is neither, a kappa or an area under a curve: `nein.statistics.bootstrap`.
 
-`benchmarks/coverage.py` measures how often each covers (docs/statistics.md). Unscored values (None) never
-enter.
+`benchmarks/coverage.py` measures how often each covers (docs/explanation/statistics.md). Unscored values
+(None) never enter.
 """
 
 from __future__ import annotations

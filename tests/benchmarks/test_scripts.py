@@ -13,13 +13,13 @@ from tests.helpers import commands
 
 
 def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: Path) -> None:
-    runs = report.make(tmp_path, 42, editors=2, side=8)
+    runs = report.make(tmp_path, 12, editors=2, side=8)
     page = tmp_path / "report.html"
     command.report(ReportConfig.parse([str(runs), "-o", str(page), "--formats", "html,csv"]))
     text = page.read_text(encoding="utf-8")
     assert "editor-0" in text
     assert "editor-1" in text
-    assert "thing 41" in text
+    assert "thing 11" in text
 
 
 @pytest.mark.slow

@@ -346,11 +346,11 @@ def test_a_failing_sample_does_not_take_the_others_along(build, request_of, monk
     assert [result.error for result in results] == [None, "ValueError: bad prompt", None]
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 @pytest.mark.parametrize("offload", ["model", "sequential"])
-def test_offloading_on_a_gpu_gives_the_same_pictures(offload, build, request_of):
-    plain = build("FluxKontextPipeline", device="cuda")
-    other = build("FluxKontextPipeline", device="cuda", offload=offload)
+def test_offloading_on_a_gpu_gives_the_same_pictures(offload, cuda, build, request_of):
+    plain = build("FluxKontextPipeline", device=cuda)
+    other = build("FluxKontextPipeline", device=cuda, offload=offload)
     difference = image_of(plain, request_of()).astype(int) - image_of(other, request_of())
     assert np.abs(difference).max() <= 1
     assert plain.fingerprint == other.fingerprint

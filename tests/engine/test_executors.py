@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nein.engine.ahead import read_ahead
 from nein.engine.blocks import Blocks
@@ -82,7 +83,10 @@ def test_a_block_that_is_older_than_the_one_it_is_made_of_is_made_again(folder: 
     assert compute(folder, outputs=("halves",), needs="squares", follows=True) == 0
 
 
-def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder: Folder) -> None:
+def test_what_another_process_has_made_in_the_meantime_is_passed_over(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     made = []
 
     def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:

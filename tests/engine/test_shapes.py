@@ -10,7 +10,7 @@ import pytest
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.engine.shapes import fault
+from nein.engine.shapes import fault, quick
 
 SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [str]}}
 
@@ -38,6 +38,7 @@ SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [st
 def test_the_first_thing_that_is_wrong_is_named(value: Any, said: str) -> None:
     assert fault(value, SHAPE).startswith(said)
     assert bool(said) == bool(fault(value, SHAPE))
+    assert quick(SHAPE)(value) == (said == "")
 
 
 def test_a_file_without_its_shape_is_a_sentence_with_its_line(tmp_path: Path) -> None:

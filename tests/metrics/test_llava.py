@@ -223,14 +223,14 @@ def test_a_missing_bitsandbytes_is_one_sentence(models: Path, monkeypatch) -> No
         metrics.load_judge("vqa", str(models / "llava"), quantization="bnb-fp4")
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
-def test_four_bit_weights_answer_like_generate(models: Path) -> None:
+def test_four_bit_weights_answer_like_generate(cuda: str, models: Path) -> None:
     judge = metrics.load_judge(
-        "vqa", str(models / "llava"), device="cuda", dtype="float16", quantization="bnb-fp4"
+        "vqa", str(models / "llava"), device=cuda, dtype="float16", quantization="bnb-fp4"
     )
     assert "4bit" in str(type(judge.model.model.language_model.layers[0].mlp.up_proj)).lower()
-    inputs = judge.processor(images=IMAGES[0], text=ASK("car"), return_tensors="pt").to("cuda", torch.float16)
+    inputs = judge.processor(images=IMAGES[0], text=ASK("car"), return_tensors="pt").to(cuda, torch.float16)
     with torch.no_grad():
         expected = judge.model.generate(**inputs, max_new_tokens=1, do_sample=False)[0, -1]
     judge.max_new_tokens = 1

@@ -18,6 +18,7 @@ import metrics
 from metrics.dual import openclip
 from metrics.dual.base import normalise, pool
 from nein.benchmarks.negbench import convert
+from tests.helpers import plain
 from tests.metrics import tiny
 from tests.negbench.conftest import OPEN_CLIP, brute_force, cosines
 
@@ -33,6 +34,18 @@ def open_clip_folder(
     folder = tmp_path_factory.mktemp("converted") / "tiny"
     convert.run(convert.ConvertConfig.parse(["--architecture", str(architecture), str(source), str(folder)]))
     return folder
+
+
+def test_a_checkpoint_in_half_precision_becomes_a_folder_that_plain_open_clip_runs(
+    open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, architecture = open_clip_checkpoint
+    state = torch.load(source, weights_only=True)["state_dict"]
+    torch.save({name: value.half() for name, value in state.items()}, tmp_path / "half.pt")
+    words = ["--architecture", str(architecture), str(tmp_path / "half.pt"), str(tmp_path / "tiny")]
+    convert.run(convert.ConvertConfig.parse(words))
+    assert plain.number_types(tmp_path / "tiny") == {"float32"}
+    plain.runs(tmp_path / "tiny", "open_clip", tmp_path)
 
 
 @pytest.fixture(scope="module", params=["clip_folder", "siglip_folder", "open_clip_folder", "random"])

@@ -12,6 +12,7 @@ import pytest
 
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.runs import RunDir
+from tests.helpers import plain
 from tests.helpers.commands import Outcome, outcome
 
 
@@ -68,6 +69,28 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     [run] = runs.find(tmp_path / "runs")
     source = run.manifest()["models"]["editor"]["published"]["converted_from"]
     assert (source["ema"], source["file"]) == (True, "last.ckpt")
+
+
+def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_runs(
+    tmp_path: Path, convert
+) -> None:
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+    from safetensors.torch import save_file
+
+    from tests.editors.ldm import original_format
+    from tests.editors.tiny import build_pipeline
+
+    tiny = build_pipeline(tmp_path / "tiny")
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(tiny, safety_checker=None)
+    state = {
+        name: (tensor if name.startswith("first_stage_model.") else tensor.half()).contiguous().clone()
+        for name, tensor in original_format(pipeline).items()
+    }
+    save_file(state, tmp_path / "pruned.safetensors")
+    code, _, error = convert(tmp_path / "pruned.safetensors", tmp_path / "out", "--base", tiny)
+    assert (code, error) == (0, "")
+    assert plain.number_types(tmp_path / "out") == {"float32"}
+    plain.runs(tmp_path / "out", "edit", tmp_path)
 
 
 def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(

@@ -255,7 +255,7 @@ def test_a_device_that_is_not_there_is_one_sentence(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = evaluate(*base(make_data(1, 1), tmp_path / "out"), "--editor", "identity", "--device", "cuda")
     assert done.code == 2
-    assert "sees no CUDA device; use --device cpu" in done.stderr
+    assert "sees no GPU of NVIDIA or AMD; use --device cpu" in done.stderr
 
 
 def test_an_unwritable_result_folder_is_said_before_any_work(

@@ -177,6 +177,11 @@ def test_an_editor_of_the_users_has_the_users_name(tmp_path: Path, caplog: pytes
     assert (mine.checkpoint, mine.row) == (plain.checkpoint, plain.row)
     assert mine.identity() == plain.identity()
     assert both.identity() == row.identity()
+    [exchanged] = choose("--editor", "magicbrush=ip2p")  # an editor is no checkpoint of another
+    assert (exchanged.slug, exchanged.row) == ("magicbrush", "ip2p-nano")
+    assert exchanged.identity() == twin.identity()
+    [same] = choose("--editor", f"ip2p=magicbrush={folder}")
+    assert same.identity() == row.identity()
     with pytest.raises(UserError, match="have one name, 'mine'"):
         choose("--editor", f"mine={folder},mine=ip2p")
     assert not caplog.records

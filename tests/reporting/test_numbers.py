@@ -98,7 +98,7 @@ def covered_tails(
 
 
 def picture_more(values: list[list[float]], span: float) -> float:
-    """How many independent samples one more picture is worth (docs/statistics.md)."""
+    """How many independent samples one more picture is worth (docs/explanation/statistics.md)."""
     every = [value for own in values for value in own]
     n, mean, g = len(every), math.fsum(every) / len(every), len(values)
     usual = sum(len(own) ** 2 for own in values) / n

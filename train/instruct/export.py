@@ -14,7 +14,6 @@ from editors.checkpoint import quiet
 from editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
 from train.export import MODEL, base_model, finished_model, option_rows, portable
-from train.instruct.features import DTYPES
 from train.instruct.model import ADAPTER, trainable
 from train.instruct.options import TuneConfig
 
@@ -35,19 +34,23 @@ def export(
     """
     facts = portable(facts)
     with finished_model(config.out_dir, facts, card(config, facts)) as draft:
-        save_pipeline(pipeline, twin, draft, DTYPES[config.export_dtype])
+        save_pipeline(pipeline, twin, draft)
         if config.trainable == "lora":
             _save_lora(pipeline, unet, average, draft / "lora")
     return config.out_dir / MODEL
 
 
-def save_pipeline(pipeline: Any, unet: Any, folder: Path, dtype: torch.dtype) -> None:
-    """The pipeline with another UNet, in `dtype`; neither is changed."""
+def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
+    """The pipeline with another UNet, all in float32; neither is changed.
+
+    One type for every part: without a dtype diffusers loads UNet and VAE as float32 whatever their files
+    hold, but transformers the text encoder as its file has it, and parts of two types do not run together.
+    """
     made = copy.copy(pipeline)
     made.scheduler = euler_ancestral(pipeline.scheduler.config)
     with quiet():
         for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
-            setattr(made, part, copy.deepcopy(module).to("cpu", dtype))
+            setattr(made, part, copy.deepcopy(module).to("cpu", torch.float32))
         made.save_pretrained(folder, safe_serialization=True)
     for file in folder.glob("*/config.json"):  # no path of this machine
         content = {k: v for k, v in json.loads(file.read_text()).items() if k != "_name_or_path"}

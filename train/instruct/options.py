@@ -142,9 +142,6 @@ class TuneConfig(Learning):
         ["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False
     )
 
-    export_dtype: Literal["float32", "float16", "bfloat16"] = option(
-        "float32", "number type of the exported pipeline", "Files", decides=False
-    )
     out: str = "runs/finetune"
     push: str | None = option(None, "hub id OWNER/NAME to upload the result to", "Files", decides=False)
 

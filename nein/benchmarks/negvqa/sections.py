@@ -230,13 +230,13 @@ OUTCOMES_OF_PAIRS = plots.Stack(
 class Scaling(plots.Curves):
     """Accuracy against parameters, a line per family: the printed models, and those measured here."""
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> plots.Canvas | None:
+    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
         both = frames.concat([paper_numbers.by_size(), frames.select(figures, task="scaling")])
         panels = [
             f"{TITLES.get(c, c)}, {v} questions"
             for c, v in zip(both["category"], both["variant"], strict=True)
         ]
-        return super().canvas(frames.label(both, panel=panels), narrow)
+        return super().shown(frames.label(both, panel=panels))
 
 
 SCALING = Scaling(

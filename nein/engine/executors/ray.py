@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nein.engine import store
+from nein.engine import environment, store
 from nein.engine.attendance import declare_dead, new_name
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
@@ -91,6 +91,7 @@ class Ray:
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
         self.device = "cuda" if gpus and device != "cpu" else "cpu"
+        environment.say_device(device, self.device)
 
     def barrier(self) -> None:
         """There is one process that opens folders."""

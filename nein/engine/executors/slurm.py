@@ -93,6 +93,7 @@ class Slurm:
         self.device = device
         if device == "auto":
             self.device = "cuda" if "gpu" in (slurm.gres or "") else "cpu"
+        environment.say_device(device, self.device)
         executor(slurm, self._folder, cluster)  # what is missing is said before there is work
 
     def barrier(self) -> None:

@@ -37,7 +37,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         "evaluation", "evaluation: up to three questions per image; training: NegCap and NegMCQ", "What"
     )
     protocol: Literal["paper", "fixed"] = option(
-        "fixed", "rules of drawing and of verification: as released, or ours (docs/negbench-data.md)", "What"
+        "fixed",
+        "rules of drawing and of verification: as released, or ours (docs/benchmarks/negbench-data.md)",
+        "What",
     )
     instances: str | None = option(
         None,

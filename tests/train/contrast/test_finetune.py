@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import metrics
 from nein.datasets.negbench import drawn
 from nein.engine.errors import UserError
 from nein.engine.exits import Terminated
+from tests.helpers import plain
 from tests.metrics import tiny
 from train import finetune_clip
 from train.contrast import objective, table
@@ -90,6 +92,21 @@ def test_models_of_every_kind_are_trained_and_come_out_in_their_own_layout(
                        new.pixels([picture])[next(iter(new.pixels([picture])))])  # fmt: skip
     if kind == "siglip":
         assert torch.equal(old.model.logit_bias, new.model.logit_bias)
+    assert plain.number_types(run / "model") == {"float32"}
+    plain.runs(run / "model", "open_clip" if kind == "open_clip" else "transformers", tmp_path)
+
+
+def test_a_result_from_a_clip_in_half_precision_is_one_that_plain_transformers_runs(
+    tune: Tune, clip_folder: Path, tmp_path: Path
+) -> None:
+    from transformers import CLIPModel
+
+    half = Path(shutil.copytree(clip_folder, tmp_path / "half"))
+    CLIPModel.from_pretrained(half).half().save_pretrained(half)
+    run = tune(base=half, steps=1)
+    assert plain.number_types(half) == {"float16"}
+    assert plain.number_types(run / "model") == {"float32"}
+    plain.runs(run / "model", "transformers", tmp_path)
 
 
 def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: Path) -> None:

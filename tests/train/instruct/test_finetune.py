@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 import editors
 from nein.engine.errors import UserError
 from nein.engine.exits import Terminated, exit_with
+from tests.helpers import plain
 from train import checkpoints as checkpointing
 from train.instruct import objective
 
@@ -103,6 +104,17 @@ def test_a_run_leaves_an_editor_that_edits_a_card_a_manifest_and_a_log(tune, bas
     stats = {p: p.stat().st_mtime_ns for p in (run / "checkpoints").rglob("*")}
     tune(ema=0.9)  # again: nothing is left to do
     assert {p: p.stat().st_mtime_ns for p in (run / "checkpoints").rglob("*")} == stats
+
+
+def test_a_result_from_a_base_in_half_precision_is_one_that_plain_diffusers_runs(tune, base, tmp_path):
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(base, safety_checker=None)
+    pipeline.to(torch.float16).save_pretrained(tmp_path / "half")
+    run = tune(base=tmp_path / "half", steps=1, trainable="lora", lora_rank=2)
+    assert plain.number_types(tmp_path / "half") == {"float16"}
+    assert plain.number_types(run / "model") == {"float32"}
+    plain.runs(run / "model", "edit", tmp_path)
 
 
 def test_learning_lowers_the_loss(tune):

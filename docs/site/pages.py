@@ -1,0 +1,360 @@
+"""What of the reference follows from the code: pages of commands and of docstrings, and tables within pages.
+
+written()     the pages that do not lie in the repository, so that none can be out of date
+filled(text)  a page's Markdown with the tables that it asks for: lines "<!-- table: metrics -->"
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+import editors
+import metrics
+from editors.presets import EditorPreset
+from metrics import METRICS, letters
+from metrics.judges.templates import TEMPLATES
+from metrics.metric import Metric
+from nein.benchmarks.negbench.models import MODELS
+from nein.cli import commands
+from nein.config import options
+from nein.config.commands import Command
+from nein.datasets.negbench import registry
+from nein.nano import worlds, zoo
+from nein.wording.families import FAMILIES
+
+#: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
+#: COMMAND, or the dataclass of its options.
+SCRIPTS = {
+    "python train/finetune_ip2p.py": "train.instruct.options:TuneConfig",
+    "python train/finetune_clip.py": "train.contrast.options:ContrastConfig",
+    "python -m train.instruct.report": "train.instruct.report",
+    "python -m train.instruct.shards": "train.instruct.shards",
+    "python -m train.editor_study": "train.editor_study",
+    "python -m train.nano": "train.nano.__main__",
+    "python -m train.nano.generalise": "train.nano.generalise",
+    "python -m train.nano.ship": "train.nano.ship",
+}
+
+#: Page of docstrings -> its title, and the modules that it shows.
+API = {
+    "nein": ("nein", ("nein.api",)),
+    "editors": (
+        "editors",
+        ("editors", "editors.base", "editors.function", "editors.presets", "editors.batching"),
+    ),
+    "metrics": (
+        "metrics",
+        ("metrics", "metrics.base", "metrics.metric", "metrics.batch", "metrics.training", "metrics.fid"),
+    ),
+    "judges": (
+        "Judges and answers",
+        (
+            "metrics.judges.base", "metrics.judges.templates", "metrics.judges.plugin", "metrics.presence",
+            "metrics.objects", "metrics.answers", "metrics.letters", "metrics.choices.base",
+            "metrics.dual.base",
+        ),
+    ),
+    "benchmarks": (
+        "Making a benchmark",
+        (
+            "nein.config.commands", "nein.config.options", "nein.benchmarks.runner", "nein.engine.blocks",
+            "nein.engine.stages", "nein.engine.folder", "nein.engine.errors", "nein.reporting.figures",
+            "nein.reporting.tables", "nein.reporting.plots", "nein.reporting.report",
+        ),
+    ),
+    "statistics": (
+        "Statistics",
+        (
+            "nein.statistics.estimates", "nein.statistics.bounds", "nein.statistics.bootstrap",
+            "nein.statistics.agreement", "nein.statistics.calibration",
+        ),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that is written: where it lies below docs/, its title in the navigation, its Markdown."""
+
+    path: str
+    title: str
+    text: str
+
+
+def written() -> dict[str, list[Page]]:
+    """Pages by the part of the navigation that lists them: a page per command, per script, per package."""
+    by_name = commands()
+    return {
+        "COMMANDS": [_command(f"nein {name}", command) for name, command in by_name.items()],
+        "SCRIPTS": [_command(typed, _script(typed, place)) for typed, place in SCRIPTS.items()],
+        "API": [
+            Page(f"reference/api/{name}.md", title, _api(title, of)) for name, (title, of) in API.items()
+        ],
+    }
+
+
+def filled(text: str) -> str:
+    """Markdown with its tables."""
+    return re.sub(r"<!-- table: (\S+) -->\n", lambda match: "".join(TABLES[match[1]]()), text)
+
+
+def _api(title: str, modules: Sequence[str]) -> str:
+    return f"# {title}\n" + "".join(map(_module, modules))
+
+
+def _module(name: str) -> str:
+    """The functions and classes that a module itself defines, in the order of its file."""
+    members = [
+        thing for thing, value in vars(importlib.import_module(name)).items()
+        if not thing.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == name
+    ]  # fmt: skip
+    listed = "".join(f"        - {member}\n" for member in members) or "        []\n"
+    return f"\n::: {name}\n    options:\n      members:\n{listed}"
+
+
+# --- commands --------------------------------------------------------------------------------------------
+
+
+def _script(typed: str, place: str) -> Command:
+    if ":" not in place:
+        return importlib.import_module(place).COMMAND
+    module = importlib.import_module(typed.removeprefix("python ").removesuffix(".py").replace("/", "."))
+    sentence = (module.__doc__ or "").splitlines()[0].rstrip(".")
+    return Command(sentence, place, "")
+
+
+def _command(typed: str, command: Command) -> Page:
+    name = re.sub(r"^(nein |python -m |python )|\.py$", "", typed)
+    return Page(f"reference/commands/{_slug(name)}.md", typed, "".join(_options(typed, command)))
+
+
+def _options(typed: str, command: Command) -> Iterator[str]:
+    cls = pkgutil.resolve_name(command.configuration)
+    parser = options.make_parser(cls, typed, "")
+    usage = parser.format_usage().removeprefix("usage: ").strip()
+    yield f"# {typed}\n\n{_text(command.help[0].upper() + command.help[1:])}.\n\n```console\n$ {usage}\n```\n"
+    if command.shared:
+        yield "\nAny number of processes share its work: [on a cluster](../../howto/cluster.md).\n"
+    names = cls.preset_names if cls.presets is not None else ()
+    presets = {
+        name: _flat(yaml.safe_load(options.preset_file(name, cls.presets).read_text(encoding="utf-8")))
+        for name in names
+    }
+    if presets:
+        flags = ", ".join(f"`--{cls.preset_option} {name}`" for name in presets)
+        yield f"\n{flags} fill in what is not given; their values stand with each option.\n"
+    for group in parser._action_groups:
+        actions = [a for a in group._group_actions if not isinstance(a, argparse._HelpAction)]
+        if actions:
+            title = {"options": "General", "positional arguments": "Arguments"}.get(str(group.title))
+            yield f"\n## {title or group.title}\n"
+            yield f"\n{_text(group.description)}\n" if group.description else ""
+            yield from (_option(action, presets) for action in actions)
+
+
+def _option(action: argparse.Action, presets: Mapping[str, Mapping[str, Any]]) -> str:
+    flags = ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{action.metavar}`"
+    lines = [_text(action.help or "")]
+    if str(action.metavar).startswith("{"):
+        lines.append(
+            "One of " + ", ".join(f"`{c}`" for c in str(action.metavar).strip("{}").split(",")) + "."
+        )
+    values = {"default": action.default}
+    values |= {name: given[action.dest] for name, given in presets.items() if action.dest in given}
+    shown = [f"{name} `{_value(value)}`" for name, value in values.items() if _is_said(value)]
+    if shown:
+        lines.append(f"*({'; '.join(shown)})*")
+    return f"\n{flags}\n:   " + "<br>\n    ".join(lines) + "\n"
+
+
+def _is_said(value: Any) -> bool:
+    return value not in (None, False, argparse.SUPPRESS) and value not in ([], {})
+
+
+def _value(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _flat(values: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{start}{key}.") if isinstance(value, dict) else {f"{start}{key}": value}
+    return flat
+
+
+# --- tables ----------------------------------------------------------------------------------------------
+
+
+def _metrics() -> Iterator[str]:
+    rows = (
+        (f"[`{one.name}`](#{one.name})", one.title, one.unit, one.better, ", ".join(one.models) or "pixels")
+        for one in METRICS.values()
+    )
+    yield _table(("name", "column", "unit", "better", "from"), rows)
+    for one in METRICS.values():
+        yield f"\n## {one.title} {{ #{one.name} }}\n\n" + _facts(_of_metric(one))
+
+
+def _of_metric(one: Metric) -> dict[str, str]:
+    low, high = one.range
+    kinds = {
+        "proportion": "0 or 1 per sample; the figure is their share",
+        "bounded": "per sample, with many at an end of the range; the figure is their mean",
+        "mean": "per sample; the figure is their mean",
+        "corpus": "one for all samples together",
+    }
+    return {
+        "name": f"`{one.name}`",
+        "a value is": kinds[one.kind],
+        "range": f"{low:g} to {high:g}" + (", shown times 100" if one.unit == "per cent" else ""),
+        "better": one.better,
+        "needs": ", ".join((*one.pictures, *one.models)),
+        "settings that decide it": ", ".join(f"`{name}`" for name in one.settings) or "none",
+        "source": _text(one.source),
+    }
+
+
+def _editors() -> Iterator[str]:
+    by_editor: dict[str, list[EditorPreset]] = {}
+    for row in editors.PRESETS.values():
+        by_editor.setdefault(row.editor, []).append(row)
+    for name, rows in by_editor.items():
+        yield f"\n## {name}\n"
+        for row in rows:
+            anchor = f"row-{_slug(row.name)}"
+            yield f"\n### {row.name} ({row.preset}) {{ #{anchor} }}\n\n" + _facts(_of_editor(row))
+
+
+def _of_editor(row: EditorPreset) -> dict[str, str]:
+    settings = {key: value for key, value in row.options().items() if value not in (None, "")}
+    sources = "; ".join(f"{'all' if key == '*' else key}: {text}" for key, text in row.sources.items())
+    return {
+        "checkpoint": f"`{row.checkpoint}`" if row.checkpoint else _text(row.obtain),
+        "options": ", ".join(f"`{key}={_value(value)}`" for key, value in settings.items()),
+        "published in": f"`{row.dtype}`",
+        "note": _text(row.note),
+        "sources": _text(sources),
+    }
+
+
+def _judges() -> Iterator[str]:
+    rows = (
+        (f"`{kind}`", f"`{place}`", f"`{metrics.GENERAL_JUDGES.get(kind, ('', 'none'))[1]}`")
+        for kind, place in metrics.JUDGES.items()
+    )
+    yield _table(("kind", "its own class", "other checkpoints"), rows)
+
+
+def _questions() -> Iterator[str]:
+    for one in TEMPLATES.values():
+        parts = (f"`{part}`".replace("\n", "↵") for part in (one.wrapper, one.presence, one.caption))
+        yield _entry(f"`{one.name}`", "<br>\n    ".join(parts))
+
+
+def _worlds() -> Iterator[str]:
+    def objects(one: worlds.World) -> str:
+        few = one.named == frozenset(worlds.HELD_OUT)
+        return ", ".join(sorted(one.named)) if few else f"{len(one.named)} of 30"
+
+    rows = ((f"`{one.name}`", one.wording, one.style, objects(one)) for one in worlds.WORLDS.values())
+    yield _table(("`--data`", "wording", "style", "objects that sentences name"), rows)
+
+
+def _nano_models() -> Iterator[str]:
+    yield _table(("name", "class"), ((f"`nano:{name}`", _card(name)) for name in zoo.available()))
+
+
+def _card(name: str) -> str:
+    """The class, which the first sentence of a model's card names."""
+    card = (zoo.ZOO / zoo.ALIASES.get(name, name) / "README.md").read_text(encoding="utf-8")
+    body = card.split("---\n", 2)[2]
+    return _text(re.split(r"[;.] ", body.split("\n\n", 2)[1])[0].replace("`", ""))
+
+
+def _negbench_models() -> Iterator[str]:
+    for model in MODELS.values():
+        yield _entry(f"`{model.name}`", f"`{model.reference}`" if model.reference else _text(model.obtain))
+
+
+def _negbench_data() -> Iterator[str]:
+    for row in registry.ROWS.values():
+        tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
+        yield _entry(f"`{row.name}`", f"{row.title}: {tasks}. Pictures: {_text(row.pictures)}")
+
+
+def _families() -> Iterator[str]:
+    for one in FAMILIES.values():
+        yield f"\n## {one.label}\n\n" + "".join(f"- `{text}`\n" for text in one.templates)
+        if one.stays:
+            yield "\nThe object stays: the right edit is none.\n"
+
+
+def _places(table: Mapping[str, str], head: str) -> Callable[[], Iterator[str]]:
+    """A table of names and of what loads them."""
+    return lambda: iter(
+        [_table((head, "loaded by"), ((f"`{name}`", f"`{place}`") for name, place in table.items()))]
+    )
+
+
+#: What a page can ask for.
+TABLES: dict[str, Callable[[], Iterable[str]]] = {
+    "metrics": _metrics,
+    "editors": _editors,
+    "judges": _judges,
+    "judge-prefixes": _places(metrics.REFERENCES, "prefix"),
+    "questions": _questions,
+    "encoders": _places(metrics.ENCODERS, "kind"),
+    "towers": _places(metrics.DUALS, "prefix"),
+    "worlds": _worlds,
+    "nano-models": _nano_models,
+    "negbench-models": _negbench_models,
+    "negbench-data": _negbench_data,
+    "families": _families,
+    "letters": lambda: [f"- `{rule}`\n" for rule in letters.RULES],
+}
+
+
+# --- Markdown --------------------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    """Plain text as Markdown: what would be markup stands for itself, addresses become links."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if part.startswith("`") else _plain(part) for part in parts)
+
+
+def _plain(text: str) -> str:
+    parts = re.split(r"(https?://[^\s,;)]+)", text)
+    return "".join(f"<{part}>" if part.startswith("http") else _escaped(part) for part in parts)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\*_\[\]|#])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    return "".join(f"- **{name}**: {text}\n" for name, text in facts.items() if text)
+
+
+def _entry(term: str, text: str) -> str:
+    return f"\n{term}\n:   {text}\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -1,0 +1,141 @@
+"""Every kind of model of the suite, in its nano edition, on a device and in a number type."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+import editors
+import metrics
+from metrics.judges.templates import template
+from nein.nano import zoo
+from nein.nano.data import NanoSample, iter_samples
+from nein.nano.scenes import render
+from tests.devices.compare import Outcome
+from tests.negvqa.tiny import lines, run
+
+
+@dataclass(frozen=True)
+class Subject:
+    """tolerance  Of numbers in float32, as a share of the largest. Another order of additions is 1e-7 for
+    each of some ten layers, which may enlarge it: 2e-6 between the instructions of one processor. A network
+    that computes in half precision without being told to is off by 5e-3 and more. Pictures have 256 levels,
+    and a value between two may go to either."""
+
+    outcome: Callable[[str, str], Outcome]
+    tolerance: float = 1e-4
+
+
+@lru_cache
+def _samples(sources: int = 12) -> tuple[NanoSample, ...]:
+    return tuple(iter_samples("test", sources))
+
+
+@lru_cache
+def _pictures() -> dict[str, np.ndarray]:
+    """Sample -> its picture, and its source's."""
+    return {
+        f"{sample.nein} {what}": render(scene)
+        for sample in _samples()
+        for what, scene in (("sample", sample.sample), ("source", sample.source))
+    }
+
+
+def _labels() -> list[str]:
+    """The removed object of every picture: there in the sample, not in the source."""
+    return [sample.object for sample in _samples() for _ in range(2)]
+
+
+def _editor(name: str) -> Callable[[str, str], Outcome]:
+    def outcome(device: str, dtype: str) -> Outcome:
+        editor = editors.get_editor(
+            f"{name}-nano", checkpoint=str(zoo.path(name)), steps=8, device=device, dtype=dtype
+        )
+        requests = [
+            editors.EditRequest(sample.nein, render(sample.sample), f"Remove the {sample.object}.", number)
+            for number, sample in enumerate(_samples()[:12])
+        ]
+        results = editor.edit(requests)
+        assert not [result.error for result in results if result.error]
+        return Outcome({result.id: np.asarray(result.image, float) for result in results})
+
+    return outcome
+
+
+def _vqa(device: str, dtype: str) -> Outcome:
+    judge = metrics.load_judge("vqa", str(zoo.path("llava")), device=device, dtype=dtype)
+    wording = template(judge.template)
+    asked = [[wording.ask_presence(label)] for label in _labels()]
+    rows = [row[0] for row in judge.ask(list(_pictures().values()), asked)]
+    numbers = {key: np.array([row.p_yes, row.p_no]) for key, row in zip(_pictures(), rows, strict=True)}
+    return Outcome(numbers, {key: row.text for key, row in zip(_pictures(), rows, strict=True)})
+
+
+def _ovd(device: str, dtype: str) -> Outcome:
+    judge = metrics.load_judge("ovd", str(zoo.path("owlv2")), device=device, dtype=dtype)
+    found = judge.detect(list(_pictures().values()), [[label] for label in _labels()])
+    rows = [row[label] for row, label in zip(found, _labels(), strict=True)]
+    numbers = {key: np.array(row.score) for key, row in zip(_pictures(), rows, strict=True)}
+    seen = {key: "there" if row.count else "not there" for key, row in zip(_pictures(), rows, strict=True)}
+    return Outcome(numbers, seen)
+
+
+def _itm(device: str, dtype: str) -> Outcome:
+    judge = metrics.load_judge("itm", str(zoo.path("blip")), device=device, dtype=dtype)
+    rows = judge.match(list(_pictures().values()), [[f"a {label}"] for label in _labels()])
+    numbers = dict(zip(_pictures(), rows, strict=True))
+    return Outcome(numbers, {key: "fits" if row[0] > 0.5 else "does not" for key, row in numbers.items()})
+
+
+def _clip(device: str, dtype: str) -> Outcome:
+    model = metrics.load_dual(str(zoo.path("clip")), device=device, dtype=dtype)
+    captions = list(dict.fromkeys(sample.caption for sample in _samples()))
+    texts, images = model.encode_text(captions), model.encode(list(_pictures().values()))
+    cosines = images @ texts.T / np.outer(np.linalg.norm(images, axis=1), np.linalg.norm(texts, axis=1))
+    numbers = dict(zip(_pictures(), cosines, strict=True))
+    return Outcome(numbers, {key: captions[int(row.argmax())] for key, row in numbers.items()})
+
+
+def _features(kind: str) -> Callable[[str, str], Outcome]:
+    def outcome(device: str, dtype: str) -> Outcome:
+        network = metrics.load_encoder(kind, str(zoo.path(kind)), device=device, dtype=dtype)
+        return Outcome(dict(zip(_pictures(), network.encode(list(_pictures().values())), strict=True)))
+
+    return outcome
+
+
+def _lpips(device: str, dtype: str) -> Outcome:
+    network = metrics.load_encoder("lpips", str(zoo.path("lpips")), device=device, dtype=dtype)
+    images = [render(sample.sample) for sample in _samples()]
+    targets = [render(sample.source) for sample in _samples()]
+    distances = network.distances(images, targets, range(len(images)))
+    return Outcome({sample.nein: np.array(d) for sample, d in zip(_samples(), distances, strict=True)})
+
+
+def _negvqa(device: str, dtype: str) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        words = ("--model", "nano:negvqa", "--questions", 96, "--out", folder, "--formats", "md")
+        assert run(*words, "--device", device, "--dtype", dtype) == 0
+        [file] = Path(folder).glob("*/answers.jsonl")
+        rows = {f"{row['id']} {row['variant']}": row for row in lines(file)}
+    numbers = {key: np.exp(np.array(row["logprobs"], float)) for key, row in rows.items()}
+    return Outcome(numbers, {key: str(row["text"]) for key, row in rows.items()})
+
+
+SUBJECTS = {
+    "editor ip2p": Subject(_editor("ip2p"), 1.5 / 255),
+    "editor nein-magicbrush": Subject(_editor("nein-magicbrush"), 1.5 / 255),
+    "VQA judge": Subject(_vqa),
+    "detector": Subject(_ovd),
+    "matcher": Subject(_itm),
+    "CLIP": Subject(_clip),
+    "DINO": Subject(_features("dino")),
+    "FID network": Subject(_features("fid")),
+    "LPIPS": Subject(_lpips),
+    "NegVQA model": Subject(_negvqa),
+}

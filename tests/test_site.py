@@ -1,0 +1,194 @@
+"""The documentation as a site: it holds all tables, every link leads somewhere, and it can be built."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from markdown.extensions.toc import slugify
+
+import editors
+from metrics import JUDGES, METRICS
+from nein import cli
+from nein.benchmarks.negbench.models import MODELS
+from nein.config import options
+from nein.datasets.negbench import registry
+from nein.nano import worlds, zoo
+from nein.wording.families import FAMILIES
+from tests.helpers import packages
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS / "site"))
+import pages  # noqa: E402  # what the build writes
+
+#: Comparisons of a protocol's name that decide no number of a sample: what is shown, and in which words.
+SHOWN_ONLY = ("nein/benchmarks/negvqa/page.py", "nein/benchmarks/nein/reporting/judge_tables.py")
+
+
+@pytest.fixture(scope="module")
+def markdown() -> dict[str, str]:
+    """Path below docs/ -> Markdown, of all pages, with their tables."""
+    lying = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    made = {page.path: page.text for part in pages.written().values() for page in part}
+    return {name: pages.filled(text) for name, text in {**lying, "index.md": readme, **made}.items()}
+
+
+def navigation() -> list[str]:
+    """What mkdocs.yml lists: paths of pages, and names of lists of written ones."""
+
+    def leaves(part: object) -> Iterator[str]:
+        if isinstance(part, str):
+            yield part
+        else:
+            for inner in part.values() if isinstance(part, dict) else part:  # type: ignore[attr-defined]
+                yield from leaves(inner)
+
+    return list(leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+
+
+def test_every_command_has_a_page_with_every_option(markdown):
+    for typed, command in cli.commands().items():
+        text = markdown[f"reference/commands/{typed.replace(' ', '-')}.md"]
+        shown = options.make_parser(pkgutil.resolve_name(command.configuration), typed, "").format_help()
+        flags = re.findall(r"^  (--[\w.-]+)", shown, flags=re.MULTILINE)
+        assert len(flags) >= 2
+        assert [flag for flag in flags if f"`{flag}`" not in text] == []
+
+
+def test_every_script_that_reads_options_has_a_page():
+    """A module of `train` with a COMMAND of its own is one that is started by its name."""
+    scripts = {place.partition(":")[0] for place in pages.SCRIPTS.values()}
+    with_command = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "train").rglob("*.py")
+        if re.search(r"^COMMAND = ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    }
+    assert with_command == scripts
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("metrics", list(METRICS)),
+        ("editors", list(editors.PRESETS)),
+        ("judges", list(JUDGES)),
+        ("models", [*MODELS, *registry.ROWS, *worlds.WORLDS, *(f"nano:{name}" for name in zoo.available())]),
+        ("wording", list(FAMILIES)),
+    ],
+)
+def test_every_name_of_the_tables_is_on_its_page(page, names, markdown):
+    text = markdown[f"reference/{page}.md"]
+    lacking = [name for name in names if not re.search(rf"(`|## |### ){re.escape(name)}(?!\w)", text)]
+    assert names
+    assert lacking == []
+
+
+def test_a_metric_of_another_package_comes_onto_the_page_by_itself(tmp_path):
+    packages.install(tmp_path, {"nein.metrics": {"sharp": "sharp_one:SHARP"}})
+    (tmp_path / "sharp_one.py").write_text(
+        "import dataclasses, metrics\nSHARP = dataclasses.replace(metrics.METRICS['l1'], name='sharp')\n"
+    )
+    code = "import pages; print(pages.filled('<!-- table: metrics -->\\n'))"
+    places = os.pathsep.join(map(str, (ROOT, DOCS / "site", tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": places}
+    )
+    assert "`sharp`" in done.stdout, done.stderr
+
+
+def test_every_quirk_that_the_code_knows_is_on_the_page_of_quirks():
+    """Each module that asks which protocol is meant is named where its quirk is explained."""
+    text = (DOCS / "reference" / "quirks.md").read_text(encoding="utf-8")
+    asking = {
+        str(path.relative_to(ROOT))
+        for package in ("nein", "metrics", "editors", "train")
+        for path in (ROOT / package).rglob("*.py")
+        if _asks_for_a_protocol(path)
+    } - set(SHOWN_ONLY)
+    named = set(re.findall(r"`((?:nein|metrics|editors|train)/[\w/]+\.py)`", text))
+    assert sorted(asking - named) == []
+    assert sorted(path for path in named if not (ROOT / path).is_file()) == []
+
+
+def _asks_for_a_protocol(path: Path) -> bool:
+    """Whether something called protocol is compared with the name of one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            texts = {side.value for side in sides if isinstance(side, ast.Constant)}
+            names = {getattr(side, "attr", getattr(side, "id", "")) for side in sides}
+            if texts & {"paper", "fixed"} and "protocol" in names:
+                return True
+    return False
+
+
+def test_every_page_is_in_the_navigation_once(markdown):
+    listed = navigation()
+    lists = {name: [page.path for page in part] for name, part in pages.written().items()}
+    reached = [path for entry in listed for path in lists.get(entry, [entry])]
+    assert sorted(reached) == sorted([*markdown, "tutorial.ipynb"])
+
+
+def test_every_link_leads_to_a_page_and_a_heading(markdown):
+    anchors = {name: _anchors(text) for name, text in markdown.items()}
+    lost = []
+    for name, text in markdown.items():
+        prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if "://" in target:
+                continue
+            file, _, anchor = target.partition("#")
+            place = os.path.normpath(Path(name).parent / file) if file else name
+            there = place in anchors or (DOCS / place).is_file()
+            if not there or (anchor and anchor not in anchors.get(place, ())):
+                lost.append(f"{name}: {target}")
+    assert lost == []
+
+
+def _anchors(text: str) -> set[str]:
+    """What can stand behind "#": headings, by their words or by the name they give themselves."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), flags=re.M):
+        own = re.search(r"\{ #([\w-]+) \}$", heading)
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        found.add(own[1] if own else slugify(words.replace("`", ""), "-"))
+    return found
+
+
+def test_the_readme_is_short_and_names_the_other_tests():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    for name in ("test", "test-slow", "test-device"):
+        assert any(f"`make {name}`" in line for line in lines)
+
+
+def test_the_tutorial_holds_nothing_of_the_machine_it_ran_on():
+    file = DOCS / "tutorial.ipynb"
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    said = json.dumps([cell.get("outputs") for cell in cells])
+    assert not re.search(r"/(home|root|tmp|work|Users)/", said)
+    assert file.stat().st_size < 400_000
+
+
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = list(tmp_path.rglob("*.html"))
+    assert len(site) > 60
+    loading = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^\s\">]+")
+    assert [(page.name, found) for page in site for found in loading.findall(page.read_text())] == []
