@@ -412,3 +412,15 @@ def test_quick_gelu_weights_behind_gelu_are_reported_and_others_are_not(hub: Hub
     clip(hub, "own/drawn-apart", another, act="gelu")
     [note] = notes(hub, tmp_path)
     assert note.startswith("'own/wrong' has weights of OpenAI's CLIP, trained with QuickGELU")
+
+
+def test_negbench_says_whose_weights_a_folder_has(
+    hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from nein.benchmarks.negbench import models
+
+    clip(hub, "openai/clip-vit-base-patch32")
+    fetch.fetch([Need("transformers", "openai/clip-vit-base-patch32")], tmp_path / "m")
+    store.use(tmp_path / "m")
+    models.warn_of_lineage([models.choose("nano:clip"), models.choose(f"mine={zoo.path('clip')}")])
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["'mine' is plain CLIP"]

@@ -19,6 +19,11 @@ import numpy as np
 
 #: OpenAI's own weights, by the repositories that have them.
 PLAIN = re.compile(r"openai/clip-vit-[\w-]+|timm/[\w.-]*clip[\w.-]*\.openai")
+#: Of these, where the commonest are looked for.
+OPENAI = (
+    "openai/clip-vit-base-patch32", "timm/vit_base_patch32_clip_224.openai", "openai/clip-vit-large-patch14",
+    "timm/vit_large_patch14_clip_224.openai",
+)  # fmt: skip
 #: The embedding of words, by the layouts' names for it; it has the shape of the vocabulary and says who a
 #: model is.
 WORDS = (
