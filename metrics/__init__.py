@@ -16,6 +16,7 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
+from metrics import served
 from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose, located
 from metrics.batch import Batch, Item, Settings
 from metrics.judges.plugin import is_attribute
@@ -62,17 +63,32 @@ ORIGINS: dict[str, str] = {
 #: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
     "plugin": "metrics.judges.plugin:load",
-    "openai": "metrics.judges.endpoint:load",
+    **dict.fromkeys(served.PREFIXES, "metrics.judges.endpoint:load"),
 }
 
 
 def special_reference(path_or_id: str) -> str | None:
-    """What a judge's reference is that is neither a folder nor a hub id: its prefix ("openai", "plugin"),
-    "module" for "module:attribute", or None."""
+    """What a judge's reference is that is neither a folder nor a hub id: its prefix ("openai", "vllm",
+    "plugin"), "module" for "module:attribute", or None."""
     prefix, colon, _ = path_or_id.partition(":")
     if colon and prefix in REFERENCES:
         return prefix
     return "module" if is_attribute(path_or_id) else None
+
+
+def check_reference(path_or_id: str, revision: str | None = None) -> None:
+    """Looks at a reference of a judge, or of a model that answers questions, and loads nothing: it may be
+    hours before it is needed. Hub ids, endpoints and other packages are not asked.
+
+    Raises MetricError, one sentence, for a folder without a model, an address that is none, and where vLLM
+    is needed and not installed.
+    """
+    if served.is_served(path_or_id):
+        served.check(path_or_id)
+    elif special_reference(path_or_id) is None:
+        from metrics.loading import check_folder, split_reference
+
+        check_folder(split_reference(path_or_id, revision)[0])
 
 
 def load_encoder(
@@ -113,7 +129,8 @@ def load_judge(
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (BLIP: `match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO). Besides:
-                "openai:URL#MODEL" (vqa), an endpoint; "plugin:NAME", an installed package's judge;
+                "openai:URL#MODEL" (vqa), an endpoint; "vllm:URL#MODEL" and "vllm:MODEL" (vqa), a model that
+                vLLM serves or runs here; "plugin:NAME", an installed package's judge;
                 "module:attribute", a judge or a function that makes one (`metrics.judges.plugin`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`, `max_cache_tokens`; OWLv2: `pad`,
                 `backend`, `batch_size`; BLIP: `batch_size`. `pad` and `backend` are OWLv2's alone and do not
@@ -124,11 +141,11 @@ def load_judge(
     choose("kind of judge", kind, JUDGES)
     path_or_id, table = located(path_or_id), JUDGES
     prefix = special_reference(path_or_id)
-    if prefix == "openai" and kind != "vqa":
-        raise MetricError(f"An endpoint can only be the judge 'vqa', not '{kind}'.")
+    if prefix in served.PREFIXES and kind != "vqa":
+        raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
     if prefix is not None:
         table = dict.fromkeys(JUDGES, REFERENCES.get(prefix, REFERENCES["plugin"]))
-        options = {**options, "kind": kind} if prefix != "openai" else options
+        options = options if prefix in served.PREFIXES else {**options, "kind": kind}
     elif kind in GENERAL_JUDGES:
         specific, general = GENERAL_JUDGES[kind]
         if _type_of(path_or_id, revision) != specific:
@@ -194,6 +211,8 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
     Raises MetricError for a reference that the loader refuses.
     """
     reference = located(reference)
+    if served.in_process(reference):
+        reference = reference.removeprefix("vllm:")
     if special_reference(reference) is not None or Path(reference).expanduser().exists():
         return []
     if kind in ("dual", "text"):
@@ -253,6 +272,7 @@ __all__ = [
     "RecordStore",
     "Score",
     "Settings",
+    "check_reference",
     "choose",
     "dual_prefix",
     "load_dual",

@@ -77,6 +77,12 @@ def test_every_kind_of_encoder_and_judge_comes_from_somewhere(kind: str) -> None
     assert metrics.origins(kind, f"nano:{NANO.get(kind, kind)}") == []
 
 
+def test_a_model_that_is_served_elsewhere_needs_nothing_here() -> None:
+    assert needs.of_model("vqa", "openai:http://localhost:8000/v1#owner/name") == []
+    assert needs.of_model("vqa", "vllm:http://localhost:8000/v1#owner/name") == []
+    assert needs.of_model("vqa", "vllm:owner/name") == [Need("transformers", "owner/name")]
+
+
 def test_every_model_of_negbench_with_weights_on_the_hub_is_named() -> None:
     for row in MODELS.values():
         if row.reference is not None:

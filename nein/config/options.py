@@ -78,7 +78,7 @@ Given = TypeVar("Given", bound=Options)
 
 
 def _without_credentials(value: Any) -> Any:
-    if isinstance(value, str) and "openai:" in value:
+    if isinstance(value, str) and "://" in value:
         from metrics import credentials  # not for a command that asks nobody
 
         return credentials.put_aside(value)

@@ -170,8 +170,7 @@ def _of_reference(asked: str, kind: str) -> Choice:
         where, revision = _resolve(row.reference, kind)
         return Choice(asked, asked, asked, where, revision, kind, row)
     where, revision = _resolve(asked, kind)
-    if kind == "vlm" and asked.startswith("openai:"):  # known by its own name: servers move
-        label = references.slug(f"openai-{asked.partition('#')[2]}")
+    if kind == "vlm" and (label := references.moved(asked)) is not None:
         return Choice(asked, label, label, where, revision, kind)
     published = (
         None if kind == "vlm" else next((m for m in MODELS.values() if _weights(asked) in m.same), None)
@@ -216,9 +215,7 @@ def check(choice: Choice) -> None:
         return
     where = choice.reference
     if choice.kind == "vlm":
-        if metrics.special_reference(where) is None:
-            check_folder(split_reference(where, choice.revision)[0])
-        return
+        return metrics.check_reference(where, choice.revision)
     prefix = metrics.dual_prefix(where)
     if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
         from metrics.dual import openclip

@@ -27,8 +27,9 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
     batch_size: PositiveInt = 8
     model: Names = option(
         [],
-        "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, or judge: the VQA judge "
-        "that decides Removal; each as NAME=... under a name of yours (repeatable, or a,b)",
+        "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL, "
+        "or judge: the VQA judge that decides Removal; each as NAME=... under a name of yours (repeatable, "
+        "or a,b)",
         "What",
     )
     data: str = option(

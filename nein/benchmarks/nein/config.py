@@ -31,7 +31,9 @@ class ModelsConfig:
     dino: str = option("nano:dino", "DINO")
     lpips: str = option("nano:lpips", "LPIPS network: alex, vgg, squeeze, or a folder")
     fid: str = option("nano:fid", "network of the Frechet distance: inception, or a folder")
-    vqa: str = option("nano:llava", "visual question answering judge")
+    vqa: str = option(
+        "nano:llava", "visual question answering judge; also openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL"
+    )
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
     vqa_quantization: Literal["none", "bnb-fp4"] = option(
         "none", "bnb-fp4: 4 bit, as in the paper (needs CUDA)"
