@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult, located
+from editors.base import Editor, EditorError, EditRequest, EditResult, Origin, located
 from editors.function import as_editor, at_place, is_place
 from editors.presets import (
+    DEFAULT_CONFIG,
     DEFAULT_ROWS,
     OPTIONS,
     PRESETS,
@@ -31,12 +33,14 @@ from editors.presets import (
 from editors.zone.files import find_missing
 
 __all__ = [
+    "DEFAULT_CONFIG",
     "PRESETS",
     "EditRequest",
     "EditResult",
     "Editor",
     "EditorError",
     "EditorPreset",
+    "Origin",
     "as_editor",
     "available",
     "check",
@@ -48,6 +52,7 @@ __all__ = [
     "model_options",
     "needs_checkpoint",
     "options_of",
+    "origins",
     "preset_row",
     "spelled",
     "takes",
@@ -66,6 +71,8 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Kind -> the options that name a further model, as a folder, a file or a hub id ("owner/name@revision").
 _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
+# Of these, how what is on the hub is laid out; the others are files of the user's.
+FURTHER_LAYOUTS = {"magicbrush": "pipeline", "sam": "transformers"}
 # Kinds whose results carry intermediate pictures when a request asks for them.
 _KINDS_WITH_MAPS = ("zone",)
 # Kinds that can be guided away from a text of the request.
@@ -172,6 +179,46 @@ def takes(name: str, option: str) -> bool:
     return is_foreign(name) or option in options_of(name)
 
 
+def origins(
+    name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
+) -> list[Origin]:
+    """What `get_editor` with the same arguments needs that is not on this machine until it is downloaded;
+    loads nothing. Empty for editors without a model and for those of other packages.
+
+    Raises EditorError as `get_editor` does, where no checkpoint is to be had.
+    """
+    name = spelled(name)
+    if is_foreign(name) or not needs_checkpoint(name):
+        return []
+    row, place, revision = _checkpoint(name, checkpoint, revision)
+    options = {**row.options(), **overrides}
+    repository, colon, file = place.partition(":")
+    if Path(located(place)).expanduser().is_file() or (colon and repository.count("/") == 1):
+        config = options.get("config") or DEFAULT_CONFIG
+        parts = [
+            Origin.of(f"file:{file}", repository, revision) if file else None,
+            Origin.of("settings", config, None),
+        ]
+    else:
+        parts = [Origin.of("pipeline", place, revision)]
+    for option in model_options(name):
+        layout = FURTHER_LAYOUTS.get(option)
+        parts.append(Origin.of(layout, options[option], None) if layout else None)
+    return [part for part in parts if part is not None]
+
+
+def _checkpoint(
+    name: str, checkpoint: str | None, revision: str | None
+) -> tuple[EditorPreset, str, str | None]:
+    """The row of an editor, and its checkpoint and revision or those given in their place."""
+    row = _row(name)
+    if checkpoint is not None:
+        return row, checkpoint, revision  # a revision belongs to the checkpoint it was written for
+    if row.checkpoint is None:
+        raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
+    return row, row.checkpoint, revision or row.revision
+
+
 def get_editor(
     name: str,
     *,
@@ -210,20 +257,13 @@ def get_editor(
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
         return factory(name=name, **overrides)
-    row = _row(name)
-    if checkpoint is not None:
-        # A revision belongs to the checkpoint it was written for.
-        row_checkpoint, row_revision = checkpoint, None
-    else:
-        if row.checkpoint is None:
-            raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
-        row_checkpoint, row_revision = row.checkpoint, row.revision
+    row, place, revision = _checkpoint(name, checkpoint, revision)
     options = {**row.options(), **overrides}
     further = {option: located(options[option]) for option in model_options(name) if option in options}
     return factory(
-        located(row_checkpoint),
+        located(place),
         name=name,
-        revision=revision or row_revision,
+        revision=revision,
         device=device,
         dtype=dtype,
         batch_size=batch_size,

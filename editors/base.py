@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -107,6 +108,30 @@ def located(reference: str) -> str:
         except (ValueError, FileNotFoundError) as error:
             raise EditorError(f"{reference!r} cannot be had: {error}") from None
     return reference
+
+
+class Origin(NamedTuple):
+    """Where something comes from that an editor is loaded from.
+
+    layout     Which of its files are read: "pipeline" (diffusers', without the safety checker), "settings"
+               (its configurations and tokenizers, no weights), "transformers", or "file:NAME".
+    reference  OWNER/NAME of a repository on the hub.
+    revision   Commit, branch or tag; None is the main branch.
+    """
+
+    layout: str
+    reference: str
+    revision: str | None
+
+    @classmethod
+    def of(cls, layout: str, path_or_id: str, revision: str | None) -> Origin | None:
+        """Of `owner/name` or `owner/name@revision`; None of an installed package's model and of what is on
+        this machine."""
+        path_or_id = located(path_or_id)
+        if Path(path_or_id).expanduser().exists():
+            return None
+        name, _, given = path_or_id.partition("@")
+        return cls(layout, name, revision or given or None)
 
 
 def find_fault(request: EditRequest) -> str | None:
