@@ -15,7 +15,7 @@ import socket
 import threading
 from typing import Any
 
-from nein.engine import environment
+from nein.engine import environment, store
 from nein.engine.errors import UserError
 from nein.engine.executors.crew import Crew
 from nein.engine.progress import Bars, announce
@@ -84,8 +84,10 @@ def _connect(address: str | None) -> Any:
         raise UserError("--on ray needs Ray: pip install 'nein[ray]'.") from None
     address = address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if path := os.environ.get("PYTHONPATH"):  # a worker imports what this process could import
-        options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
+    # A worker imports what this process could import, and reads models from where it does.
+    passed_on = {name: os.environ[name] for name in ("PYTHONPATH", *store.VARIABLES) if name in os.environ}
+    if passed_on:
+        options["runtime_env"] = {"env_vars": passed_on}
     if address is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         _init(ray, num_cpus=cores, include_dashboard=False, **options)
