@@ -83,7 +83,7 @@ def test_every_decision_equals_the_naive_way_on_every_sample(models: Path, quadr
     nlp = spacy_model()
     roots = [[chunk.root.text for chunk in nlp(work.caption).noun_chunks] for work in quadruples]
     seen: dict[str, set[float | None]] = {name: set() for name in NAMES}
-    # Which random weights say both "yes" and "No" depends on the library: releases draw them in another order.
+    # Which random weights say both "yes" and "No" depends on the library: a release draws them in its order.
     for seed in range(2, 12):
         judge = metrics.load_judge("vqa", str(make_llava(tmp_path / str(seed), seed=seed)))
         # One token: random weights seldom stop by themselves, so longer answers are never plain yes or no.
