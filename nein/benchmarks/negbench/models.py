@@ -74,7 +74,11 @@ MODELS: dict[str, Model] = {
             "clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "",
             _none(None, "CLIP-Laion400M", "CLIP-Laion400M-Base"), False,
             # Which of the two epochs the figures are of is not said; the released script has the first.
-            ("ViT-B-32/laion400m_e31", "ViT-B-32/laion400m_e32"),
+            (
+                "ViT-B-32/laion400m_e31", "ViT-B-32/laion400m_e32",
+                "timm/vit_base_patch32_clip_224.laion400m_e31",
+                "timm/vit_base_patch32_clip_224.laion400m_e32",
+            ),
         ),
         # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
         Model(
