@@ -6,7 +6,7 @@ import re
 
 #: What denies -> what stands there without the denial; the first that fits, once.
 _DENIALS: tuple[tuple[str, str], ...] = (
-    (r"\bcan(?:not|n't)\b", "can"),
+    (r"\bcan(?:not|'t)\b", "can"),
     (r"\bwon't\b", "will"),
     (r"\bain't\b", "is"),
     (r"(?<=[a-z])n't\b", ""),
