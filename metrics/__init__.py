@@ -16,7 +16,8 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from metrics.base import FeatureStore, MetricError, RecordStore, Score, choose, located
+from metrics import served
+from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose, located
 from metrics.batch import Batch, Item, Settings
 from metrics.judges.plugin import is_attribute
 from metrics.metric import Metric, score
@@ -50,20 +51,44 @@ DUALS: dict[str, str] = {
     "constant": "metrics.dual.controls:load",
 }
 
+#: Kinds of models that are not, or not always, a repository in transformers' layout -> what says where they
+#: come from, beside what loads them. A dual is looked up by its prefix, a text encoder too.
+ORIGINS: dict[str, str] = {
+    "lpips": "metrics.encoders.lpips_net:origins",
+    "fid": "metrics.encoders.fid_net:origins",
+    "open_clip": "metrics.dual.openclip:origins",
+    "sentence": "metrics.dual.sentences:origins",
+}
+
 #: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
     "plugin": "metrics.judges.plugin:load",
-    "openai": "metrics.judges.endpoint:load",
+    **dict.fromkeys(served.PREFIXES, "metrics.judges.endpoint:load"),
 }
 
 
 def special_reference(path_or_id: str) -> str | None:
-    """What a judge's reference is that is neither a folder nor a hub id: its prefix ("openai", "plugin"),
-    "module" for "module:attribute", or None."""
+    """What a judge's reference is that is neither a folder nor a hub id: its prefix ("openai", "vllm",
+    "plugin"), "module" for "module:attribute", or None."""
     prefix, colon, _ = path_or_id.partition(":")
     if colon and prefix in REFERENCES:
         return prefix
     return "module" if is_attribute(path_or_id) else None
+
+
+def check_reference(path_or_id: str, revision: str | None = None) -> None:
+    """Looks at a reference of a judge, or of a model that answers questions, and loads nothing: it may be
+    hours before it is needed. Hub ids, endpoints and other packages are not asked.
+
+    Raises MetricError, one sentence, for a folder without a model, an address that is none, and where vLLM
+    is needed and not installed.
+    """
+    if served.is_served(path_or_id):
+        served.check(path_or_id)
+    elif special_reference(path_or_id) is None:
+        from metrics.loading import check_folder, split_reference
+
+        check_folder(split_reference(path_or_id, revision)[0])
 
 
 def load_encoder(
@@ -104,7 +129,8 @@ def load_judge(
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (BLIP: `match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO). Besides:
-                "openai:URL#MODEL" (vqa), an endpoint; "plugin:NAME", an installed package's judge;
+                "openai:URL#MODEL" (vqa), an endpoint; "vllm:URL#MODEL" and "vllm:MODEL" (vqa), a model that
+                vLLM serves or runs here; "plugin:NAME", an installed package's judge;
                 "module:attribute", a judge or a function that makes one (`metrics.judges.plugin`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`, `max_cache_tokens`; OWLv2: `pad`,
                 `backend`, `batch_size`; BLIP: `batch_size`. `pad` and `backend` are OWLv2's alone and do not
@@ -115,11 +141,11 @@ def load_judge(
     choose("kind of judge", kind, JUDGES)
     path_or_id, table = located(path_or_id), JUDGES
     prefix = special_reference(path_or_id)
-    if prefix == "openai" and kind != "vqa":
-        raise MetricError(f"An endpoint can only be the judge 'vqa', not '{kind}'.")
+    if prefix in served.PREFIXES and kind != "vqa":
+        raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
     if prefix is not None:
         table = dict.fromkeys(JUDGES, REFERENCES.get(prefix, REFERENCES["plugin"]))
-        options = {**options, "kind": kind} if prefix != "openai" else options
+        options = options if prefix in served.PREFIXES else {**options, "kind": kind}
     elif kind in GENERAL_JUDGES:
         specific, general = GENERAL_JUDGES[kind]
         if _type_of(path_or_id, revision) != specific:
@@ -174,6 +200,31 @@ def dual_prefix(reference: str) -> str | None:
     return prefix if prefix in DUALS and bare else None
 
 
+def origins(kind: str, reference: str, revision: str | None = None) -> list[Origin]:
+    """What a model needs that is not on this machine until it is downloaded; empty for a folder, an endpoint
+    and whatever else is fetched from nowhere. Loads nothing.
+
+    kind       "clip", "dino", "lpips", "fid", "vqa", "ovd", "itm", "dual", "text", or any other word for a
+               model in transformers' layout.
+    reference  As the kind's loader takes it.
+
+    Raises MetricError for a reference that the loader refuses.
+    """
+    reference = located(reference)
+    if served.in_process(reference):
+        reference = reference.removeprefix("vllm:")
+    if special_reference(reference) is not None or Path(reference).expanduser().exists():
+        return []
+    if kind in ("dual", "text"):
+        prefix = "sentence" if reference.startswith("sentence:") else dual_prefix(reference)
+        if prefix is not None and prefix not in ORIGINS:
+            return []
+        kind = prefix or kind
+    if kind in ORIGINS:
+        return pkgutil.resolve_name(ORIGINS[kind])(reference, revision)
+    return [Origin.of("transformers", reference, revision)]
+
+
 def _dual_loader(reference: str) -> str:
     prefix = dual_prefix(reference)
     if prefix is not None:
@@ -211,20 +262,24 @@ __all__ = [
     "ENCODERS",
     "JUDGES",
     "METRICS",
+    "ORIGINS",
     "Batch",
     "FeatureStore",
     "Item",
     "Metric",
     "MetricError",
+    "Origin",
     "RecordStore",
     "Score",
     "Settings",
+    "check_reference",
     "choose",
     "dual_prefix",
     "load_dual",
     "load_encoder",
     "load_judge",
     "load_text_encoder",
+    "origins",
     "score",
     "special_reference",
 ]

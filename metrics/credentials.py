@@ -17,7 +17,8 @@ from typing import NamedTuple
 VARIABLE = "NEIN_ENDPOINT_CREDENTIALS"
 #: An address in a text: up to a blank, a quotation mark, or the next reference of a list.
 _ADDRESS = re.compile(
-    r"(?P<kind>openai:)?(?P<scheme>https?)://(?P<rest>(?:(?!,\s*openai:)[^\s'\"<>`])*)", re.IGNORECASE
+    r"(?P<kind>(?:openai|vllm):)?(?P<scheme>https?)://(?P<rest>(?:(?!,\s*(?:openai|vllm):)[^\s'\"<>`])*)",
+    re.IGNORECASE,
 )
 #: A name or number of a machine, with or without a port.
 _HOST = re.compile(r"(?:[^:@]*|\[[^\]]*\])(?::\d*)?")

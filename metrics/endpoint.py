@@ -1,15 +1,16 @@
 """A model behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
 
 One reference names it everywhere: `openai:URL#MODEL`, for example
-`openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`. The key is read from the environment variable
-OPENAI_API_KEY and goes nowhere but into the request; so do user, password and query of the address
-(`metrics.credentials`).
+`openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`; `vllm:URL#MODEL` is a server of vLLM, of which
+more is known (`metrics.vllm`). The key is read from the environment variable OPENAI_API_KEY and goes nowhere
+but into the request; so do user, password and query of the address (`metrics.credentials`).
 """
 
 from __future__ import annotations
 
 import base64
 import concurrent.futures
+import hashlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -63,12 +65,51 @@ class Said:
     finished  The model ended it itself, not the limit of tokens.
     first     (token, log-probability) of the likeliest first tokens; empty where the server gives none.
     tokens    How many were generated, where the server says so.
+    server    What the server says of its configuration (`system_fingerprint`); "" for nothing.
     """
 
     text: str
     finished: bool
     first: tuple[tuple[str, float], ...]
     tokens: int | None
+    server: str = ""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question about one picture: the words behind it, and any before it."""
+
+    after: str
+    before: str = ""
+
+    def around(self, picture: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The parts of the message, in order."""
+        return [*([words(self.before)] if self.before else []), picture, words(self.after)]
+
+
+class Picture:
+    """A picture, (H, W, 3) uint8, encoded when it is first sent.
+
+    uuid  Stands for shape and pixels: what has the same is the same picture.
+    """
+
+    def __init__(self, image: np.ndarray) -> None:
+        self._image = image
+
+    @cached_property
+    def uuid(self) -> str:
+        shape = f"{self._image.shape}".encode()
+        return hashlib.sha256(shape + np.ascontiguousarray(self._image).tobytes()).hexdigest()
+
+    @cached_property
+    def part(self) -> dict[str, Any]:
+        """Of a message: a lossless PNG."""
+        from PIL import Image
+
+        buffer = io.BytesIO()
+        Image.fromarray(self._image).save(buffer, format="PNG", compress_level=1)
+        data = base64.b64encode(buffer.getvalue()).decode()
+        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
 class Endpoint:
@@ -142,6 +183,14 @@ class Endpoint:
         if served:
             choose(f"model of '{self.address}'", self.model, served)
 
+    def facts(self) -> dict[str, Any]:
+        """What is known of it that decides an answer: not where it is, for servers move."""
+        return {"model": self.model}
+
+    def usage(self) -> dict[str, Any]:
+        """What its work has taken so far, for the manifest; {} where nothing is known."""
+        return {}
+
     def stop(self) -> None:
         """From now on no request is sent, not even again, and no call of `each` waits: the program ends."""
         self._stopped.set()
@@ -176,6 +225,45 @@ class Endpoint:
                 self._unknown.update(key for part in parts[:dropped] for key in part)
                 return said
         raise AssertionError("the last request is answered, or raises")
+
+    def ask(
+        self,
+        images: Sequence[np.ndarray],
+        asked: Sequence[Sequence[Turn]],
+        *,
+        max_tokens: int,
+        likeliest: bool = True,
+        failed: Callable[[NoAnswer], Any] | None = None,
+    ) -> list[list[Any]]:
+        """What is said to `asked[i]` about `images[i]`, (H, W, 3) uint8: a `Said` each, in the same shape.
+
+        Every question is a request of its own, at temperature 0; the first questions of all pictures go
+        before any second one.
+
+        likeliest  The log-probabilities of the first token are asked for, too.
+        failed     Gives what stands for a question without an answer; None: that raises NoAnswer.
+        """
+        shown = [Picture(image) for image in images]
+        longest = max(map(len, asked), default=0)
+        places = [(i, k) for k in range(longest) for i, row in enumerate(asked) if k < len(row)]
+
+        def said(place: tuple[int, int]) -> Any:
+            i, k = place
+            try:
+                return self.about(shown[i], asked[i][k], max_tokens, likeliest)
+            except NoAnswer as error:
+                if failed is None:
+                    raise
+                return failed(error)
+
+        answers = dict(self.each(said, places))
+        return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
+
+    def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
+        """What the model says to one question. Some servers know no log-probabilities: what is written can
+        still be had. Raises NoAnswer."""
+        optional = [LOGPROBS] if likeliest else []
+        return self.chat(turn.around(picture.part), optional, max_tokens=max_tokens, temperature=0)
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """As `side_by_side`, until `stop`: then it raises CancelledError."""
@@ -272,23 +360,21 @@ def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def picture(image: np.ndarray) -> dict[str, Any]:
-    """A picture, (H, W, 3) uint8, as a lossless PNG."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG", compress_level=1)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+def is_endpoint(reference: str) -> bool:
+    """Whether a model is behind an address, and not in this process."""
+    kind, _, rest = reference.partition(":")
+    return kind == "openai" or (kind == "vllm" and "://" in rest)
 
 
 def split_endpoint(reference: str) -> tuple[str, str]:
-    """(URL, model) of `openai:URL#MODEL`. Raises MetricError for anything else."""
-    url, _, model = reference.removeprefix("openai:").rpartition("#")
-    if not reference.startswith("openai:") or not _is_address(url) or not model:
+    """(URL, model) of `openai:URL#MODEL` or `vllm:URL#MODEL`. Raises MetricError for anything else."""
+    kind, _, rest = reference.partition(":")
+    url, _, model = rest.rpartition("#")
+    if not is_endpoint(reference) or not _is_address(url) or not model:
+        kind = kind if kind == "vllm" else "openai"
         raise MetricError(
-            f"'{credentials.without(reference)}' is not an endpoint; expected openai:URL#MODEL, for example "
-            "openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
+            f"'{credentials.without(reference)}' is not an endpoint; expected {kind}:URL#MODEL, for example "
+            f"{kind}:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
         )
     return url, model
 
@@ -330,6 +416,7 @@ def _read(reply: Any) -> Said:
         choice.get("finish_reason") != "length",
         tuple(first),
         tokens if isinstance(tokens, int) else None,
+        str(reply.get("system_fingerprint") or ""),
     )
 
 

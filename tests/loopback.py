@@ -30,12 +30,14 @@ class Server:
         self.active = self.most = 0
         self.rule: Callable[[dict[str, Any], int], Reply] = lambda body, count: (200, say("Yes"), {})
         self.models: Reply = (200, {"data": [{"id": "eye-7b"}, {"id": "eye-70b"}]}, {})
+        self.pages: dict[str, Callable[[], Reply]] = {}  # path -> reply, besides the list of models
         lock = threading.Lock()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._reply(outer.models)
+                page = outer.pages.get(self.path)
+                self._reply(page() if page is not None else outer.models)
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -58,7 +60,7 @@ class Server:
                     self.connection.close()
                     self.close_connection = True
                     return
-                data = json.dumps(content).encode()
+                data = (content if isinstance(content, str) else json.dumps(content)).encode()
                 try:
                     self.send_response(status)
                     for name, value in headers.items():

@@ -12,7 +12,7 @@ import pytest
 from metrics import MetricError, credentials
 from metrics.choices.endpoint import EndpointChoices
 from metrics.credentials import Credentials
-from metrics.endpoint import split_endpoint
+from metrics.endpoint import Endpoint, split_endpoint
 from nein import cli
 from tests.loopback import Server, say
 from tests.negvqa.tiny import write_questions
@@ -65,9 +65,9 @@ def test_a_reference_that_is_none_is_refused_without_its_password() -> None:
 @pytest.mark.parametrize("aside", [False, True])
 def test_the_endpoint_receives_user_password_and_query(server: Server, aside: bool) -> None:
     url, model = split_endpoint(secret(server))
-    asked = EndpointChoices(
-        credentials.put_aside(f"openai:{url}#{model}")[7:].partition("#")[0] if aside else url, model
-    )
+    if aside:
+        url = credentials.put_aside(f"openai:{url}#{model}")[7:].partition("#")[0]
+    asked = EndpointChoices(Endpoint(url, model))
     asked.endpoint.check()
     asked.endpoint.chat("Hello?")
     assert server.paths == [f"/v1/models?tok={TOKEN}", f"/v1/chat/completions?tok={TOKEN}"]
@@ -79,7 +79,7 @@ def test_the_endpoint_receives_user_password_and_query(server: Server, aside: bo
 def test_a_server_that_quotes_the_request_gives_nothing_away(server: Server) -> None:
     echo = f"no path /v1?tok={TOKEN} for {USER}:{PASSWORD}%21"
     server.rule = lambda body, count: (400, {"error": echo}, {})
-    found = EndpointChoices(*split_endpoint(secret(server)), retries=0)
+    found = EndpointChoices(Endpoint(*split_endpoint(secret(server)), retries=0))
     with pytest.raises(RuntimeError, match="HTTP 400") as failed:
         found.endpoint.chat("Hello?")
     for word in (USER, PASSWORD, TOKEN):

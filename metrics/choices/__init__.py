@@ -3,6 +3,7 @@
     prompt("paper", "What is this?", ["cat", "dog"])     the wording, by name
     load("owner/name")                                   a model of transformers, by hub id or folder
     load("openai:URL#MODEL")                             a model behind an OpenAI-compatible endpoint
+    load("vllm:owner/name"), load("vllm:URL#MODEL")      a model that vLLM runs, here or behind its server
     of_judge(judge, "options")                           a VQA judge, asked in its own template
     answer_each(model, images, asked, ["generated"])     replies, failures counted one by one
 
@@ -18,9 +19,10 @@ from metrics.base import located
 from metrics.choices.base import ASKINGS, Asked, ChoiceModel, Reply, answer_each
 from metrics.choices.prompts import PROMPTS, Manner, Prompt, manner, matching, prompt
 from metrics.letters import SCORINGS
+from metrics.served import is_served
 
 #: Kind of reference -> what loads it.
-LOADERS = {"openai": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}
+LOADERS = {"served": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}
 
 
 def load(
@@ -30,15 +32,15 @@ def load(
     """A model that answers multiple-choice questions; see `metrics.choices.base.ChoiceModel`.
 
     path_or_id  A folder or hub id (with or without `@revision`) of any image-text-to-text model of
-                transformers with a chat template, or an InstructBLIP; "openai:URL#MODEL" for an endpoint.
+                transformers with a chat template, or an InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL"
+                and "vllm:MODEL" for one that is served, or run by vLLM in this process.
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.endpoint.Endpoint`.
 
     Raises MetricError, one sentence, for what cannot be loaded.
     """
     path_or_id = located(path_or_id)
-    kind = "openai" if path_or_id.startswith("openai:") else ""
-    loader = pkgutil.resolve_name(LOADERS[kind])
+    loader = pkgutil.resolve_name(LOADERS["served" if is_served(path_or_id) else ""])
     return loader(path_or_id, revision=revision, device=device, dtype=dtype, **options)
 
 

@@ -1,4 +1,4 @@
-"""Multiple-choice questions to a model behind an OpenAI-compatible endpoint: `openai:URL#MODEL`."""
+"""Multiple-choice questions to a model that is served: `openai:URL#MODEL`, `vllm:URL#MODEL`, `vllm:MODEL`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from metrics.choices.base import Asked, Reply, check
-from metrics.endpoint import LOGPROBS, Endpoint, NoAnswer, key, picture, split_endpoint, words
+from metrics.endpoint import Endpoint, NoAnswer, Said, Turn
 from metrics.letters import LETTERS, SCORINGS
 from metrics.loading import fingerprint
+from metrics.served import connect
+from metrics.vllm import VllmEngine
 
 
 class EndpointChoices:
-    """Answers of a chat-completions endpoint, temperature 0, at most `max_new_tokens` tokens.
-
-    sending  concurrency, timeout, retries and key of `metrics.endpoint.Endpoint`.
+    """Answers of a chat model, temperature 0, at most `max_new_tokens` tokens.
 
     Log-probabilities of the letters are those among the 20 alternatives of the first token; a server that
     gives none makes log-probability scoring impossible, and every reply says so. A question without an answer
@@ -26,12 +26,12 @@ class EndpointChoices:
 
     scorings = SCORINGS
 
-    def __init__(self, url: str, model: str, *, max_new_tokens: int = 16, **sending: Any) -> None:
-        self.endpoint = Endpoint(url, model, **sending)
+    def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int = 16) -> None:
+        self.endpoint = endpoint
         self.max_new_tokens = max_new_tokens
-        self.concurrent = self.endpoint.concurrency
-        self.stop = self.endpoint.stop
-        self.fingerprint = fingerprint({**self.describe(), "reference": ""})
+        self.concurrent = endpoint.concurrency
+        self.stop, self.usage = endpoint.stop, endpoint.usage
+        self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         """Everything we know that decides an answer; no key, no user name."""
@@ -39,7 +39,7 @@ class EndpointChoices:
             "kind": "choice",
             "class": type(self).__name__,
             "reference": self.endpoint.address,
-            "model": self.endpoint.model,
+            **self.endpoint.facts(),
             "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
         }
 
@@ -48,28 +48,24 @@ class EndpointChoices:
     ) -> list[list[Reply]]:
         """See `metrics.choices.base.ChoiceModel`; questions of one call are asked side by side."""
         check(images, asked)
-        shown = [picture(image) if row else {} for image, row in zip(images, asked, strict=True)]
-        places = [(i, k) for i, row in enumerate(asked) for k in range(len(row))]
+        said = self.endpoint.ask(
+            images,
+            [[Turn(one.prompt.after, one.prompt.before) for one in row] for row in asked],
+            max_tokens=self.max_new_tokens if "generated" in scorings else 1,
+            likeliest="logprob" in scorings,
+            failed=lambda error: error,
+        )
+        return [
+            [_reply(answer, one, scorings) for answer, one in zip(answers, row, strict=True)]
+            for answers, row in zip(said, asked, strict=True)
+        ]
 
-        def reply(place: tuple[int, int]) -> Reply:
-            return self._reply(shown[place[0]], asked[place[0]][place[1]], scorings)
 
-        replies = dict(self.endpoint.each(reply, places))
-        return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
-
-    def _reply(self, shown: dict[str, Any], one: Asked, scorings: Sequence[str]) -> Reply:
-        content = [shown, words(one.prompt.after)]
-        if one.prompt.before:
-            content.insert(0, words(one.prompt.before))
-        tokens = self.max_new_tokens if "generated" in scorings else 1
-        # Some servers know no log-probabilities; what is written can still be had.
-        optional = [LOGPROBS] if "logprob" in scorings else []
-        try:
-            said = self.endpoint.chat(content, optional, max_tokens=tokens, temperature=0)
-        except NoAnswer as error:
-            return Reply(error=str(error), silent=error.silent)
-        logprobs = _letters(said.first, one.options) if "logprob" in scorings else None
-        return Reply(said.text.strip() if "generated" in scorings else None, logprobs)
+def _reply(said: Said | NoAnswer, one: Asked, scorings: Sequence[str]) -> Reply:
+    if isinstance(said, NoAnswer):
+        return Reply(error=str(said), silent=said.silent)
+    logprobs = _letters(said.first, one.options) if "logprob" in scorings else None
+    return Reply(said.text.strip() if "generated" in scorings else None, logprobs)
 
 
 def _letters(first: Sequence[tuple[str, float]], options: int) -> tuple[float | None, ...] | None:
@@ -84,10 +80,15 @@ def _letters(first: Sequence[tuple[str, float]], options: int) -> tuple[float | 
 
 
 def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any
+    path_or_id: str,
+    *,
+    revision: str | None,
+    device: str,
+    dtype: str,
+    max_new_tokens: int = 16,
+    **options: Any,
 ) -> EndpointChoices:
-    """`openai:URL#MODEL`; options: max_new_tokens, concurrency, timeout, retries."""
-    options.pop("batch_size", None)  # of local models
-    model = EndpointChoices(*split_endpoint(path_or_id), key=key(), **options)
-    model.endpoint.check()
-    return model
+    """A reference of `metrics.served.connect`; options: max_new_tokens, concurrency, timeout, retries."""
+    options.pop("batch_size", None)  # of models that are loaded here
+    endpoint = connect(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+    return EndpointChoices(endpoint, max_new_tokens=max_new_tokens)

@@ -41,6 +41,10 @@ class JudgeChoices:
         """Of a judge behind an endpoint: ends all waiting."""
         self.judge.stop()
 
+    def usage(self) -> dict[str, Any]:
+        """What the judge's work has taken, where it says so."""
+        return getattr(self.judge, "usage", dict)()
+
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:

@@ -1,4 +1,5 @@
-"""A VQA judge behind any OpenAI-compatible endpoint: `openai:URL#MODEL`, see `metrics/endpoint.py`."""
+"""A VQA judge that is served: `openai:URL#MODEL` (`metrics/endpoint.py`), `vllm:URL#MODEL` and `vllm:MODEL`
+(`metrics/vllm.py`)."""
 
 from __future__ import annotations
 
@@ -8,30 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from metrics.endpoint import LOGPROBS, Endpoint, Said, key, picture, split_endpoint, words
+from metrics.endpoint import Endpoint, Said, Turn
 from metrics.judges.base import Answer, check_batch
 from metrics.loading import fingerprint
+from metrics.served import connect
+from metrics.vllm import VllmEngine
 
 
 class EndpointJudge:
-    """Answers from a chat-completions endpoint, temperature 0, at most `max_new_tokens` tokens.
-
-    sending  concurrency, timeout, retries and key of `metrics.endpoint.Endpoint`.
+    """Answers of a chat model, temperature 0, at most `max_new_tokens` tokens.
 
     P(yes) and P(no) come from the log-probabilities of the first token where the server gives them (at most
     20 alternatives, so they are lower bounds), else they are None. Answers of a served model can change when
-    its operator changes it: the fingerprint holds the name, not the weights, and not the address, for servers
+    its operator changes it: the fingerprint holds what `endpoint.facts` knows, not the address, for servers
     move. A question that stays without an answer raises NoAnswer; its sample is unscored with that reason.
     """
 
     template = "question"
 
-    def __init__(self, url: str, model: str, *, max_new_tokens: int = 10, **sending: Any) -> None:
-        self.endpoint = Endpoint(url, model, **sending)
+    def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int = 10) -> None:
+        self.endpoint = endpoint
         self.max_new_tokens = max_new_tokens
-        self.concurrent = self.endpoint.concurrency
-        self.stop = self.endpoint.stop
-        self.fingerprint = fingerprint({**self.describe(), "reference": ""})
+        self.concurrent = endpoint.concurrency
+        self.stop, self.usage = endpoint.stop, endpoint.usage
+        self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         """Everything we know that decides an answer; no key, no user name."""
@@ -39,7 +40,7 @@ class EndpointJudge:
             "kind": "vqa",
             "class": type(self).__name__,
             "reference": self.endpoint.address,
-            "model": self.endpoint.model,
+            **self.endpoint.facts(),
             "template": "one user turn: picture, question",
             "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
         }
@@ -50,18 +51,9 @@ class EndpointJudge:
         Raises NoAnswer when a question stays without an answer, and when the endpoint refuses it.
         """
         check_batch(images, questions, "questions")
-        shown = [picture(image) if row else {} for image, row in zip(images, questions, strict=True)]
-        places = [(i, k) for i, row in enumerate(questions) for k in range(len(row))]
-
-        def answer(place: tuple[int, int]) -> Answer:
-            i, k = place
-            said = self.endpoint.chat(
-                [shown[i], words(questions[i][k])], [LOGPROBS], max_tokens=self.max_new_tokens, temperature=0
-            )
-            return _answer(said)
-
-        answers = dict(self.endpoint.each(answer, places))
-        return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(questions)]
+        asked = [[Turn(question) for question in row] for row in questions]
+        said = self.endpoint.ask(images, asked, max_tokens=self.max_new_tokens)
+        return [[_answer(one) for one in row] for row in said]
 
 
 def _answer(said: Said) -> Answer:
@@ -75,7 +67,5 @@ def _answer(said: Said) -> Answer:
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EndpointJudge:
-    """`openai:URL#MODEL`; options: concurrency, timeout, retries, max_new_tokens."""
-    judge = EndpointJudge(*split_endpoint(path_or_id), key=key(), **options)
-    judge.endpoint.check()
-    return judge
+    """A reference of `metrics.served.connect`; options: concurrency, timeout, retries."""
+    return EndpointJudge(connect(path_or_id, revision=revision, device=device, dtype=dtype, **options))

@@ -67,7 +67,8 @@ class Folder:
 
     def manifest(self) -> dict[str, Any]:
         """What the folder says about itself, {} where nothing has begun: the manifest, `models` (kind ->
-        fingerprint and description), `peak_memory` (by stage) and `invocations` (in order of time)."""
+        fingerprint and description), `peak_memory` (by stage), `usage` (what a model's work took, by its kind
+        and the worker) and `invocations` (in order of time)."""
         if not self.manifest_path.exists():
             return {}
         invocations = self.notes("invocations")
@@ -75,6 +76,7 @@ class Folder:
             **atomic.read_json(self.manifest_path, {**_EVERY, **self.facts}),
             "models": self.notes("models"),
             "peak_memory": self.notes("peak_memory"),
+            "usage": self.notes("usage"),
             "invocations": [invocations[name] for name in sorted(invocations)],
         }
 

@@ -20,17 +20,31 @@ class Model:
               for.
     place     Where it works: on the "device", on the "host" (functions of pixels and texts), or it is
               "remote": an endpoint, whose answers are waited for.
+    usage     The loaded thing -> kind -> what its work has taken since it was loaded, for the manifest.
     """
 
     name: str
     load: Callable[[], Any]
     describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
     place: str = "device"
+    usage: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda loaded: {}
 
     @classmethod
     def one(cls, name: str, load: Callable[[], Any], place: str = "device") -> Model:
         """A single model that has `fingerprint` and `describe()` itself."""
-        return cls(name, load, lambda loaded: {"model": (loaded.fingerprint, loaded.describe())}, place)
+        return cls(
+            name,
+            load,
+            lambda loaded: {"model": (loaded.fingerprint, loaded.describe())},
+            place,
+            lambda loaded: usage_of({"model": loaded}),
+        )
+
+
+def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What those of the models say of their work that have `usage()` and something to say."""
+    said = {kind: model.usage() for kind, model in models.items() if hasattr(model, "usage")}
+    return {kind: usage for kind, usage in said.items() if usage}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from nein.engine import memory
@@ -20,11 +21,15 @@ class Loaded:
 
     On a GPU the others are dropped before the next is loaded once less than half of its memory is free: the
     next may be as large as what is there, and computing needs some, too.
+
+    leaving  Called with every model that `tell` names, and with each before it is dropped.
     """
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._models: dict[str, Any] = {}
+        self._kinds: dict[str, Model] = {}
+        self.leaving: Callable[[Model, Any], None] = _nothing
         self._mutex = threading.Lock()
 
     def get(self, model: Model) -> Any:
@@ -33,6 +38,7 @@ class Loaded:
                 if model.place == "device" and memory.free_share(self._device) < 0.5:
                     self._keep(())
                 self._models[model.name] = model.load()
+                self._kinds[model.name] = model
             return self._models[model.name]
 
     def clear(self) -> None:
@@ -44,6 +50,12 @@ class Loaded:
         with self._mutex:
             self._keep(names)
 
+    def tell(self, names: Collection[str] | None = None) -> None:
+        """Calls `leaving` with these models, or with all that are loaded."""
+        for name in list(self._models):
+            if names is None or name in names:
+                self.leaving(self._kinds[name], self._models[name])
+
     def stop(self) -> None:
         """Ends waiting for answers in all of them."""
         for model in list(self._models.values()):
@@ -53,6 +65,7 @@ class Loaded:
     def _keep(self, names: Collection[str]) -> None:
         if self._models.keys() <= set(names):
             return
+        self.tell(set(self._models) - set(names))
         self._models = {name: model for name, model in self._models.items() if name in names}
         gc.collect()
         memory.release()
@@ -75,6 +88,8 @@ class Worker:
         self._presence: dict[Any, Presence] = {}
         self._noted: set[tuple[Any, str]] = set()
         self._measured: str | None = None
+        self._said: Counter[str] = Counter()
+        self.loaded.leaving = self._note_usage
         self.peaks: dict[int, dict[str, Any]] = {}
 
     def read(self, task: Task) -> tuple[Any] | None:
@@ -99,12 +114,26 @@ class Worker:
             self.peaks[task.step] = peak
 
     def close(self) -> None:
-        """Notes the peaks of memory and leaves the folders in order."""
+        """Notes the peaks of memory and what models say of their work; leaves the folders in order."""
         for index, peak in self.peaks.items():
             self._steps[index].folder.note("peak_memory", self._steps[index].stage.name, peak)
+        self.loaded.tell()
+        self.loaded.leaving = _nothing
         for presence in self._presence.values():
             presence.close()
         self._presence = {}
+
+    def _note_usage(self, model: Model, loaded: Any) -> None:
+        """In every folder that the model worked for here, under a name of its own each time it was loaded."""
+        folders = {
+            step.folder.path: step.folder
+            for step in self._steps
+            if (step.folder.path, model.name) in self._noted
+        }
+        for kind, usage in model.usage(loaded).items() if folders else ():
+            self._said[kind] += 1
+            for folder in folders.values():
+                folder.note("usage", f"{kind}-{self.name}-{self._said[kind]}", usage)
 
     def _model(self, step: Step) -> Any:
         model = step.stage.model
@@ -128,3 +157,7 @@ class Worker:
             if folder.path not in self._presence:
                 self._presence[folder.path] = Presence(folder.path, self.name)
             return self._presence[folder.path]
+
+
+def _nothing(model: Model, loaded: Any) -> None:
+    pass

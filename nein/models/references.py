@@ -18,6 +18,7 @@ from typing import Any
 
 import editors
 import metrics
+from metrics.endpoint import is_endpoint
 from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -93,11 +94,24 @@ def resolve(reference: str) -> tuple[str, str | None]:
 
 def identity(reference: str) -> str:
     """What a reference says about results: not its name; of an object in memory its fingerprint; of
-    openai:URL#MODEL not where it is, which stays the same when the server moves: openai:#MODEL."""
+    openai:URL#MODEL and vllm:URL#MODEL not where it is, for servers move: openai:#MODEL."""
     if (made := offered(reference)) is not None:
         return f"in memory, {made.fingerprint}"
     _, reference = named(reference)
-    return f"openai:#{reference.partition('#')[2]}" if reference.startswith("openai:") else reference
+    if not is_endpoint(reference):
+        return reference
+    return f"{reference.partition(':')[0]}:#{reference.rpartition('#')[2]}"
+
+
+def place(reference: str) -> str:
+    """Where the model works: see `nein.engine.stages.Model.place`."""
+    return "remote" if is_endpoint(named(reference)[1]) else "device"
+
+
+def moved(reference: str) -> str | None:
+    """A folder's name for a model behind an endpoint, which is known by its own name and not by its address;
+    None for any other."""
+    return slug(identity(reference).replace(":#", "-")) if is_endpoint(reference) else None
 
 
 def folder_of(reference: str) -> str:

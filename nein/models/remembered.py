@@ -55,13 +55,19 @@ class Remembered:
             return answer_each(self.model, images, asked, scorings)
         check(images, asked)
         keys = [_keys(image, row, scorings) for image, row in zip(images, asked, strict=True)]
-        open_ = {keys[i][k]: (images[i], one) for i, row in enumerate(asked) for k, one in enumerate(row)}
+        longest = max(map(len, asked), default=0)  # the first questions of all pictures go first
+        places = [(i, k) for k in range(longest) for i, row in enumerate(asked) if k < len(row)]
+        open_ = {keys[i][k]: (images[i], asked[i][k]) for i, k in places}
 
         def work(key: str) -> Reply:
             return self._one(key, *open_[key], scorings)
 
         replies = dict(self._questions.each(work, list(open_)))
         return [[replies[key] for key in row] for row in keys]
+
+    def usage(self) -> dict[str, Any]:
+        """What the model's work has taken, where it says so."""
+        return getattr(self.model, "usage", dict)()
 
     def stop(self) -> None:
         if self.concurrent:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,24 +150,31 @@ class Samples:
 
 
 def browser(
-    samples: Samples,
-    details: Iterable[Detail],
+    make: Callable[[], tuple[Samples, Iterable[Detail]]],
     *,
     title: str = "Samples",
     note: str = "",
     out: Path | None = None,
     budget: int = 0,
-) -> tuple[Part, Stored]:
-    """The part of a page that shows the samples, and where its chunks went.
+    made_of: str | None = None,
+) -> Part:
+    """The part of a page that shows samples.
 
-    details  Of every sample, in order; read once, and never all at a time where they leave the page.
+    make     The samples, and the details of every one, in order; called when the page is made. Details are
+             read once, and never all at a time where they leave the page.
     out      The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
+    made_of  As of `Part`.
     """
-    chunks = _chunks(details)
-    stored = page.store(out, chunks, budget) if out else Stored([page.script_json(c) for c in chunks])
-    index = {**samples.index(), "folder": page.beside(out).name if out else ""}
-    values = {"note": note, "index": page.script_json(index), "chunks": stored.inside}
-    return Part("cards", title, TEMPLATES, values, bool(stored.files)), stored
+
+    def values() -> dict[str, Any]:
+        samples, details = make()
+        chunks = _chunks(details)
+        stored = page.store(out, chunks, budget) if out else Stored([page.script_json(c) for c in chunks])
+        index = {**samples.index(), "folder": page.beside(out).name if out else ""}
+        shown = {"index": page.script_json(index), "chunks": stored.inside}
+        return {"note": note, **shown, "outside": bool(stored.files)}
+
+    return Part("cards", title, TEMPLATES, values, made_of)
 
 
 def drawn(ids: Sequence[str], limit: int) -> list[str]:

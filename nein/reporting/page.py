@@ -15,8 +15,8 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,16 @@ class Shown:
 class Part:
     """A part of the page that has a template of its own: `name`.html.j2, .css and .js in `folder`.
 
-    values   What its template reads, as `<name>.<entry>`.
-    outside  Whether its script loads files that lie beside the page (`store`).
+    values   What its template reads, as `<name>.<entry>`, made when the page is; `outside`: its script loads
+             files that lie beside the page (`store`).
+    made_of  A digest of all that decides the values; None: nobody knows, and they are made every time.
     """
 
     name: str
     title: str
     folder: Path
-    values: Mapping[str, Any] = field(default_factory=dict)
-    outside: bool = False
+    values: Callable[[], Mapping[str, Any]]
+    made_of: str | None = None
 
 
 def render(
@@ -79,6 +80,7 @@ def render(
         for section in sections
         for d in section.drawings
     ]
+    values = {part.name: part.values() for part in parts}
     places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
     css, script = ("".join(_read(place / f"{name}.{end}") for place, name in places) for end in ("css", "js"))
     environment = jinja2.Environment(
@@ -86,7 +88,7 @@ def render(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template("page.html.j2").render(
-        policy=policy(script, css, any(part.outside for part in parts)),
+        policy=policy(script, css, any(entries.get("outside") for entries in values.values())),
         css=Markup(css),
         script=Markup(script),
         title=title,
@@ -98,7 +100,7 @@ def render(
         sections=[section for section in sections if section.sheets],
         parts=parts,
         settings=settings or {},
-        **{part.name: part.values for part in parts},
+        **values,
     )
 
 
@@ -183,11 +185,10 @@ def without_folders(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Stored:
-    """Where the chunks of a browser went: into the page (`inside`), or into `files` files of `size` bytes."""
+    """Where the chunks of a browser went: into the page (`inside`), or into `files` files beside it."""
 
     inside: list[Markup]
     files: int = 0
-    size: int = 0
 
 
 def store(page: Path, chunks: Iterable[Any], budget: int) -> Stored:
@@ -198,7 +199,7 @@ def store(page: Path, chunks: Iterable[Any], budget: int) -> Stored:
     folder = beside(page)
     _clear(folder)
     waiting: list[Markup] = []
-    files = size = total = 0
+    files = total = 0
     for number, chunk in enumerate(chunks):
         waiting.append(script_json(chunk))
         total += len(waiting[-1].encode())
@@ -207,9 +208,9 @@ def store(page: Path, chunks: Iterable[Any], budget: int) -> Stored:
                 data = f"// {MARKER}\nneinChunk({place},{text});\n".encode()
                 atomic.make_folder(folder)
                 (folder / f"{place:05d}.js").write_bytes(data)
-                files, size = files + 1, size + len(data)
+                files += 1
             waiting = []
-    return Stored(waiting, files, size)
+    return Stored(waiting, files)
 
 
 def beside(page: Path) -> Path:

@@ -14,18 +14,16 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import matplotlib
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
 
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure
 from nein.reporting.format import UNITS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
 
 INK, GREY, FAINT = "#111827", "#6b7280", "#e5e7eb"
 BLUE, RED, GREEN, VIOLET, OCHRE = "#1d4ed8", "#c2410c", "#166534", "#7c3aed", "#a16207"
@@ -98,6 +96,8 @@ class Drawing:
         return self._canvas(narrow=False)
 
     def _canvas(self, narrow: bool) -> Canvas:
+        import matplotlib
+
         with matplotlib.rc_context(_STYLE):
             canvas = self.plot.canvas(self.figures, narrow)
             if self.stamp:
@@ -124,6 +124,9 @@ def drawings(plots: Sequence[Plot], figures: pd.DataFrame, stamp: str = "") -> l
 
 
 def _png(canvas: Canvas) -> bytes:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
         canvas.set_dpi(_DPI)
@@ -132,6 +135,9 @@ def _png(canvas: Canvas) -> bytes:
 
 
 def _svg(canvas: Canvas) -> bytes:
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     buffer = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
         FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None})
@@ -430,10 +436,12 @@ def _grid(
 ) -> tuple[Canvas, list[Any]]:
     """A canvas with `count` panels of the given size in inches, as many as `columns` beside each other;
     `narrow`: below each other."""
+    from matplotlib.figure import Figure
+
     across = 1 if narrow else min(columns, count)
     rows = math.ceil(count / across)
     size = NARROW if narrow else max(WIDE, 0.8 + width * across)
-    canvas = Canvas(figsize=(size, 0.6 + rows * (height + 0.6)), layout="constrained")
+    canvas = Figure(figsize=(size, 0.6 + rows * (height + 0.6)), layout="constrained")
     panels = list(canvas.subplots(rows, across, squeeze=False).flat)
     for panel in panels[count:]:
         panel.set_visible(False)
@@ -447,6 +455,8 @@ def _legend(
     *,
     narrow: bool = False,
 ) -> None:
+    from matplotlib.lines import Line2D
+
     handles = [
         Line2D([], [], linestyle="", marker=(markers or {}).get(name, "s"), color=color, label=name)
         for name, color in colors.items()

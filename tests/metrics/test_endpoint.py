@@ -14,7 +14,7 @@ from PIL import Image
 
 import metrics
 from metrics import MetricError
-from metrics.endpoint import NoAnswer
+from metrics.endpoint import Endpoint, NoAnswer
 from metrics.judges.endpoint import EndpointJudge
 from tests.loopback import Reply, Server, say
 
@@ -27,7 +27,7 @@ def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
 
 
 def judge(server: Server, **options: Any) -> EndpointJudge:
-    return EndpointJudge(server.url, "eye-7b", **options)
+    return EndpointJudge(Endpoint(server.url, "eye-7b", **options))
 
 
 IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
@@ -145,13 +145,15 @@ def test_loading_checks_the_address_the_key_and_the_model(
 
 
 def test_the_description_shows_no_password() -> None:
-    found = EndpointJudge("https://me:hunter2@host/v1?token=x", "m").describe()
+    found = EndpointJudge(Endpoint("https://me:hunter2@host/v1?token=x", "m")).describe()
     assert found["reference"] == "https://host/v1"
 
 
 def test_a_server_that_has_moved_is_the_same_judge() -> None:
-    one, moved = EndpointJudge("http://a/v1", "m"), EndpointJudge("http://b/v1", "m")
-    assert one.fingerprint == moved.fingerprint != EndpointJudge("http://a/v1", "n").fingerprint
+    one, moved, other = (
+        EndpointJudge(Endpoint(f"http://{host}/v1", name)) for host, name in ("am", "bm", "an")
+    )
+    assert one.fingerprint == moved.fingerprint != other.fingerprint
 
 
 def test_no_key_reaches_a_log_or_an_error(

@@ -23,6 +23,7 @@ from PIL import Image
 from metrics import choices
 from metrics.choices import Asked, prompt
 from metrics.choices.endpoint import EndpointChoices
+from metrics.endpoint import Endpoint
 from metrics.letters import SCORINGS
 from nein.benchmarks.negvqa import folder as files
 from nein.engine.answers import AnswerCache
@@ -35,7 +36,7 @@ ASKED = Asked(prompt("paper", "What is not there?", ["cat", "dog"]))
 
 
 def model(server: Server, **options: Any) -> EndpointChoices:
-    return EndpointChoices(server.url, "eye-7b", **options)
+    return EndpointChoices(Endpoint(server.url, "eye-7b", **options))
 
 
 def question(body: dict[str, Any]) -> str:

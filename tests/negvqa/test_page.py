@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from nein.benchmarks.negvqa import figures, page, paper_numbers, scores, sections
+from nein.reporting import cards, plots, report
 from nein.reporting import figures as frames
-from nein.reporting import plots, report
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 
@@ -53,7 +53,7 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
     some = list(page.questions(said, scored, None, 4, {}).asked)
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
-    parts = [page.part(questions)]
+    parts = [cards.browser(lambda: (questions.described(), questions.details()))]
     report.write(tmp_path / "x.html", frame(said), title="t", sections=sections.SECTIONS, parts=parts)
     html = (tmp_path / "x.html").read_text()
     assert html.count("<script>") == 1

@@ -140,7 +140,7 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame: pd.
 def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     frame: pd.DataFrame, scored: dict[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    def write(out: Path) -> list[Path]:
+    def write(out: Path, anew: bool = True) -> list[Path]:
         samples = cards.Samples(
             [row["id"] for row in scored["sure"]],
             [row["question"] for row in scored["sure"]],
@@ -149,7 +149,8 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
             values=[[[row["value"] for row in answers]] for answers in scored.values()],
         )
         said = [cards.Said(cells=[cards.Cell(MARKUP, mark="wrong")]) for _ in scored]
-        part, _ = cards.browser(samples, [cards.Detail(said=said)] * 40)
+        made_of = None if anew else "the same"
+        part = cards.browser(lambda: (samples, [cards.Detail(said=said)] * 40), made_of=made_of)
         setting = {"sure": page.setting({"data": "/home/me/x"})}
         return report.write(
             out,
@@ -181,6 +182,17 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     assert (tmp_path / "b.csv").read_bytes() == (tmp_path / "a" / "figures.csv").read_bytes()
     write(tmp_path / "a")
     assert (tmp_path / "a" / "report.html").read_text() == html
+    assert not (tmp_path / "a" / ".made_of.json").exists()
+    files = write(tmp_path / "c", anew=False)
+    first = [path.stat().st_mtime_ns for path in files]
+    assert [path.stat().st_mtime_ns for path in write(tmp_path / "c", anew=False)] == first
+    files[3].write_bytes(b"touched by hand")
+    write(tmp_path / "c", anew=False)
+    assert files[3].read_bytes() == (tmp_path / "a" / "accuracy.png").read_bytes()
+    second = [path.stat().st_mtime_ns for path in files]
+    frame.loc[0, "value"] += 0.25
+    write(tmp_path / "c", anew=False)
+    assert all(a != b.stat().st_mtime_ns for a, b in zip(second, files, strict=True))
 
 
 def test_chunks_stay_in_the_page_until_they_are_too_many(tmp_path: Path) -> None:

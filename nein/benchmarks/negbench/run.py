@@ -25,6 +25,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
+from nein.models import references
 from nein.models.remembered import Remembered
 from nein.reporting import figures as frames
 
@@ -65,6 +66,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         if not any(tasks for _, tasks in asked):
             raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
         all_runs += [_run(config, choice, data, tasks, device) for data, tasks in asked if tasks]
+    models.warn_of_lineage(choices)
     return all_runs
 
 
@@ -161,8 +163,7 @@ def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
         cache = AnswerCache(config.cache_dir / "answers.sqlite")
         return Remembered(_load(config, run.choice, device), cache)
 
-    model = Model(run.choice.slug, load, lambda asked: {"model": (asked.fingerprint, asked.describe())},
-                  "remote" if run.choice.reference.startswith("openai:") else "device")  # fmt: skip
+    model = Model.one(run.choice.slug, load, references.place(run.choice.reference))
     manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
     stages = []
     for task in run.tasks:

@@ -48,12 +48,11 @@ def load(reference: str, *, revision: str | None, device: str, dtype: str, batch
     """A model of `metrics.choices`, or, for a reference only `metrics.load_judge` knows, that judge."""
     import metrics
     from metrics import choices
+    from metrics.served import is_served
 
-    prefix = metrics.special_reference(reference)
-    if prefix is not None and prefix != "openai":
+    if metrics.special_reference(reference) is not None and not is_served(reference):
         return choices.of_judge(metrics.load_judge("vqa", reference, device=device, dtype=dtype))
-    options = {} if prefix == "openai" else {"batch_size": batch_size}
-    return choices.load(reference, revision=revision, device=device, dtype=dtype, **options)
+    return choices.load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
 
 def asking(

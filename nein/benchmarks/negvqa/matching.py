@@ -93,8 +93,7 @@ def stage(
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
-    place = "remote" if str(reference(config)).startswith("openai:") else "device"
-    model = Model(config.matcher, load, describe, place)
+    model = Model(config.matcher, load, describe, references.place(str(reference(config))))
     return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=answers, follows=True)
 
 

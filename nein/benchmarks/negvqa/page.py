@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nein.benchmarks.negvqa import folder as files
+from nein.benchmarks.negvqa.folder import AnswersDir
 from nein.datasets.negvqa.questions import VARIANTS, Item
 from nein.engine import images
-from nein.reporting import cards, page
+from nein.reporting import cards, page, record
 from nein.reporting.cards import Cell
 
 SIDE = 256
@@ -149,6 +151,19 @@ def questions(
     )
 
 
-def part(shown: Questions) -> page.Part:
-    """What the page shows of single questions."""
-    return cards.browser(shown.described(), shown.details(), title="Answers")[0]
+def part(
+    named: Mapping[str, AnswersDir], items: Sequence[Item] | None, limit: int, headlines: Mapping[str, str]
+) -> page.Part:
+    """What the page shows of single questions; arguments as of `questions`, with finished runs by name."""
+
+    def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
+        answers = {name: folder.read_answers() for name, folder in named.items()}
+        scores = {name: folder.read_scores() for name, folder in named.items()}
+        shown = questions(answers, scores, items, limit, headlines)
+        return shown.described(), shown.details()
+
+    lines = [[files.answers(folder), files.scores(folder)] for folder in named.values()]
+    hashes = [[record.of_file(path) for path in both] for both in lines]
+    data = [folder.manifest()["data"]["sha256"] for folder in named.values()]
+    made_of = record.digest([list(named), hashes, data, items is not None, limit, dict(headlines)])
+    return cards.browser(make, title="Answers", made_of=made_of)

@@ -41,12 +41,10 @@ def write(
     manifests = {name: folder.manifest() for name, folder in named.items()}
     figures = read(named, manifests)
     parts = []
-    if "html" in formats and samples:
-        answers = {name: folder.read_answers() for name, folder in named.items()}
-        scores = {name: folder.read_scores() for name, folder in named.items()}
+    if samples:
         chief = frames.select(figures, headline="yes").drop_duplicates("model")
         headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-        parts = [page.part(page.questions(answers, scores, items, samples, headlines))]
+        parts = [page.part(named, items, samples, headlines)]
     written = report.write(
         out, figures, title="NegVQA", subtitle=_subtitle(manifests), sections=sections.SECTIONS,
         findings=finding(figures), notes=_notes(manifests), parts=parts, formats=formats,

@@ -12,6 +12,8 @@ import pandas as pd
 import metrics
 from metrics import choices
 from metrics.choices import Asked, Reply
+from metrics.endpoint import is_endpoint
+from metrics.served import is_served
 from nein.benchmarks import runner
 from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa import matching
@@ -125,9 +127,7 @@ def run_name(model: str, config: NegvqaConfig) -> str:
         return given
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
-    if reference.startswith("openai:"):
-        return references.slug(f"openai-{reference.partition('#')[2]}")
-    return references.slug(reference.replace("nano:", "nano-"))
+    return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
 
 
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
@@ -154,11 +154,7 @@ def _check_reference(reference: str, config: NegvqaConfig) -> None:
     if references.offered(reference) is not None:
         return
     where, _ = references.resolve(config.judge if reference == JUDGE else reference)
-    if metrics.special_reference(where):
-        return
-    from metrics.loading import check_folder
-
-    check_folder(where)
+    metrics.check_reference(where)
 
 
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
@@ -171,16 +167,16 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
         where, revision = references.resolve(config.judge)
         plain = config.judge_quantization == "none"
         options = {} if plain else {"quantization": config.judge_quantization}
-        options |= sending if where.startswith("openai:") else {}
+        options |= sending if is_endpoint(where) else {}
         return choices.of_judge(
             metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options),
             config.judge_asking,
         )
     where, revision = references.resolve(reference)
     options = {"batch_size": config.batch_size, "max_new_tokens": manner(reference, config).max_new_tokens}
-    if where.startswith("openai:"):
+    if is_endpoint(where):
         options |= sending
-    elif metrics.special_reference(where):
+    elif metrics.special_reference(where) and not is_served(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     return choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)
 
@@ -216,7 +212,7 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
     model = Model.one(
         reference,
         lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
-        "remote" if (config.judge if reference == JUDGE else reference).startswith("openai:") else "device",
+        references.place(config.judge if reference == JUDGE else reference),
     )
     return Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, model, usable)
 

@@ -27,11 +27,8 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
             attribute(kind)
             continue
         where, _ = resolve(getattr(config.models, kind))
-        if metrics.special_reference(where) or ("/" not in where and not Path(where).exists()):
-            continue  # a name of the library behind the metric ("alex", "inception")
-        from metrics.loading import check_folder
-
-        check_folder(where)
+        if metrics.special_reference(where) or "/" in where or Path(where).exists():
+            metrics.check_reference(where)  # else a name of the library behind the metric ("alex")
 
 
 def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[str, Any]:

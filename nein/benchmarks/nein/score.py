@@ -22,7 +22,7 @@ from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockAnswers
 from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Model, Stage, usage_of
 
 
 class Scorer:
@@ -57,6 +57,7 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
         ),
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if models.model_kinds(config.metrics) else "host",
+        usage=lambda scorer: usage_of(scorer.loaded),
     )
 
 

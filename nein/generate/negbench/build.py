@@ -152,10 +152,7 @@ def _check_models(config: BuildConfig) -> None:
         loading.check(config.llm.model)
     if config.detects:
         where, _ = references.resolve(config.detector)
-        if metrics.special_reference(where) is None:
-            from metrics.loading import check_folder
-
-            check_folder(where)
+        metrics.check_reference(where)
     if config.source == "pairs" and config.edits:
         editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
 
@@ -166,12 +163,11 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
     if kind == "checker":
         config = replace(config, llm=replace(config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT))
     if kind in ("llm", "checker"):
-        place = "remote" if str(config.llm.model).startswith("openai:") else "device"
         return Model(
             kind,
             lambda: _client(config, folder, device),
             lambda client: _describe_client(client, kind),
-            place,
+            references.place(str(config.llm.model)),
         )
     if kind == "detector":
         return Model(kind, lambda: _verifier(config, device, config.protocol), _describe_verifier)

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metrics.endpoint import is_endpoint
 from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
@@ -69,7 +70,7 @@ def _identity(config: ConversionConfig) -> dict[str, Any]:
     model = str(config.llm.model)
     return {
         "negator": "llm",
-        "model": model.partition("#")[2] if model.startswith("openai:") else model,
+        "model": model.rpartition("#")[2] if is_endpoint(model) else model,
         "instruction": hashlib.sha256(negators.INSTRUCTION.encode()).hexdigest()[:16],
         **{key: getattr(config.llm, key) for key in ("temperature", "max_tokens", "attempts")},
     }
@@ -86,8 +87,7 @@ def _negate(
         from nein.engine.answers import AnswerCache
         from nein.models import llm
 
-        remote = str(config.llm.model).startswith("openai:")
-        device = "cpu" if remote else processes.Processes().device(config.device)
+        device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             made = negators.by_model(usable, [wrong[item.id] for item in usable], client)

@@ -45,12 +45,12 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, neg
         "negator": negator,
         "ids": [row["index"] for row in rows],
     }
-    samples, _ = cards.browser(_described(rows), (_detail(path, row) for row in rows), title="Items")
+    samples = cards.browser(lambda: (_described(rows), (_detail(path, row) for row in rows)), title="Items")
     values = {"facts": page.script_json(facts), "errors": ERRORS}
     html = page.render(
         title="Are these negated questions right?",
         subtitle=f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}",
-        parts=[samples, page.Part("check", "Ticks", Path(__file__).parent / "templates", values)],
+        parts=[samples, page.Part("check", "Ticks", Path(__file__).parent / "templates", lambda: values)],
     )
     atomic.write_text(path, html)
 

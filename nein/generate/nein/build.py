@@ -25,7 +25,7 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.processes import Processes
-from nein.engine.stages import Model, Planned, Step
+from nein.engine.stages import Model, Planned, Step, usage_of
 from nein.generate.nein import clauses, dataset, objects, sources, work
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
@@ -190,7 +190,7 @@ def _model(config: BuildConfig, choice: editor_choice.EditorChoice, kind: str, d
     def describe(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
         return {kind: (getattr(model, "fingerprint", ""), model.describe())}
 
-    return Model(kind, load, describe)
+    return Model(kind, load, describe, usage=lambda model: usage_of({kind: model}))
 
 
 def _check_model(config: BuildConfig, stage: str) -> None:
@@ -199,13 +199,9 @@ def _check_model(config: BuildConfig, stage: str) -> None:
     if kind is None:
         return
     where, _ = references.resolve(getattr(config.models, kind))
-    if metrics.special_reference(where):
-        return
-    if "/" not in where and not Path(where).exists():
+    if metrics.special_reference(where) is None and "/" not in where and not Path(where).exists():
         raise UserError(f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME.")
-    from metrics.loading import check_folder
-
-    check_folder(where)
+    metrics.check_reference(where)
 
 
 def _autoencoder(choice: editor_choice.EditorChoice) -> Callable[[np.ndarray], np.ndarray] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,20 +22,27 @@ from nein.judges.checks.base import (
 )
 
 
+def ask_about(
+    kind: str, judge: Any, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
+) -> list[list[Any]]:
+    """What a judge says about whether each word is in each picture: its `Answer`s or `Detection`s, in the
+    shape of `words`."""
+    if kind == "ovd":
+        seen = judge.detect(list(pictures), [list(row) for row in words])
+        return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
+    from metrics.judges.templates import template
+
+    make = template(judge.template).ask_presence
+    return judge.ask(list(pictures), [[make(word) for word in row] for row in words])
+
+
 def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
     """The same for a judge of kind "vqa" or "ovd"."""
     images = [picture(i) for i in range(number)]
     nouns = [["cat", "dog", "traffic light"][: 1 + i % 3] for i in range(number)]
     first: list[Any] = []
 
-    def ask(pictures: Sequence[Any], words: Sequence[Sequence[str]]) -> list[list[Any]]:
-        if kind == "ovd":
-            seen = judge.detect(list(pictures), [list(row) for row in words])
-            return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
-        from metrics.judges.templates import template
-
-        make = template(judge.template).ask_presence
-        return judge.ask(list(pictures), [[make(word) for word in row] for row in words])
+    ask = functools.partial(ask_about, kind, judge)
 
     def contract() -> str:
         first.extend(ask(images, nouns))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from metrics.base import MetricError, RecordStore
+from metrics.endpoint import is_endpoint, key, split_endpoint
+from metrics.served import is_served
 from nein.engine.errors import UserError
 from nein.models.llm.client import Backend, Client
 from nein.models.llm.options import LlmOptions
@@ -28,8 +30,7 @@ def backend(options: LlmOptions, *, device: str = "cpu") -> Backend:
     """The model itself. Raises UserError without a name, MetricError when it is not there."""
     check(options.model)
     reference = str(options.model)
-    if reference.startswith("openai:"):
-        from metrics.endpoint import key, split_endpoint
+    if is_endpoint(reference):
         from nein.models.llm.remote import EndpointModel
 
         url, model = split_endpoint(reference)
@@ -57,11 +58,11 @@ def check(reference: str | None) -> None:
             "No language model is named; give --llm.model openai:URL#MODEL, a hub id owner/name, or the "
             "folder of an instruction-tuned model."
         )
-    if reference.startswith("openai:"):
-        from metrics.endpoint import split_endpoint
-
+    if is_endpoint(reference):
         split_endpoint(reference)
         return
+    if is_served(reference):
+        raise MetricError(f"'{reference}': language models are asked through vLLM's server: vllm:URL#MODEL.")
     path = Path(reference).expanduser()
     if not path.exists() and (reference.count("/") != 1 or reference.startswith((".", "/", "~"))):
         raise MetricError(

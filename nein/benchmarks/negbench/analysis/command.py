@@ -172,7 +172,7 @@ def _encoded(
             reference, revision=revision, device=threads.device, batch_size=batch_size
         )
 
-    model = Model(name, load, lambda loaded: {"model": (loaded.fingerprint, loaded.describe())})
+    model = Model.one(name, load)
     threads.compute(lambda device: [Step(folder, encoding.stage(model), name)])
     threads.loaded.clear()
     encoded = encoding.read(set(texts))

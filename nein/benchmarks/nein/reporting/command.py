@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nein.benchmarks.nein.config import CompareConfig, ReportConfig
@@ -66,12 +67,9 @@ def report(options: ReportConfig) -> int:
     ]
     manifests = {run.label: run.manifest for run in loaded}
     target = out if out.suffix in (".html", ".htm") else out.with_suffix(".html")
-    shown_samples, stored = [], page.Stored([])
-    if "html" in formats:
-        part, stored = browser.part(target, options.thumbnails, options.budget * 2**20)
-        shown_samples = [part]
+    samples = [browser.part(target, options.thumbnails, options.budget * 2**20)]
     written = reporting.write(
-        target, figures, sections=shown, parts=shown_samples, formats=formats,
+        target, figures, sections=shown, parts=samples, formats=formats,
         title=options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
         subtitle=f"Preset: {run_report.label(manifests.values())}. {run_report.HOW}",
         findings=[*run_report.finding(gaps), *run_report.findings(gaps)],
@@ -79,10 +77,7 @@ def report(options: ReportConfig) -> int:
         settings={run.label: page.setting(_setting(run)) for run in loaded},
     )  # fmt: skip
     for path in written:
-        beside = (
-            f" with {stored.files} files beside it ({stored.size / 2**20:.1f} MiB)" if stored.files else ""
-        )
-        print(path if path != target else f"{path} ({path.stat().st_size / 2**20:.1f} MiB){beside}")
+        print(path if path != target else _with_sizes(path))
     if options.hub:
         from nein.benchmarks.nein import hub
 
@@ -92,6 +87,15 @@ def report(options: ReportConfig) -> int:
             )
         )
     return 0
+
+
+def _with_sizes(path: Path) -> str:
+    """The page and what lies beside it, with their sizes."""
+    from nein.reporting import page
+
+    sizes = [file.stat().st_size for file in page.beside(path).glob("*.js")]
+    beside = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
+    return f"{path} ({path.stat().st_size / 2**20:.1f} MiB){beside}"
 
 
 def compare(options: CompareConfig) -> int:

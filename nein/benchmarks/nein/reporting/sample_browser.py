@@ -56,13 +56,15 @@ class Browser:
             loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note
         )
 
-    def part(self, out: Path, side: int, budget: int) -> tuple[page.Part, page.Stored]:
-        """What the page at `out` shows of the samples, and where its chunks went.
+    def part(self, out: Path, side: int, budget: int) -> page.Part:
+        """What the page at `out` shows of the samples.
 
         side    Longer side of a thumbnail in pixels; 0 for a page without pictures.
         budget  Bytes of chunks that may be in the page.
         """
-        return cards.browser(self.described(), self.details(side), note=self.note, out=out, budget=budget)
+        return cards.browser(
+            lambda: (self.described(), self.details(side)), note=self.note, out=out, budget=budget
+        )
 
     def described(self) -> cards.Samples:
         """Everything but pictures and raw answers."""

@@ -1,0 +1,55 @@
+"""From a reference to what answers questions about pictures: a server, or its engine in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metrics import vllm
+from metrics.endpoint import Endpoint, is_endpoint, key, split_endpoint
+
+#: How such a reference begins.
+PREFIXES = ("openai", "vllm")
+
+
+def is_served(reference: str) -> bool:
+    """Whether `connect` takes it."""
+    prefix, colon, _ = reference.partition(":")
+    return bool(colon) and prefix in PREFIXES
+
+
+def in_process(reference: str) -> bool:
+    """Whether it is `vllm:MODEL`, whose weights are loaded here."""
+    return reference.startswith("vllm:") and not is_endpoint(reference)
+
+
+def check(reference: str) -> None:
+    """Looks at a reference and asks nobody. Raises MetricError for an address that is none, a model that is
+    not there, or vLLM not installed."""
+    if is_endpoint(reference):
+        split_endpoint(reference)
+    else:
+        vllm.check_engine(reference.removeprefix("vllm:"))
+
+
+def connect(
+    reference: str,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **sending: Any,
+) -> Endpoint | vllm.VllmEngine:
+    """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`.
+
+    sending  concurrency, timeout and retries of `metrics.endpoint.Endpoint`.
+
+    Raises MetricError, one sentence, where nobody answers, or the model is not served there or cannot be
+    loaded.
+    """
+    if not is_endpoint(reference):
+        name = reference.removeprefix("vllm:")
+        return vllm.VllmEngine(name, revision=revision, device=device, dtype=dtype)
+    url, model = split_endpoint(reference)
+    made = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, key=key(), **sending)
+    made.check()
+    return made

@@ -1,0 +1,317 @@
+"""Models that vLLM runs: behind its server (`vllm:URL#MODEL`), or in this process (`vllm:MODEL`).
+
+Its prefix cache holds what it has computed about a picture, as long as the picture comes first and has one
+name. So the first question about a picture goes alone, with the picture and a name made of its pixels; the
+others wait for its answer and then go with the name only.
+
+Source: vLLM 0.33, docs/features/multimodal_inputs.md ("uuid"; media may be left out that the server has),
+docs/design/metrics.md (`vllm:prefix_cache_queries`, `vllm:prefix_cache_hits`, in tokens) and
+docs/features/batch_invariance.md. Left out media need vLLM 0.11 or later.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metrics.base import MODEL_ERRORS, MetricError, located, reason
+from metrics.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
+
+log = logging.getLogger(__name__)
+
+#: Set to 1 where vLLM runs, makes answers independent of what else is asked at the time (NVIDIA, compute
+#: capability 8.0 or higher; beta).
+INVARIANT = "VLLM_BATCH_INVARIANT"
+#: Pictures that a server is taken to have still; one that it has not is sent again.
+REMEMBERED = 4096
+#: So many names that a server does not know, and none that it does, end the attempts to leave pictures out.
+STRANGE = 4
+_COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)_total(?:\{(.*)\})? ([0-9.eE+]+)", re.MULTILINE)
+_GREY = np.full((64, 64, 3), 128, np.uint8)
+
+
+class VllmServer(Endpoint):
+    """Chat completions of one model of a vLLM server; options as of `Endpoint`. Threads may share one.
+
+    `check` must have been called: it finds out what the server says of itself.
+    """
+
+    def __init__(self, url: str, model: str, **sending: Any) -> None:
+        super().__init__(url, model, **sending)
+        self._root = self.address.removesuffix("/v1")
+        self._change, self._on_its_way = threading.Condition(), set[str]()
+        self._there: OrderedDict[str, None] = OrderedDict()
+        self._sent = self._named = self._strange = 0
+        self._facts: dict[str, Any] = {}
+        self._before: tuple[float, float] | None = None
+
+    def check(self) -> None:
+        """As `Endpoint.check`; also asks one question about a grey picture. Raises MetricError where the
+        server takes no picture, or gives no log-probabilities."""
+        super().check()
+        try:
+            said = self.about(Picture(_GREY), Turn("Is this image grey? Answer only yes or no"), 1, True)
+        except NoAnswer as error:
+            hint = "vLLM's address ends in /v1" if error.status == 404 else "or give openai:URL#MODEL"
+            raise MetricError(
+                f"'{self.address}' does not answer a question about a picture with log-probabilities "
+                f"({error}); start vLLM with a model that sees, and with --max-logprobs 20 or more; {hint}."
+            ) from None
+        if not said.first:
+            raise MetricError(
+                f"'{self.address}' gives no log-probabilities, from which P(yes) comes; is it vLLM? "
+                "Give openai:URL#MODEL for a server that does without."
+            )
+        environment = self._said_of_itself("server_info").get("vllm_env")
+        invariant = environment.get(INVARIANT) if isinstance(environment, dict) else None
+        self._facts = {
+            "engine": f"vLLM {self._said_of_itself('version').get('version', 'of an unknown version')}",
+            # Of "vllm-0.33.0-H100-tp1-bf16-a3b21f94" all but the hash of everything.
+            "server": said.server.rpartition("-")[0],
+            "batch_invariant": "not said" if invariant is None else str(invariant) in ("1", "True", "true"),
+        }
+        _warn(self._facts["batch_invariant"])
+        self._before, self._sent = self._counters(), 0
+
+    def facts(self) -> dict[str, Any]:
+        """Model, version, configuration, and whether answers depend on the batch: "not said" unless the
+        server runs with VLLM_SERVER_DEV_MODE=1, which makes it tell."""
+        return {**super().facts(), **self._facts}
+
+    def usage(self) -> dict[str, Any]:
+        """How many pictures were sent and how often one was only named; and the tokens that were looked up
+        and found in the prefix cache since `check`, of all who ask the server."""
+        usage: dict[str, Any] = {"pictures_sent": self._sent, "pictures_named": self._named}
+        before, after = self._before, self._counters()
+        if before is None or after is None or after[0] < before[0]:  # the server was started anew
+            return usage
+        return {**usage, "prefix_cache": hit_rate(after[0] - before[0], after[1] - before[1])}
+
+    def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
+        """See `Endpoint.about`: the first question about a picture brings it, the others wait for its
+        answer."""
+
+        def ask(part: dict[str, Any]) -> Said:
+            more = LOGPROBS if likeliest else {}
+            said = self.chat(turn.around(part), max_tokens=max_tokens, temperature=0, **more)
+            return without_end(said)
+
+        while not self._brings(picture.uuid):
+            try:
+                said = ask({"type": "image_url", "image_url": None, "uuid": picture.uuid})
+            except NoAnswer as error:
+                if error.status not in UNKNOWN_PART:
+                    raise
+                self._missed(picture.uuid)
+            else:
+                self._count(named=True)
+                return said
+        try:
+            said = ask({**picture.part, "uuid": picture.uuid})
+        except BaseException:
+            self._arrived(picture.uuid, there=False)
+            raise
+        self._count(named=False)
+        self._arrived(picture.uuid, there=True)
+        return said
+
+    def _brings(self, uuid: str) -> bool:
+        """Whether the picture goes with the caller's question; waits while it goes with another one."""
+        with self._change:
+            while uuid in self._on_its_way:
+                self._change.wait(0.2)
+                self._go_on()
+            if uuid in self._there and (self._named or self._strange < STRANGE):
+                self._there.move_to_end(uuid)
+                return False
+            self._on_its_way.add(uuid)
+            return True
+
+    def _arrived(self, uuid: str, *, there: bool) -> None:
+        with self._change:
+            self._on_its_way.discard(uuid)
+            if there:
+                self._there[uuid] = None
+                if len(self._there) > REMEMBERED:
+                    self._there.popitem(last=False)
+            else:
+                self._there.pop(uuid, None)
+            self._change.notify_all()
+
+    def _missed(self, uuid: str) -> None:
+        """The server has not the picture of that name any more, or takes no names."""
+        with self._change:
+            self._strange += 1
+            self._there.pop(uuid, None)
+
+    def _count(self, *, named: bool) -> None:
+        with self._change:
+            self._named += named
+            self._sent += not named
+
+    def _counters(self) -> tuple[float, float] | None:
+        """(tokens looked up, tokens found) of the model since the server was started; None for no account."""
+        total = {"queries": 0.0, "hits": 0.0}
+        lines = [
+            match
+            for match in _COUNTER.finditer(self._get("metrics"))
+            if f'model_name="{self.model}"' in (match[2] or "")
+        ]
+        for match in lines:
+            total[match[1]] += float(match[3])
+        return (total["queries"], total["hits"]) if lines else None
+
+    def _said_of_itself(self, path: str) -> dict[str, Any]:
+        try:
+            said = json.loads(self._get(path))
+        except ValueError:
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    def _get(self, path: str) -> str:
+        """What the server has beside /v1; "" for nothing."""
+        import httpx
+        import openai
+
+        try:
+            once = self._client.with_options(max_retries=0)
+            return once.get(f"{self._root}/{path}", cast_to=httpx.Response).text
+        except openai.APIError:
+            return ""
+
+
+class VllmEngine:
+    """A model in vLLM's engine in this process: a folder, a hub id with or without `@revision`, "nano:NAME".
+
+    It is asked in batches: the first questions of all pictures, then all others. Raises MetricError where
+    vLLM is not installed, or cannot load the model.
+    """
+
+    concurrency = 0
+
+    def __init__(self, reference: str, *, revision: str | None, device: str, dtype: str) -> None:
+        check_engine(reference)
+        from metrics.loading import folder_digest, split_reference
+
+        name, revision = split_reference(located(reference), revision)
+        if device.partition(":")[2] not in ("", "0"):
+            raise MetricError(
+                f"vllm:{reference} takes the first GPU that this process sees, not '{device}'; set "
+                "CUDA_VISIBLE_DEVICES, or serve the model and give vllm:http://HOST:8000/v1#MODEL."
+            )
+        import vllm
+
+        try:
+            self._llm = vllm.LLM(
+                model=name, revision=revision, dtype=dtype, seed=0, enable_prefix_caching=True,
+                limit_mm_per_prompt={"image": 1},
+            )  # fmt: skip
+        except MODEL_ERRORS as error:
+            raise MetricError(f"vLLM cannot load '{reference}': {reason(error)}.") from error
+        self._sampling = vllm.SamplingParams
+        self._lock = threading.Lock()
+        self._prompt = self._cached = 0
+        self.address = reference
+        self._facts = {
+            "model": reference,
+            "weights": folder_digest(Path(name)) if Path(name).is_dir() else f"{name}@{revision or 'main'}",
+            "dtype": dtype,
+            "engine": f"vLLM {vllm.__version__}",
+            "batch_invariant": os.environ.get(INVARIANT) == "1",
+        }
+        _warn(self._facts["batch_invariant"])
+        [[said]] = self.ask([_GREY], [[Turn("Is this image grey? Answer only yes or no")]], max_tokens=1)
+        if not said.first:
+            raise MetricError(f"vLLM gives no log-probabilities for '{reference}', from which P(yes) comes.")
+
+    def facts(self) -> dict[str, Any]:
+        """What decides an answer, the weights included."""
+        return self._facts
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens of prompts, and those of them that were found in the prefix cache."""
+        return {"prefix_cache": hit_rate(self._prompt, self._cached)}
+
+    def stop(self) -> None:
+        """Nothing is waited for."""
+
+    def ask(
+        self,
+        images: Sequence[np.ndarray],
+        asked: Sequence[Sequence[Turn]],
+        *,
+        max_tokens: int,
+        likeliest: bool = True,
+        failed: Callable[[NoAnswer], Any] | None = None,
+    ) -> list[list[Any]]:
+        """As `Endpoint.ask`. What the engine raises is about the whole call."""
+        from PIL import Image
+
+        shown = [
+            {"type": "image_pil", "image_pil": Image.fromarray(image), "uuid": Picture(image).uuid}
+            for image in images
+        ]
+        sampling = self._sampling(
+            temperature=0.0, max_tokens=max_tokens, logprobs=LOGPROBS["top_logprobs"] if likeliest else None
+        )
+        answers: dict[tuple[int, int], Said] = {}
+        first = [(i, 0) for i, row in enumerate(asked) if row]
+        others = [(i, k) for i, row in enumerate(asked) for k in range(1, len(row))]
+        for places in filter(None, (first, others)):
+            talks = [[{"role": "user", "content": asked[i][k].around(shown[i])}] for i, k in places]
+            with self._lock:  # the engine is one, and knows no threads
+                outputs = self._llm.chat(talks, sampling, use_tqdm=False)
+            for place, output in zip(places, outputs, strict=True):
+                answers[place] = self._read(output)
+        return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
+
+    def _read(self, output: Any) -> Said:
+        self._prompt += len(output.prompt_token_ids or ())
+        self._cached += output.num_cached_tokens or 0
+        made = output.outputs[0]
+        likely = made.logprobs[0].values() if made.logprobs else ()
+        first = tuple((str(one.decoded_token), float(one.logprob)) for one in likely)
+        return without_end(Said(made.text, made.finish_reason != "length", first, len(made.token_ids)))
+
+
+def check_engine(reference: str) -> None:
+    """Raises MetricError where vLLM is not installed, or `reference` can be no model; loads nothing."""
+    if importlib.util.find_spec("vllm") is None:
+        raise MetricError(
+            f"'vllm:{reference}' needs vLLM, which is not installed: pip install 'nein[vllm]', or serve the "
+            "model elsewhere and give vllm:http://HOST:8000/v1#MODEL."
+        )
+    from metrics.loading import check_folder, split_reference
+
+    check_folder(split_reference(located(reference), None)[0])
+
+
+def hit_rate(queries: float, hits: float) -> dict[str, float]:
+    """Tokens looked up and found, and the share of these, 0 to 1."""
+    return {"queries": queries, "hits": hits, "rate": round(hits / queries, 4) if queries else 0.0}
+
+
+def without_end(said: Said) -> Said:
+    """vLLM counts the end-of-sequence token, which ends an answer that the limit does not."""
+    if not said.finished or not said.tokens:
+        return said
+    return Said(said.text, said.finished, said.first, said.tokens - 1, said.server)
+
+
+def _warn(invariant: Any) -> None:
+    if invariant is not True:
+        log.warning(
+            "vLLM runs without %s=1, or does not say: the last bits of an answer may depend on what else "
+            "is asked at the time.",
+            INVARIANT,
+        )

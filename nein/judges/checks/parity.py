@@ -1,0 +1,112 @@
+"""Do two judges give the same verdicts? The same questions to both, every flip by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tabulate
+
+from metrics.answers import parse_yes_no
+from nein.judges.checks.base import Outcome, picture
+from nein.judges.checks.judges import ask_about
+from nein.nano.data import source_scene
+from nein.nano.draw import CATEGORIES
+from nein.nano.scenes import rng_for
+from nein.statistics.estimates import bounded_mean
+
+THRESHOLD = 0.1  # of a detector's score, as `nein eval --threshold`
+VERDICTS = ("yes", "no", "neither")
+
+
+@dataclass(frozen=True)
+class Said:
+    """verdict  One of `VERDICTS`.
+    shown    As it came: "Yes.", or a detector's score.
+    soft     P(yes), or the score; None where a judge gives none.
+    """
+
+    verdict: str
+    shown: str
+    soft: float | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What both said about a word in a picture, the `picture`-th source scene of the split "dev"."""
+
+    picture: int
+    word: str
+    first: Said
+    second: Said
+
+    @property
+    def flipped(self) -> bool:
+        return self.first.verdict != self.second.verdict
+
+
+def compare(kind: str, judge: Any, other: Any, number: int) -> list[Pair]:
+    """Both judges of a kind about everything in the first `number` pictures, and as much that is not."""
+    words = [_words(index) for index in range(number)]
+    pictures = [picture(index) for index in range(number)]
+    replies = [
+        [_said(kind, answer) for row in ask_about(kind, each, pictures, words) for answer in row]
+        for each in (judge, other)
+    ]
+    places = [(index, word) for index, row in enumerate(words) for word in row]
+    return [Pair(*place, *said) for place, *said in zip(places, *replies, strict=True)]
+
+
+def outcomes(pairs: Sequence[Pair], against: str) -> Iterator[Outcome]:
+    """One check, and what is only reported: the agreement, and how far apart soft answers are."""
+    flips = sum(pair.flipped for pair in pairs)
+    yield Outcome(f"gives the verdicts of {against}", not flips, f"{flips} of {len(pairs)} differ")
+    share = bounded_mean([not pair.flipped for pair in pairs], [pair.picture for pair in pairs])
+    if share is not None:
+        ends = "" if share.low is None else f" [{share.low:.1%}, {share.high:.1%}]"
+        yield Outcome("agreement", None, f"{share.value:.1%}{ends}, {share.clusters} pictures")
+    apart = [
+        abs(pair.first.soft - pair.second.soft)
+        for pair in pairs
+        if pair.first.soft is not None and pair.second.soft is not None
+    ]
+    if apart:
+        mean = sum(apart) / len(apart)
+        yield Outcome("soft answers", None, f"differ by {mean:.1e} on average, {max(apart):.1e} at most")
+
+
+def table(pairs: Sequence[Pair], subject: str, against: str) -> str:
+    """How often which verdict met which, and below it every flip; Markdown."""
+    rows = [[mine, *(_count(pairs, mine, theirs) for theirs in VERDICTS)] for mine in VERDICTS]
+    text = tabulate.tabulate(rows, [f"{subject} \\ {against}", *VERDICTS], tablefmt="pipe")
+    flips = [
+        [pair.picture, pair.word, *(word for said in (pair.first, pair.second) for word in _shown(said))]
+        for pair in pairs
+        if pair.flipped
+    ]
+    if not flips:
+        return f"{text}\n"
+    heads = ["picture", "asked about", subject, "soft", against, "soft"]
+    return f"{text}\n\n{tabulate.tabulate(flips, heads, tablefmt='pipe', disable_numparse=True)}\n"
+
+
+def _count(pairs: Sequence[Pair], mine: str, theirs: str) -> int:
+    return sum((pair.first.verdict, pair.second.verdict) == (mine, theirs) for pair in pairs)
+
+
+def _shown(said: Said) -> tuple[str, str]:
+    return said.shown, "" if said.soft is None else f"{said.soft:.4f}"
+
+
+def _words(index: int) -> list[str]:
+    there = list(source_scene("dev", index).categories)
+    others = [name for name in CATEGORIES if name not in there]
+    return [*there, *rng_for("dev", index, "parity").sample(others, len(there))]
+
+
+def _said(kind: str, answer: Any) -> Said:
+    if kind == "ovd":
+        return Said("yes" if answer.score > THRESHOLD else "no", f"{answer.score:.3f}", float(answer.score))
+    verdict = {True: "yes", False: "no", None: "neither"}[parse_yes_no(answer.text)]
+    return Said(verdict, repr(answer.text), answer.p_yes)

@@ -1,0 +1,107 @@
+"""What vLLM has behind its protocol, with a model of transformers in its place: real answers with their
+log-probabilities, pictures remembered by name, and a prefix cache of blocks of 16 tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from metrics import vlm
+from metrics.base import located
+from metrics.judges.templates import TEMPLATES
+from metrics.loading import from_pretrained, load_model
+
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Completion:
+    """token_ids    Of the answer, with the end-of-sequence token that ended it.
+    first        (id, token, log-probability) of the likeliest first tokens, most likely first.
+    prompt       Tokens of the prompt; `cached` of them were in the prefix cache.
+    """
+
+    text: str
+    token_ids: list[int]
+    finished: bool
+    first: list[tuple[int, str, float]]
+    prompt: list[int]
+    cached: int
+
+
+class Brain:
+    """One model; threads may share it. `seen` counts pictures that came with their pixels."""
+
+    def __init__(self, reference: str, dtype: str = "float32") -> None:
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+
+        folder = located(reference)
+        model, source = load_model(
+            AutoModelForImageTextToText, folder, model_type=None, revision=None, device="cpu", dtype=dtype
+        )
+        self._chat = vlm.VisionChat(model, from_pretrained(AutoProcessor, folder), source, max_new_tokens=10)
+        self._lock = threading.Lock()
+        self._pictures: dict[str, Image.Image] = {}
+        self._blocks: set[str] = set()
+        self.queries = self.hits = self.seen = 0
+
+    def forget(self) -> None:
+        """Empties the caches, as a server that is short of memory does."""
+        with self._lock:
+            self._pictures, self._blocks = {}, set()
+
+    def complete(
+        self,
+        turn: Sequence[str | None],
+        image: np.ndarray | None,
+        uuid: str | None,
+        max_tokens: int,
+        top: int,
+    ) -> Completion:
+        """The answer to a turn: its texts, and None where the picture stands.
+
+        Raises ValueError where no picture came and none is remembered under the name.
+        """
+        name = uuid or hashlib.sha256(image.tobytes() if image is not None else b"").hexdigest()
+        with self._lock:
+            self.seen += image is not None
+            if image is None and name not in self._pictures:
+                raise ValueError("Cache miss for image at index 0 but data is not provided.")
+            if image is not None:
+                self._pictures.setdefault(name, Image.fromarray(image))
+            inputs = self._inputs(self._pictures[name], turn)
+            prompt = inputs["input_ids"][0].tolist()
+            blocks = _blocks(prompt, name)
+            cached = BLOCK * sum(block in self._blocks for block in blocks)
+            self.queries, self.hits = self.queries + len(prompt), self.hits + cached
+        # Who comes meanwhile finds nothing of this prompt in the cache.
+        with self._lock:
+            (tokens,), logits = self._chat.generate(inputs, max_tokens)
+            self._blocks.update(blocks)
+        finished = len(tokens) < max_tokens
+        likely = logits[0].log_softmax(-1).topk(top)
+        first = [
+            (index, str(self._chat.processor.tokenizer.decode([index])), value)
+            for value, index in zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
+        ]
+        return Completion(self._chat.text(tokens), tokens + [0] * finished, finished, first, prompt, cached)
+
+    def _inputs(self, picture: Image.Image, turn: Sequence[str | None]) -> Mapping[str, Any]:
+        if self._chat.templated:
+            image = {"type": "image", "image": picture}
+            parts = [image if text is None else {"type": "text", "text": text} for text in turn]
+            return self._chat.turns([parts])
+        words = TEMPLATES["llava-mistral"].wrap("\n".join(text for text in turn if text is not None))
+        return dict(self._chat.processor(images=[picture], text=[words], return_tensors="pt"))
+
+
+def _blocks(prompt: Sequence[int], name: str) -> list[str]:
+    """Of every full block a hash of all tokens up to its end, and of the picture's name."""
+    ends = range(BLOCK, len(prompt) + 1, BLOCK)
+    return [hashlib.sha256(f"{name} {list(prompt[:end])}".encode()).hexdigest() for end in ends]

@@ -1,0 +1,115 @@
+"""vLLM's server, as far as a judge sees it: chat completions with pictures by name, log-probabilities, and
+what it tells of itself. `python -m tests.served.server nano:llava` serves the nano judge.
+
+Written from vLLM 0.33: docs/features/multimodal_inputs.md, docs/design/metrics.md,
+vllm/entrypoints/openai/chat_completion/protocol.py and vllm/entrypoints/serve/instrumentator/server_info.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests.loopback import Reply, Server
+from tests.served.brain import Brain
+
+VERSION = "0.33.0"
+
+
+def serve(
+    brain: Brain, name: str = "nano-judge", *, max_logprobs: int = 20, named: bool = True, tells: bool = True
+) -> Server:
+    """A server of `brain` under a name.
+
+    max_logprobs  As `vllm serve --max-logprobs`.
+    named         Whether pictures may be left out, as since 0.11.
+    tells         Whether it runs with VLLM_SERVER_DEV_MODE=1, here with VLLM_BATCH_INVARIANT=1.
+    """
+    server = Server()
+
+    def rule(body: dict[str, Any], count: int) -> Reply:
+        top = body.get("top_logprobs", 0) if body.get("logprobs") else 0
+        if top > max_logprobs:
+            return _refused(
+                f"Requested sample logprobs of {top}, which is greater than max allowed: {max_logprobs}"
+            )
+        [message] = body["messages"]
+        pictures = [part for part in message["content"] if part["type"] == "image_url"]
+        turn = [part.get("text") for part in message["content"]]
+        [part] = pictures
+        if part["image_url"] is None and not named:
+            return _refused("image_url: Input should be a valid dictionary")
+        try:
+            made = brain.complete(turn, _pixels(part), part.get("uuid"), body["max_tokens"], top)
+        except ValueError as error:
+            return _refused(str(error))
+        return 200, _completion(made, name, top), {}
+
+    server.rule = rule
+    server.models = (200, {"object": "list", "data": [{"id": name, "object": "model"}]}, {})
+    server.pages = {
+        "/version": lambda: (200, {"version": VERSION}, {}),
+        "/metrics": lambda: (200, _metrics(brain, name), {}),
+        "/server_info": lambda: _info(tells),
+    }
+    return server
+
+
+def _pixels(part: dict[str, Any]) -> np.ndarray | None:
+    if part["image_url"] is None:
+        return None
+    data = part["image_url"]["url"].partition("base64,")[2]
+    return np.array(Image.open(io.BytesIO(base64.b64decode(data))))
+
+
+def _refused(text: str) -> Reply:
+    return 400, {"error": {"message": text, "type": "BadRequestError", "param": None, "code": 400}}, {}
+
+
+def _completion(made: Any, name: str, top: int) -> dict[str, Any]:
+    likely = [{"token": token, "logprob": value, "bytes": None} for _, token, value in made.first]
+    content = [{**likely[0], "top_logprobs": likely}] if top else None
+    return {
+        "id": "chatcmpl-0", "object": "chat.completion", "created": 0, "model": name,
+        "choices": [{
+            "index": 0, "message": {"role": "assistant", "content": made.text},
+            "logprobs": {"content": content} if top else None,
+            "finish_reason": "stop" if made.finished else "length", "stop_reason": None,
+        }],
+        "system_fingerprint": f"vllm-{VERSION}-cpu-tp1-fp32-0a1b2c3d",
+        "usage": {"prompt_tokens": len(made.prompt), "completion_tokens": len(made.token_ids)},
+    }  # fmt: skip
+
+
+def _metrics(brain: Brain, name: str) -> str:
+    labels = f'engine="0",model_name="{name}"'
+    return "\n".join(
+        [
+            "# HELP vllm:prefix_cache_queries_total Prefix cache queries, in tokens.",
+            "# TYPE vllm:prefix_cache_queries_total counter",
+            f"vllm:prefix_cache_queries_total{{{labels}}} {float(brain.queries)}",
+            'vllm:prefix_cache_queries_total{engine="0",model_name="another"} 1e+06',
+            "# TYPE vllm:prefix_cache_hits_total counter",
+            f"vllm:prefix_cache_hits_total{{{labels}}} {float(brain.hits)}",
+            f"vllm:prefix_cache_hits_created{{{labels}}} 1.7e+09",
+            "",
+        ]
+    )
+
+
+def _info(tells: bool) -> Reply:
+    if not tells:
+        return 404, {"detail": "Not Found"}, {}
+    return 200, {"vllm_config": "...", "vllm_env": {"VLLM_BATCH_INVARIANT": True}, "system_env": {}}, {}
+
+
+if __name__ == "__main__":
+    served = serve(Brain(sys.argv[1]))
+    print(f"vllm:{served.url}#nano-judge", flush=True)
+    threading.Event().wait()

@@ -1,0 +1,374 @@
+"""Judges that vLLM runs, against stand-ins with the nano judge behind them: its server over loopback, and its
+module in this process. vLLM itself is not run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import metrics
+from metrics import MetricError, choices
+from metrics.choices import Asked, prompt
+from metrics.endpoint import NoAnswer, Turn
+from metrics.judges.templates import TEMPLATES
+from metrics.vllm import STRANGE, VllmServer
+from nein.engine.folder import Folder
+from nein.judges.checks.base import picture
+from nein.models import references
+from tests.helpers import commands
+from tests.loopback import Server, say
+from tests.served.brain import Brain
+from tests.served.server import serve
+
+PICTURES = [picture(index) for index in range(3)]
+QUESTIONS = [TEMPLATES["question"].ask_presence(word) for word in ("cat", "dog", "clock", "person")]
+MODULE = Path(__file__).parent / "module"
+
+
+@pytest.fixture(scope="module")
+def trained() -> Brain:
+    return Brain("nano:llava")
+
+
+@pytest.fixture
+def brain(trained: Brain) -> Brain:
+    """Its caches empty and its counters at zero."""
+    trained.forget()
+    trained.queries = trained.hits = trained.seen = 0
+    return trained
+
+
+@pytest.fixture
+def served(brain: Brain, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    server = serve(brain)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module `vllm` that can be imported."""
+    monkeypatch.syspath_prepend(str(MODULE))
+    yield
+    sys.modules.pop("vllm", None)
+
+
+def reference(server: Server, model: str = "nano-judge") -> str:
+    return f"vllm:{server.url}#{model}"
+
+
+def local() -> Any:
+    return metrics.load_judge("vqa", "nano:llava")
+
+
+def soft(answers: Any) -> list[float]:
+    return [answer.p_yes for row in answers for answer in row]
+
+
+# --- the server --------------------------------------------------------------------------------
+
+
+def test_a_served_judge_answers_as_the_same_model_in_this_process_does(served: Server) -> None:
+    asked = metrics.load_judge("vqa", reference(served))
+    found = asked.ask(PICTURES, [QUESTIONS] * 3)
+    template = TEMPLATES["llava-mistral"]
+    prompts = [template.ask_presence(word) for word in ("cat", "dog", "clock", "person")]
+    expected = local().ask(PICTURES, [prompts] * 3)
+    assert [[(a.text, a.token_count) for a in row] for row in found] == [
+        [(a.text, a.token_count) for a in row] for row in expected
+    ]
+    # One prompt alone and behind a cache: the same arithmetic in another order.
+    assert soft(found) == pytest.approx(soft(expected), abs=1e-5)
+
+
+def test_a_picture_goes_once_with_its_first_question_and_the_others_find_it_in_the_cache(
+    served: Server, brain: Brain
+) -> None:
+    asked = metrics.load_judge("vqa", reference(served), concurrency=8)
+    served.requests.clear()
+    asked.ask(PICTURES, [QUESTIONS] * 3)
+    parts = [body["messages"][0]["content"][0] for body in served.requests]
+    assert Counter(part["uuid"] for part in parts if part["image_url"]) == dict.fromkeys(
+        (part["uuid"] for part in parts), 1
+    )
+    first = {part["uuid"]: k for k, part in reversed(list(enumerate(parts)))}
+    assert all(parts[k]["image_url"] for k in first.values())
+    assert brain.seen == 4  # with the grey one of the beginning
+    usage = asked.usage()
+    assert (usage["pictures_sent"], usage["pictures_named"]) == (3, 9)
+    # 9 of 12 prompts find all their blocks but the last one, whose words differ.
+    assert 0.6 < usage["prefix_cache"]["rate"] <= 0.75
+
+
+def test_the_name_of_a_picture_is_made_of_its_pixels(served: Server) -> None:
+    asked = metrics.load_judge("vqa", reference(served))
+    flat, tall = (np.zeros(shape, np.uint8) for shape in ((64, 32, 3), (32, 64, 3)))
+    almost = flat.copy()
+    almost[0, 0, 0] = 1
+    served.requests.clear()
+    asked.ask([flat, tall, almost, flat.copy()], [QUESTIONS[:1]] * 4)
+    parts = [body["messages"][0]["content"][0] for body in served.requests]
+    assert len({part["uuid"] for part in parts}) == 3
+    assert [bool(part["image_url"]) for part in parts].count(True) == 3
+
+
+def test_a_server_that_has_forgotten_a_picture_is_sent_it_again(served: Server, brain: Brain) -> None:
+    asked = metrics.load_judge("vqa", reference(served))
+    before = asked.ask(PICTURES, [QUESTIONS[:2]] * 3)
+    brain.forget()
+    assert asked.ask(PICTURES, [QUESTIONS[:2]] * 3) == before
+    assert asked.usage()["pictures_sent"] == 6
+
+
+def test_a_server_that_knows_no_names_gets_the_pictures_after_a_few_attempts(brain: Brain) -> None:
+    server = serve(brain, named=False)
+    asked = metrics.load_judge("vqa", reference(server), concurrency=1)
+    asked.ask(PICTURES, [QUESTIONS] * 3)
+    refused = [body for body in server.requests if not body["messages"][0]["content"][0]["image_url"]]
+    assert len(refused) == STRANGE
+    assert asked.usage()["pictures_named"] == 0
+    server.close()
+
+
+def test_who_waits_for_a_first_question_that_fails_brings_the_picture_itself(served: Server) -> None:
+    asked = metrics.load_judge("vqa", reference(served), concurrency=4, retries=0)
+    answer, lock, failed = served.rule, threading.Lock(), []
+
+    def rule(body: dict[str, Any], count: int) -> Any:
+        with lock:
+            if not failed:
+                failed.append(body)
+                return 500, {}, {}
+        return answer(body, count)
+
+    served.rule = rule
+    replies = asked.endpoint.ask(
+        PICTURES[:1],
+        [[Turn(question) for question in QUESTIONS]],
+        max_tokens=10,
+        failed=lambda error: error,
+    )
+    assert [isinstance(reply, NoAnswer) for reply in replies[0]].count(True) == 1
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_what_the_server_says_of_itself_is_in_the_fingerprint(
+    brain: Brain, tells: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(brain, tells=tells)
+    with caplog.at_level(logging.WARNING):
+        facts = metrics.load_judge("vqa", reference(server)).describe()
+    server.close()
+    assert facts["engine"] == "vLLM 0.33.0"
+    assert facts["server"] == "vllm-0.33.0-cpu-tp1-fp32"
+    assert facts["batch_invariant"] == (True if tells else "not said")
+    assert ("VLLM_BATCH_INVARIANT" in caplog.text) != tells
+
+
+def test_answers_that_depend_on_the_batch_are_another_judges(brain: Brain) -> None:
+    marks = []
+    for tells in (True, False):
+        server = serve(brain, tells=tells)
+        marks.append(metrics.load_judge("vqa", reference(server)).fingerprint)
+        server.close()
+    assert marks[0] != marks[1]
+
+
+def test_a_server_that_has_moved_is_the_same_judge(brain: Brain, served: Server) -> None:
+    moved = serve(brain)
+    one, other = (metrics.load_judge("vqa", reference(server)) for server in (served, moved))
+    assert one.fingerprint == other.fingerprint
+    assert (
+        references.identity(reference(served)) == references.identity(reference(moved)) == "vllm:#nano-judge"
+    )
+    moved.close()
+
+
+def test_a_server_without_counters_or_begun_anew_has_no_hit_rate(served: Server, brain: Brain) -> None:
+    asked = metrics.load_judge("vqa", reference(served))
+    asked.ask(PICTURES, [QUESTIONS] * 3)
+    brain.queries = brain.hits = 0
+    assert "prefix_cache" not in asked.usage()
+    served.pages["/metrics"] = lambda: (404, {}, {})
+    assert asked.usage() == {"pictures_sent": 3, "pictures_named": 9}
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_served_is_answered_with_those_that_are(served: Server) -> None:
+    with pytest.raises(MetricError, match=r"Did you mean 'nano-judge'.* Allowed: nano-judge"):
+        metrics.load_judge("vqa", reference(served, "nano-jugde"))
+
+
+def test_a_server_that_does_not_answer_is_named() -> None:
+    with pytest.raises(MetricError, match=r"Nobody answers at 'http://127\.0\.0\.1:9/v1'"):
+        metrics.load_judge("vqa", "vllm:http://127.0.0.1:9/v1#m")
+
+
+@pytest.mark.parametrize("address", ["http://host/v1", "http://:x/v1#m", "https://#m"])
+def test_an_address_that_is_none_is_said_at_once(address: str) -> None:
+    with pytest.raises(MetricError, match="expected vllm:URL#MODEL"):
+        metrics.check_reference(f"vllm:{address}")
+
+
+def test_a_server_that_gives_too_few_log_probabilities_says_which_option_to_raise(brain: Brain) -> None:
+    server = serve(brain, max_logprobs=5)
+    with pytest.raises(MetricError, match=r"greater than max allowed: 5.*--max-logprobs 20"):
+        metrics.load_judge("vqa", reference(server))
+    server.close()
+
+
+def test_a_server_without_log_probabilities_is_refused(server: Server) -> None:
+    server.rule = lambda body, count: (200, say("Yes"), {})
+    with pytest.raises(MetricError, match="no log-probabilities"):
+        metrics.load_judge("vqa", reference(server, "eye-7b"))
+
+
+def test_an_address_without_v1_is_explained(server: Server) -> None:
+    server.rule = lambda body, count: (404, {}, {})
+    server.models = (404, {}, {})
+    with pytest.raises(MetricError, match="ends in /v1"):
+        metrics.load_judge("vqa", reference(server, "eye-7b"))
+
+
+def test_a_model_in_this_process_needs_vllm_and_says_so_before_anything_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = commands.outcome(
+        capsys,
+        "eval", "--editor", "identity", "--models.vqa", "vllm:nano:llava", "--metrics", "removal_vqa",
+        "--limit", "2", "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert done.code == 2
+    assert "pip install 'nein[vllm]'" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_questions_can_be_served(served: Server) -> None:
+    with pytest.raises(MetricError, match="only be the judge 'vqa'"):
+        metrics.load_judge("ovd", reference(served))
+
+
+# --- in this process ---------------------------------------------------------------------------
+
+
+def test_in_this_process_first_questions_go_in_one_batch_and_all_others_in_the_next(installed: None) -> None:
+    asked = metrics.load_judge("vqa", "vllm:nano:llava")
+    found = asked.ask(PICTURES, [QUESTIONS, QUESTIONS[:1], []])
+    assert asked.endpoint._llm.batches == [1, 2, 3]
+    wrap = TEMPLATES["llava-mistral"].wrap
+    expected = local().ask(PICTURES, [[*map(wrap, QUESTIONS)], [wrap(QUESTIONS[0])], []])
+    assert [[a.text for a in row] for row in found] == [[a.text for a in row] for row in expected]
+    assert soft(found) == pytest.approx(soft(expected), abs=1e-5)
+    assert asked.usage()["prefix_cache"]["rate"] > 0.3
+    asked.stop()
+
+
+def test_the_weights_and_the_flag_are_in_the_fingerprint(
+    installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = metrics.load_judge("vqa", "vllm:nano:llava")
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    invariant = metrics.load_judge("vqa", "vllm:nano:llava")
+    assert plain.describe()["batch_invariant"] is False
+    assert invariant.describe()["batch_invariant"] is True
+    assert plain.fingerprint != invariant.fingerprint
+    assert len(plain.describe()["weights"]) == 64
+
+
+def test_what_vllm_cannot_load_is_one_sentence(installed: None) -> None:
+    with pytest.raises(MetricError, match="vLLM cannot load 'nano:clip'"):
+        metrics.load_judge("vqa", "vllm:nano:clip")
+    with pytest.raises(MetricError, match=r"no model folder '\./nowhere'"):
+        metrics.load_judge("vqa", "vllm:./nowhere")
+    with pytest.raises(MetricError, match="takes the first GPU"):
+        metrics.load_judge("vqa", "vllm:nano:llava", device="cuda:3")
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+def test_a_run_says_in_its_manifest_what_was_found_in_the_cache(
+    served: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    done = commands.outcome(
+        capsys,
+        "eval", "--editor", "identity", "--models.vqa", reference(served), "--metrics",
+        "removal_vqa,retention_vqa", "--limit", "4", "--batch-size", "4", "--device", "cpu", "--out", out,
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    manifest = Folder(out / "identity" / "negative").manifest()
+    [usage] = manifest["usage"].values()
+    assert usage["prefix_cache"]["rate"] > 0.5
+    assert manifest["models"]["vqa"]["batch_invariant"] is True
+    lines = (out / "identity" / "negative" / "scores.jsonl").read_text().splitlines()
+    assert all(0 <= json.loads(line)["detail"].get("p_yes", 0) <= 1 for line in lines)
+
+
+def test_check_against_another_judge_lists_every_flip(
+    served: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = commands.outcome(
+        capsys, "check", "--judge", "vqa", reference(served), "--against", "nano:llava", "--number", "3"
+    )
+    assert done.code == 0, done.stdout
+    assert "gives the verdicts of nano:llava: 0 of " in done.stdout
+    done = commands.outcome(
+        capsys, "check", "--judge", "vqa", "nano:llava", "--against", "tests.rehearsal:no", "--number", "3"
+    )
+    assert done.code == 1
+    flips = [line for line in done.stdout.splitlines() if line.startswith("|") and "'No'" in line]
+    assert f"FAIL  gives the verdicts of tests.rehearsal:no: {len(flips)} of" in done.stdout
+    assert commands.outcome(capsys, "check", "identity", "--against", "nano:llava").code == 2
+
+
+def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process() -> None:
+    server = serve(Brain("nano:negvqa"), "negvqa")
+    words = [prompt("vlmevalkit", f"What is {word}there?", ["cat", "dog"]) for word in ("", "not ")]
+    asked = [[Asked(one) for one in words]] * 3
+    models = [choices.load(name) for name in (f"vllm:{server.url}#negvqa", "nano:negvqa")]
+    there, here = (model.answer(PICTURES, asked, ["generated", "logprob"]) for model in models)
+    for a, b in ((a, b) for rows in zip(there, here, strict=True) for a, b in zip(*rows, strict=True)):
+        assert a.text == b.text
+        # Of the 20 likeliest tokens only: a way of writing a letter may be missing among them.
+        assert _shares(a) == pytest.approx(_shares(b), abs=1e-3)
+    assert models[0].usage()["pictures_sent"] == 3
+    server.close()
+
+
+def _shares(reply: choices.Reply) -> list[float]:
+    return [math.exp(-99 if value is None else value) for value in reply.logprobs or ()]
+
+
+@pytest.mark.parametrize(
+    ("model", "folder", "place"),
+    [
+        ("vllm:http://host/v1#owner/eye", "eye-", "remote"),
+        ("openai:http://host/v1#eye", "openai-eye", "remote"),
+        ("vllm:owner/eye", None, "device"),
+        ("mine=vllm:http://host/v1#eye", None, "remote"),
+    ],
+)
+def test_a_model_behind_an_address_is_known_by_its_name(model: str, folder: str | None, place: str) -> None:
+    moved = references.moved(model)
+    assert moved is None if folder is None else str(moved).startswith(folder)
+    assert references.place(model) == place
+
+
+def test_the_client_takes_the_counters_of_its_own_model_only(served: Server, brain: Brain) -> None:
+    client = VllmServer(served.url, "nano-judge")
+    brain.queries, brain.hits = 100, 40
+    assert client._counters() == (100.0, 40.0)
