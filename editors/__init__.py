@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult, located
+from editors.base import Editor, EditorError, EditRequest, EditResult, Origin, located
 from editors.function import as_editor, at_place, is_place
 from editors.presets import (
+    DEFAULT_CONFIG,
     DEFAULT_ROWS,
     OPTIONS,
     PRESETS,
@@ -31,12 +33,14 @@ from editors.presets import (
 from editors.zone.files import find_missing
 
 __all__ = [
+    "DEFAULT_CONFIG",
     "PRESETS",
     "EditRequest",
     "EditResult",
     "Editor",
     "EditorError",
     "EditorPreset",
+    "Origin",
     "as_editor",
     "available",
     "check",
@@ -48,9 +52,12 @@ __all__ = [
     "model_options",
     "needs_checkpoint",
     "options_of",
+    "origins",
     "preset_row",
     "spelled",
     "takes",
+    "takes_negative_prompt",
+    "weights_attention",
 ]
 
 # Kind -> class and the options it takes. Adding an editor is one class, one line here, and rows in presets.py
@@ -64,8 +71,14 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Kind -> the options that name a further model, as a folder, a file or a hub id ("owner/name@revision").
 _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
+# Of these, how what is on the hub is laid out; the others are files of the user's.
+FURTHER_LAYOUTS = {"magicbrush": "pipeline", "sam": "transformers"}
 # Kinds whose results carry intermediate pictures when a request asks for them.
 _KINDS_WITH_MAPS = ("zone",)
+# Kinds that can be guided away from a text of the request.
+_KINDS_WITH_NEGATIVE_PROMPT = ("instruct-pix2pix", "pipeline", "zone")
+# Kinds in which the attention to words of the instruction can be weighted.
+_KINDS_WITH_WEIGHTS = ("instruct-pix2pix", "zone")
 _BASIC = ("identity", "solid")
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
@@ -130,6 +143,17 @@ def has_maps(name: str) -> bool:
     return not is_foreign(name) and _kind(name) in _KINDS_WITH_MAPS
 
 
+def takes_negative_prompt(name: str) -> bool:
+    """Whether the editor reads `EditRequest.negative_prompt`. A pipeline whose class does not gives an error
+    for every request that has one."""
+    return not is_foreign(name) and _kind(name) in _KINDS_WITH_NEGATIVE_PROMPT
+
+
+def weights_attention(name: str) -> bool:
+    """Whether the editor reads `EditRequest.weights`."""
+    return not is_foreign(name) and _kind(name) in _KINDS_WITH_WEIGHTS
+
+
 def check(name: str, **overrides: Any) -> None:
     """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads no model, no torch."""
     if is_place(name):
@@ -153,6 +177,46 @@ def options_of(name: str) -> list[str]:
 def takes(name: str, option: str) -> bool:
     """Whether an editor has the option; one of another package is asked when it is built."""
     return is_foreign(name) or option in options_of(name)
+
+
+def origins(
+    name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
+) -> list[Origin]:
+    """What `get_editor` with the same arguments needs that is not on this machine until it is downloaded;
+    loads nothing. Empty for editors without a model and for those of other packages.
+
+    Raises EditorError as `get_editor` does, where no checkpoint is to be had.
+    """
+    name = spelled(name)
+    if is_foreign(name) or not needs_checkpoint(name):
+        return []
+    row, place, revision = _checkpoint(name, checkpoint, revision)
+    options = {**row.options(), **overrides}
+    repository, colon, file = place.partition(":")
+    if Path(located(place)).expanduser().is_file() or (colon and repository.count("/") == 1):
+        config = options.get("config") or DEFAULT_CONFIG
+        parts = [
+            Origin.of(f"file:{file}", repository, revision) if file else None,
+            Origin.of("settings", config, None),
+        ]
+    else:
+        parts = [Origin.of("pipeline", place, revision)]
+    for option in model_options(name):
+        layout = FURTHER_LAYOUTS.get(option)
+        parts.append(Origin.of(layout, options[option], None) if layout else None)
+    return [part for part in parts if part is not None]
+
+
+def _checkpoint(
+    name: str, checkpoint: str | None, revision: str | None
+) -> tuple[EditorPreset, str, str | None]:
+    """The row of an editor, and its checkpoint and revision or those given in their place."""
+    row = _row(name)
+    if checkpoint is not None:
+        return row, checkpoint, revision  # a revision belongs to the checkpoint it was written for
+    if row.checkpoint is None:
+        raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
+    return row, row.checkpoint, revision or row.revision
 
 
 def get_editor(
@@ -193,20 +257,13 @@ def get_editor(
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
         return factory(name=name, **overrides)
-    row = _row(name)
-    if checkpoint is not None:
-        # A revision belongs to the checkpoint it was written for.
-        row_checkpoint, row_revision = checkpoint, None
-    else:
-        if row.checkpoint is None:
-            raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
-        row_checkpoint, row_revision = row.checkpoint, row.revision
+    row, place, revision = _checkpoint(name, checkpoint, revision)
     options = {**row.options(), **overrides}
     further = {option: located(options[option]) for option in model_options(name) if option in options}
     return factory(
-        located(row_checkpoint),
+        located(place),
         name=name,
-        revision=revision or row_revision,
+        revision=revision,
         device=device,
         dtype=dtype,
         batch_size=batch_size,

@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +28,11 @@ class EditRequest:
     object       What is to be removed, e.g. "traffic light". Only editors that are told it because they take
                  no instruction read it, and they say so in `describe()` ("reads": "object").
     maps         Whether an editor that has intermediate pictures should return them; the edit is the same.
+    negative_prompt  What the edit is guided away from, in place of the empty text of classifier-free
+                 guidance; with it the instruction may be empty. Read by the editors of
+                 `editors.takes_negative_prompt`.
+    weights      Words of the instruction -> factor of the attention to them (Prompt-to-Prompt,
+                 arXiv:2208.01626, section 3.2: -2 to 2). Read by the editors of `editors.weights_attention`.
     """
 
     id: str
@@ -35,6 +41,8 @@ class EditRequest:
     seed: int
     object: str = ""
     maps: bool = False
+    negative_prompt: str = ""
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,30 @@ def located(reference: str) -> str:
     return reference
 
 
+class Origin(NamedTuple):
+    """Where something comes from that an editor is loaded from.
+
+    layout     Which of its files are read: "pipeline" (diffusers', without the safety checker), "settings"
+               (its configurations and tokenizers, no weights), "transformers", or "file:NAME".
+    reference  OWNER/NAME of a repository on the hub.
+    revision   Commit, branch or tag; None is the main branch.
+    """
+
+    layout: str
+    reference: str
+    revision: str | None
+
+    @classmethod
+    def of(cls, layout: str, path_or_id: str, revision: str | None) -> Origin | None:
+        """Of `owner/name` or `owner/name@revision`; None of an installed package's model and of what is on
+        this machine."""
+        path_or_id = located(path_or_id)
+        if Path(path_or_id).expanduser().exists():
+            return None
+        name, _, given = path_or_id.partition("@")
+        return cls(layout, name, revision or given or None)
+
+
 def find_fault(request: EditRequest) -> str | None:
     """One sentence saying why no editor can carry out `request`, or None when it is in order."""
     image = request.image
@@ -109,7 +141,8 @@ def find_fault(request: EditRequest) -> str | None:
         return f"the image is a {type(image).__name__}, not a NumPy array of shape (H, W, 3) and dtype uint8"
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         return f"the image has shape {image.shape} and dtype {image.dtype}; expected (H, W, 3) and uint8, RGB"
-    if not isinstance(request.instruction, str) or not request.instruction.strip():
+    told = request.instruction
+    if not isinstance(told, str) or not (told.strip() or request.negative_prompt.strip()):
         return f"the instruction is {request.instruction!r}; expected a sentence"
     if not isinstance(request.seed, int | np.integer) or not 0 <= request.seed < 2**63:
         return f"the seed is {request.seed!r}; expected an integer from 0 to 2**63 - 1"

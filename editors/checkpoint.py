@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import pickle
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
+from huggingface_hub import constants, try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
@@ -221,12 +223,37 @@ def unusable(checkpoint: str, error: Exception) -> EditorError:
             f"copy with safetensors"
         )
     reason = text if len(text) <= 300 else text[:300] + " ..."
-    hint = (
-        "check its files"
-        if Path(checkpoint).is_dir()
-        else "check the id and the revision and, without a network, fetch it beforehand with `hf download`"
-    )
+    if constants.HF_HUB_OFFLINE and not Path(checkpoint).exists() and (file := absent(checkpoint)):
+        return EditorError(
+            f"cannot load {checkpoint!r}: its file {file} is not in {constants.HF_HUB_CACHE}, and "
+            f"HF_HUB_OFFLINE "
+            f"is set; fetch it beforehand (nein fetch)"
+        )
+    hint = "check its files" if Path(checkpoint).is_dir() else "check the id and the revision"
     return EditorError(f"cannot load {checkpoint!r} ({type(error).__name__}: {reason}); {hint}")
+
+
+def absent(checkpoint: str) -> str | None:
+    """The first file, or folder, of a repository in diffusers' layout that the hub's cache lacks, as far as
+    its indices tell; None if nothing is."""
+    name, revision = split_hub_id(checkpoint.partition(":")[0], None)
+    index = try_to_load_from_cache(name, "model_index.json", revision=revision or "main")
+    if not isinstance(index, str):
+        return "model_index.json"
+    folder = Path(index).parent
+    parts = json.loads(Path(index).read_text(encoding="utf-8")).items()
+    for part, kind in parts:
+        if not isinstance(kind, list) or kind[0] is None or part == "safety_checker":
+            continue
+        if not (folder / part).is_dir():
+            return f"{part}/"
+        for shards in (folder / part).glob("*.index.json"):
+            weights = json.loads(shards.read_text(encoding="utf-8")).get("weight_map", {}).values()
+            if lost := [file for file in sorted(set(weights)) if not (folder / part / file).is_file()]:
+                return f"{part}/{lost[0]}"
+        if part in _WEIGHTS and not [*(folder / part).glob("*.safetensors"), *(folder / part).glob("*.bin")]:
+            return f"{part}/{'model' if part == 'text_encoder' else 'diffusion_pytorch_model'}.safetensors"
+    return None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -305,6 +332,8 @@ def quiet() -> Iterator[None]:
     for library in libraries:
         library.set_verbosity(logging.CRITICAL)
         library.disable_progress_bar()
+    # diffusers names an argument that huggingface_hub has given up.
+    warnings.filterwarnings("ignore", message=".*local_dir_use_symlinks.*", category=UserWarning)
     try:
         yield
     finally:

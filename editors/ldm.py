@@ -31,12 +31,11 @@ from safetensors.torch import load_file
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from editors.base import EditorError
+from editors.presets import DEFAULT_CONFIG
 from editors.sampling import euler_ancestral
 
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
 SUFFIXES = (*PICKLES, ".safetensors")
-# Where the configurations and the tokenizer of a file that holds tensors only come from.
-DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 CONFIG_FILES = ("unet/config.json", "vae/config.json", "text_encoder/config.json", "tokenizer", "scheduler")
 _UNET, _EMA = "model.diffusion_model.", "model_ema."
 

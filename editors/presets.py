@@ -83,6 +83,8 @@ class EditorPreset:
         return {**common, **self.settings, **self.models}
 
 
+# Where the configurations and the tokenizer of a file that holds tensors only come from.
+DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 # How a model runs on the machine (`editors.machine.Machine`), for every editor that has one.
 MACHINE_OPTIONS = ("channels_last", "attention", "compile", "offload")
 # Options that change neither a picture nor its last bits, and so may differ when a run is continued.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from metrics import served
-from metrics.base import FeatureStore, MetricError, RecordStore, Score, choose, located
+from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose, located
 from metrics.batch import Batch, Item, Settings
 from metrics.judges.plugin import is_attribute
 from metrics.metric import Metric, score
@@ -49,6 +49,15 @@ DUALS: dict[str, str] = {
     "conch": "metrics.dual.conch:load",
     "random": "metrics.dual.controls:load",
     "constant": "metrics.dual.controls:load",
+}
+
+#: Kinds of models that are not, or not always, a repository in transformers' layout -> what says where they
+#: come from, beside what loads them. A dual is looked up by its prefix, a text encoder too.
+ORIGINS: dict[str, str] = {
+    "lpips": "metrics.encoders.lpips_net:origins",
+    "fid": "metrics.encoders.fid_net:origins",
+    "open_clip": "metrics.dual.openclip:origins",
+    "sentence": "metrics.dual.sentences:origins",
 }
 
 #: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
@@ -191,6 +200,31 @@ def dual_prefix(reference: str) -> str | None:
     return prefix if prefix in DUALS and bare else None
 
 
+def origins(kind: str, reference: str, revision: str | None = None) -> list[Origin]:
+    """What a model needs that is not on this machine until it is downloaded; empty for a folder, an endpoint
+    and whatever else is fetched from nowhere. Loads nothing.
+
+    kind       "clip", "dino", "lpips", "fid", "vqa", "ovd", "itm", "dual", "text", or any other word for a
+               model in transformers' layout.
+    reference  As the kind's loader takes it.
+
+    Raises MetricError for a reference that the loader refuses.
+    """
+    reference = located(reference)
+    if served.in_process(reference):
+        reference = reference.removeprefix("vllm:")
+    if special_reference(reference) is not None or Path(reference).expanduser().exists():
+        return []
+    if kind in ("dual", "text"):
+        prefix = "sentence" if reference.startswith("sentence:") else dual_prefix(reference)
+        if prefix is not None and prefix not in ORIGINS:
+            return []
+        kind = prefix or kind
+    if kind in ORIGINS:
+        return pkgutil.resolve_name(ORIGINS[kind])(reference, revision)
+    return [Origin.of("transformers", reference, revision)]
+
+
 def _dual_loader(reference: str) -> str:
     prefix = dual_prefix(reference)
     if prefix is not None:
@@ -228,11 +262,13 @@ __all__ = [
     "ENCODERS",
     "JUDGES",
     "METRICS",
+    "ORIGINS",
     "Batch",
     "FeatureStore",
     "Item",
     "Metric",
     "MetricError",
+    "Origin",
     "RecordStore",
     "Score",
     "Settings",
@@ -243,6 +279,7 @@ __all__ = [
     "load_encoder",
     "load_judge",
     "load_text_encoder",
+    "origins",
     "score",
     "special_reference",
 ]

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -118,6 +118,27 @@ def located(reference: str) -> str:
         except (ValueError, FileNotFoundError) as error:
             raise MetricError(f"'{reference}' cannot be had: {error}") from None
     return reference
+
+
+class Origin(NamedTuple):
+    """Where something comes from that a model is loaded from.
+
+    layout     Which of its files are read: "transformers", "text" (its configuration and tokenizer alone),
+               "open_clip", or "open_clip:FILE" for weights of that name, "sentence"; or "torch", a file at an
+               address.
+    reference  OWNER/NAME of a repository on the hub; of "torch" the address.
+    revision   Commit, branch or tag; None is the main branch. Of "torch" how its SHA-256 begins.
+    """
+
+    layout: str
+    reference: str
+    revision: str | None
+
+    @classmethod
+    def of(cls, layout: str, path_or_id: str, revision: str | None) -> Origin:
+        """Of `owner/name` or `owner/name@revision`."""
+        name, _, given = path_or_id.partition("@")
+        return cls(layout, name, revision or given or None)
 
 
 def reason(error: BaseException) -> str:

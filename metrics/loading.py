@@ -141,9 +141,50 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
         OSError, ValueError, KeyError, RuntimeError, SafetensorError,
         ImportError, AttributeError, TypeError,  # a package or a token that a processor misses
     ) as error:  # fmt: skip
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         name = getattr(cls, "__name__", str(cls))
-        raise MetricError(f"Cannot load {name} from '{path_or_id}': {first}") from error
+        raise MetricError(
+            f"Cannot load {name} from '{path_or_id}': {_said(error, path_or_id, revision)}"
+        ) from error
+
+
+def _said(error: BaseException, path_or_id: str, revision: str | None) -> str:
+    """Why a checkpoint cannot be loaded: without a network, which of its files is not there."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE and not Path(path_or_id).exists() and (file := absent(path_or_id, revision)):
+        return (
+            f"its file {file} is not in {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set; fetch it "
+            f"beforehand "
+            "(nein fetch)."
+        )
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def absent(repository: str, revision: str | None) -> str | None:
+    """The first file of a repository in transformers' layout that the hub's cache lacks; None if it has what
+    every model needs."""
+    from huggingface_hub import try_to_load_from_cache
+
+    def cached(name: str) -> Path | None:
+        path = try_to_load_from_cache(repository, name, revision=revision or "main")
+        return Path(path) if isinstance(path, str) else None
+
+    if cached("config.json") is None:
+        return "config.json"
+    if cached("model.safetensors") is None:
+        index = cached("model.safetensors.index.json")
+        if index is None:
+            return "model.safetensors"
+        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        if lost := [name for name in sorted(shards) if cached(name) is None]:
+            return lost[0]
+    for names in (
+        ("preprocessor_config.json", "processor_config.json"),
+        ("tokenizer.json", "tokenizer_config.json"),
+    ):
+        if not any(cached(name) for name in names):
+            return names[0]
+    return None
 
 
 def type_of(path_or_id: str, revision: str | None) -> str | None:
@@ -154,8 +195,9 @@ def type_of(path_or_id: str, revision: str | None) -> str | None:
     try:
         config, _ = PretrainedConfig.get_config_dict(path_or_id, revision=revision or "main")
     except (OSError, ValueError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MetricError(f"Cannot read the configuration of '{path_or_id}': {first}") from error
+        raise MetricError(
+            f"Cannot read the configuration of '{path_or_id}': {_said(error, path_or_id, revision)}"
+        ) from error
     return config.get("model_type")
 
 
@@ -197,8 +239,16 @@ def load_model(
     model.eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
-    commit = getattr(model.config, "_commit_hash", None) or revision or "main"
+    commit = _commit(path_or_id, revision) or revision or "main"
     return model, Source(path_or_id, commit, f"{path_or_id}@{commit}")
+
+
+def _commit(repository: str, revision: str | None) -> str | None:
+    """Of a repository's cached snapshot, whose folder is named after it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(repository, "config.json", revision=revision or "main")
+    return Path(path).parent.name if isinstance(path, str) else None
 
 
 @contextlib.contextmanager

@@ -17,6 +17,11 @@ def is_served(reference: str) -> bool:
     return bool(colon) and prefix in PREFIXES
 
 
+def in_process(reference: str) -> bool:
+    """Whether it is `vllm:MODEL`, whose weights are loaded here."""
+    return reference.startswith("vllm:") and not is_endpoint(reference)
+
+
 def check(reference: str) -> None:
     """Looks at a reference and asks nobody. Raises MetricError for an address that is none, a model that is
     not there, or vLLM not installed."""

@@ -7,6 +7,7 @@ nano"), the object a `nein.config.commands.Command`.
 from __future__ import annotations
 
 import importlib.metadata
+import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -59,6 +60,10 @@ COMMANDS: dict[str, Command] = {
     "retry": Command(
         "try again what was set aside because workers died of it",
         "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
+    ),
+    "fetch": Command(
+        "download the models and data of runs into a folder for machines without internet",
+        "nein.fetch:FetchConfig", "nein.fetch:run",
     ),
     "convert": Command(
         "write a checkpoint in the original format as safetensors, without running anything in it",
@@ -128,6 +133,8 @@ def _run(words: Sequence[str]) -> int | None:
         return 0
     if words[0] == "slurm":
         return _submit(words[1:])
+    if words[0] == "fetch" and len(words) > 1 and not words[1].startswith("-"):
+        return _fetch(words[1:])
     match = _match(words, table := COMMANDS) or _match(words, table := commands())
     if match is None:
         below = _below(words[0], table)
@@ -155,6 +162,18 @@ def _submit(words: Sequence[str]) -> int:
 
     name, command, rest = match
     return submit(name, command, rest)
+
+
+def _fetch(words: Sequence[str]) -> int:
+    match = _match(words, COMMANDS) or _match(words, commands())
+    if match is None:
+        raise _unknown(words[0], _first_words(COMMANDS))
+    from nein.fetch import of_command
+
+    name, command, rest = match
+    answer = of_command(name, pkgutil.resolve_name(command.configuration), rest)
+    print(answer if isinstance(answer, str) else "", end="")
+    return answer if isinstance(answer, int) else 0
 
 
 def _completion(words: Sequence[str]) -> str:

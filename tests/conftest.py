@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,10 @@ from tests.loopback import Server
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from nein.engine import store
 from nein.engine.environment import keep_freed_memory
 from tests.helpers.commands import PLUGINS
+from tests.helpers.hub import Hub
 
 sys.path.insert(0, str(PLUGINS))
 
@@ -40,6 +43,24 @@ def cuda(accelerator: str) -> str:
     if accelerator != "cuda":
         pytest.skip(f"the accelerator of this machine is '{accelerator}', and this is for CUDA and ROCm")
     return accelerator
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A stand-in for the hub in the place of the real one, and an empty cache; nothing is offline."""
+    from huggingface_hub import constants
+
+    stand_in = Hub()
+    address = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+    monkeypatch.setattr(constants, "ENDPOINT", stand_in.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", stand_in.url + address)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache of the hub"))
+    for name in store.VARIABLES:  # what --models-from sets is forgotten afterwards
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+        monkeypatch.delenv(name)
+    yield stand_in
+    stand_in.close()
 
 
 @pytest.fixture

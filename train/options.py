@@ -13,6 +13,7 @@ import yaml
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
+from nein.config.groups import Stored
 from nein.config.options import Names
 from nein.engine.errors import UserError
 
@@ -23,7 +24,7 @@ def option(default: Any, text: str, group: str, *, decides: bool = True, **more:
 
 
 @dataclass(kw_only=True)
-class RunOptions(options.Options):
+class RunOptions(Stored):
     """What `Session`, `Record` and `loop.run` have to know, whatever learns.
 
     Subclasses have `base`, where the weights come from, `batch_size`, examples per step over all processes,
@@ -45,6 +46,10 @@ class RunOptions(options.Options):
     precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32", "autocast; the weights that learn stay in float32", "Machine"
     )
+    models_from: str | None = option(
+        None, "folder that nein fetch filled: models and data are read from it, and the network is not",
+        "Machine", decides=False,
+    )  # fmt: skip
     device: Literal["auto", "cpu"] = option("auto", "auto: a GPU if there is one", "Machine", decides=False)
     workers: PositiveInt = option(4, "threads that read ahead", "Machine", decides=False)
     threads: PositiveInt | None = option(None, "CPU threads of PyTorch per process", "Machine", decides=False)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from metrics.base import MetricError, check_image, choose
+from metrics.base import MetricError, Origin, check_image, choose
 from metrics.encoders.clip import stack
 from metrics.loading import (
     DTYPES,
@@ -147,6 +147,30 @@ def load(
 def check(path_or_id: str) -> None:
     """Raises MetricError for a reference that `load` could not take, without loading weights."""
     _parts(_library(), path_or_id)
+
+
+def origins(path_or_id: str, revision: str | None) -> list[Origin]:
+    """The repository of a tag's weights or of "hf-hub:OWNER/NAME", and what a text tower of transformers'
+    needs; of "hf-hub:" its own configuration says that (`text_origins`).
+
+    Raises MetricError for a reference that `load` could not take.
+    """
+    open_clip = _library()
+    name, tag, _ = _parts(open_clip, path_or_id)
+    if name.startswith("hf-hub:"):
+        return [Origin("open_clip", name.removeprefix("hf-hub:"), None)]
+    if tag is None or Path(tag).is_file():
+        return []
+    repository, _, file = open_clip.get_pretrained_cfg(name, tag)["hf_hub"].rpartition("/")
+    weights = Origin(f"open_clip:{file}" if file else "open_clip", repository, None)
+    return [weights, *text_origins(open_clip.get_model_config(name))]
+
+
+def text_origins(config: Mapping[str, Any]) -> list[Origin]:
+    """What a text tower of transformers' is built from, by a configuration of open_clip: no weights."""
+    text = config["text_cfg"]
+    names = dict.fromkeys(text.get(key) for key in ("hf_model_name", "hf_tokenizer_name"))
+    return [Origin("text", name, None) for name in names if name]
 
 
 def is_folder(path: str) -> bool:

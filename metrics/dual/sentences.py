@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError
+from metrics.base import MetricError, Origin
 from metrics.loading import Source, exact, fingerprint, folder_digest, source_fields, split_reference
 
 PREFIX = "sentence:"
@@ -42,6 +42,12 @@ class SentenceEncoder:
                 list(texts), batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
             )
         return np.asarray(features, dtype=np.float32)
+
+
+def origins(path_or_id: str, revision: str | None) -> list[Origin]:
+    """Where "sentence:ID" comes from; nothing has to for a folder."""
+    name = path_or_id.removeprefix(PREFIX)
+    return [] if Path(name).is_dir() else [Origin.of("sentence", name, revision)]
 
 
 def load(

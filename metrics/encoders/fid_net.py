@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError
+from metrics.base import MetricError, Origin
 from metrics.encoders.clip import published_numbers, stack
 from metrics.encoders.dino import load_vit
 from metrics.loading import Source, exact, file_sha256, fingerprint, model_fields, source_fields
@@ -128,6 +128,15 @@ def load_inception(path: Path | None, device: str, batch_size: int) -> Inception
         raise MetricError(f"clean-fid looks for a file named {INCEPTION_FILE}; rename '{path}'.")
     model = InceptionV3W(str(path.parent), download=False, resize_inside=False).to(device).eval()
     return InceptionEncoder(model, Source("inception", "2015-12-05", digest), device, batch_size)
+
+
+def origins(path_or_id: str, revision: str | None) -> list[Origin]:
+    """clean-fid's network, or the repository of a ViT."""
+    if path_or_id != "inception":
+        return [Origin.of("transformers", path_or_id, revision)]
+    from cleanfid.downloads_helper import inception_url
+
+    return [Origin("torch", inception_url, INCEPTION_SHA256)]
 
 
 def load(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError, Origin, choose
 from metrics.loading import DTYPES, Source, check_folder, exact, fingerprint, folder_digest, source_fields
 
 NETS = ("alex", "vgg", "squeeze")
@@ -147,6 +147,22 @@ def load(
     module = _from_folder(folder)
     source = Source(path_or_id, None, folder_digest(folder))
     return LpipsNetwork(module.to(device, DTYPES[dtype]), source, batch_size)
+
+
+def origins(path_or_id: str, revision: str | None) -> list[Origin]:
+    """The trunk of one of the library's own networks, which torchvision publishes; the rest ships with it."""
+    if path_or_id not in NETS:
+        return []
+    from torchvision import models
+
+    trunks: dict[str, Any] = {
+        "alex": models.AlexNet_Weights.IMAGENET1K_V1,
+        "vgg": models.VGG16_Weights.IMAGENET1K_V1,
+        "squeeze": models.SqueezeNet1_1_Weights.IMAGENET1K_V1,
+    }
+    url = trunks[path_or_id].url
+    # torchvision's files carry the beginning of their digest: alexnet-owt-7be5be79.pth.
+    return [Origin("torch", url, url.rpartition("-")[2].partition(".")[0])]
 
 
 def _from_folder(folder: Path) -> Any:

@@ -85,7 +85,18 @@ class Sampler(Options):
 
 
 @dataclass(kw_only=True)
-class OnDevice(Options):
+class Stored(Options):
+    """Models and data that were fetched beforehand."""
+
+    models_from: str | None = option(
+        None,
+        "folder that nein fetch filled: models and data are read from it, and the network is not",
+        "Machine",
+    )
+
+
+@dataclass(kw_only=True)
+class OnDevice(Stored):
     """Where models run."""
 
     device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Machine")

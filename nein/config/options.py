@@ -21,7 +21,9 @@ import jsonargparse
 import yaml
 
 from nein.config.complaints import complaint
+from nein.engine import store
 from nein.engine.errors import UserError, chosen, unknown
+from nein.engine.store import Need
 
 PRESETS = ("nano", "paper")
 #: How jsonargparse reads values here: as YAML, but for a `#` at the start of a word, which is no comment.
@@ -55,6 +57,11 @@ class Options:
 
     def check(self) -> None:
         """Everything that can be wrong with the words alone. Raises UserError."""
+
+    def needs(self) -> list[Need]:
+        """The models and data that the command reads from elsewhere, for `nein fetch`; nothing is loaded.
+        Raises UserError, EditorError or MetricError for a name that there is not."""
+        return []
 
     @classmethod
     def parse(cls: type[Given], argv: Sequence[str]) -> Given:
@@ -90,7 +97,8 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for these attributes of the
            class.
     group  The heading of `--help` under which it stands.
-    more   Further metadata. `short`: a second flag such as "-o". `negatable`: --no-NAME is a flag too.
+    more   Further metadata. `typed`: its name for who types it, where Python needs another. `short`: a second
+           flag such as "-o". `negatable`: --no-NAME is a flag too.
            `among`: the words a list may hold, and `what` one of them is called in a complaint.
     """
     metadata = {"help": text, "group": group, **more}
@@ -136,11 +144,19 @@ LISTS: dict[Any, Any] = {Names: names, Paths: paths}
 
 
 def read(
-    cls: type[Given], argv: Sequence[str], *, prog: str = "nein", description: str = ""
+    cls: type[Given],
+    argv: Sequence[str],
+    *,
+    prog: str = "nein",
+    description: str = "",
+    to_fetch: bool = False,
 ) -> tuple[Given, bool]:
-    """The checked options of a command line, and whether `--dry-run` was given.
+    """The checked options of a command line, and whether `--dry-run` was given. With `--models-from` they are
+    in force from here on.
 
-    prog  What is typed before the options, for `--help` and complaints.
+    prog      What is typed before the options, for `--help` and complaints.
+    to_fetch  What the command needs is about to be downloaded: only that is asked of the options, and what
+              has to be on this machine is not looked for.
 
     Raises UserError for anything wrong; prints and raises SystemExit(0) for `--help`.
     """
@@ -156,9 +172,16 @@ def read(
         raise _complaint(error, parser, cls, prog) from None
     values = {key: _plain(value) for key, value in parsed.as_dict().items()}
     nested = {name: kind(**values.pop(name)) for name, kind in _nested(cls).items()}
-    given = cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values}, **nested)
+    typed = {item.name: key(cls, item) for item in fields(cls)}
+    given = cls(**{name: values[word] for name, word in typed.items() if word in values}, **nested)
     _check_lists(given)
-    given.check()
+    folder = values.get("models_from")
+    if folder and not to_fetch:
+        store.use(folder)
+    if not to_fetch:
+        given.check()
+    if folder and not to_fetch:
+        store.check(folder, given.needs())
     return given, values["dry_run"]
 
 
@@ -185,7 +208,7 @@ def _check_lists(given: Options) -> None:
 
 def dump(config: Options) -> str:
     """Options as YAML that `--config` reads back."""
-    values = {item.name: getattr(config, item.name) for item in fields(type(config))}
+    values = {key(type(config), item): getattr(config, item.name) for item in fields(type(config))}
     return yaml.safe_dump(_written(values), sort_keys=False, allow_unicode=True)
 
 
@@ -214,6 +237,11 @@ def metadata(cls: type, item: dataclasses.Field[Any]) -> Mapping[str, Any]:
         return item.metadata
     declared = (vars(base).get("__dataclass_fields__", {}).get(item.name) for base in cls.__mro__)
     return next((one.metadata for one in declared if one is not None and one.metadata), {})
+
+
+def key(cls: type, item: dataclasses.Field[Any]) -> str:
+    """The name of a field on the command line and in files."""
+    return str(metadata(cls, item).get("typed", item.name))
 
 
 def _load(text: str) -> Any:
@@ -260,7 +288,7 @@ def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse
             title = metadata(cls, item).get("group", "")
             if title not in groups:
                 groups[title] = parser.add_argument_group(title) if title else parser
-            _add(groups[title], cls, item.name.replace("_", "-"), item, outer[item.name])
+            _add(groups[title], cls, key(cls, item).replace("_", "-"), item, outer[item.name])
     for name, kind in nested.items():
         inner = typing.get_type_hints(kind)
         group = parser.add_argument_group(name.capitalize(), " ".join((kind.__doc__ or "").split()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from nein.engine.errors import UserError
@@ -41,18 +42,24 @@ def read(data: Reference, split: str) -> Table:
     try:
         import datasets
         from datasets.exceptions import DatasetsError
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise UserError(
             f"'{PREFIX}{data.name}' needs the package 'datasets': pip install 'nein[hub]', or name a file or "
             "folder instead."
         ) from None
     try:
-        table = datasets.load_dataset(data.name, split=split, revision=data.revision)
-    except ConnectionError as error:
+        # The files themselves: what they are made into lies elsewhere and does not come with a copied folder.
+        folder = data.name if Path(data.name).exists() else snapshot_download(
+            data.name, repo_type="dataset", revision=data.revision
+        )  # fmt: skip
+        table = datasets.load_dataset(folder, split=split)
+    except (ConnectionError, LocalEntryNotFoundError) as error:
         raise UserError(
-            f"The data set '{data.name}' could not be loaded from the hub: {_first_line(error)}. The machine "
-            "has no network, or HF_HUB_OFFLINE is set, and the data set is not in the cache of 'datasets'; "
-            "load it once with a network, or name a file or folder instead."
+            f"The data set '{data.name}' could not be loaded from the hub: {_first_line(error)} The machine "
+            "has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's cache; fetch "
+            "it beforehand (nein fetch), or name a file or folder instead."
         ) from None
     except (OSError, ValueError, DatasetsError) as error:
         raise UserError(
@@ -66,4 +73,4 @@ def read(data: Reference, split: str) -> Table:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return (lines[0] if lines else type(error).__name__).rstrip(".") + "."

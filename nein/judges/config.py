@@ -12,6 +12,7 @@ from nein.config.complaints import Device
 from nein.config.groups import Batches, Limit, OnDevice, Seed, Typed
 from nein.config.options import Names, argument, option
 from nein.engine.errors import UserError
+from nein.engine.store import Need
 
 KINDS = ("vqa", "ovd")
 SETS = ("sources", "instances", "pasted")
@@ -38,6 +39,12 @@ class CalibrateConfig(Limit, Seed, Batches, OnDevice):
     device: Device | None = option(None, "auto, cpu, cuda, cuda:1, mps (default: the run's)", "Machine")
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
 
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        others = (item.partition("=") for item in self.judge)
+        return [need for kind, _, reference in others for need in needs.of_model(kind, reference)]
+
     def check(self) -> None:
         if self.limit == 1:
             raise UserError("--limit is 1; at least 2 are needed.")
@@ -62,6 +69,13 @@ class CheckConfig(Typed, OnDevice):
     )
     number: PositiveInt = option(6, "samples to try", "What")
     editor_options: dict[str, Any] = option({}, "options of the editor: --editor-options.steps 4", "What")
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        if self.judge:
+            return needs.of_model(self.judge, self.subject)
+        return needs.of_editors([self.subject], "nano", self.editor_options)
 
     def check(self) -> None:
         if self.against is not None and self.judge is None:

@@ -18,12 +18,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from nein.config.options import Options, argument, option
+from nein.config.groups import Stored
+from nein.config.options import argument, option
 from nein.engine.errors import UserError
+from nein.engine.store import Need
 
 
 @dataclass(kw_only=True)
-class ConvertConfig(Options):
+class ConvertConfig(Stored):
     """Which file, and where to."""
 
     epilog = "Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings."
@@ -36,6 +38,11 @@ class ConvertConfig(Options):
     base: str | None = option(
         None, "folder or hub id with configurations and tokenizer (default: timbrooks/instruct-pix2pix)"
     )
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        return needs.of_settings(self.base)
 
 
 def run(options: ConvertConfig) -> None:

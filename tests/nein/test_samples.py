@@ -11,6 +11,7 @@ from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine.errors import UserError
 from nein.engine.seeds import sample_seed
 from nein.wording import templates
+from tests.helpers.hub import Hub, Repository
 
 
 def rewrite(root: Path, change: Callable[[list], object]) -> Path:
@@ -206,43 +207,33 @@ def cell(path: Path) -> dict[str, object]:
 
 
 def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(
-    make_data: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_data: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub
 ) -> None:
     datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     root = make_data(2, 2)
     records = json.loads((root / "val.json").read_text())
-    parquet = pytest.importorskip("pyarrow.parquet")
-    table = pytest.importorskip("pyarrow").Table.from_pylist(
-        [
-            {
-                **record,
-                "source_image": cell(root / "coco_for_val" / f"{record['COCO']}.png"),
-                "sample_image": cell(root / "nein_val" / f"{record['NeIn']}.png"),
-            }
-            for record in records
-        ]
-    )
-    parquet.write_table(table, tmp_path / "val.parquet")
     features = {name: datasets.Value("string") for name in records[0]}
     features |= {name: datasets.Image() for name in ("source_image", "sample_image")}
-    asked = []
-
-    def load_dataset(name: str, **options: object) -> object:
-        asked.append((name, options))
-        return datasets.Dataset.from_parquet(
-            str(tmp_path / "val.parquet"),
-            features=datasets.Features(features),
-            cache_dir=str(tmp_path / "cache"),
-        )
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    rows = [
+        {
+            **record,
+            "source_image": cell(root / "coco_for_val" / f"{record['COCO']}.png"),
+            "sample_image": cell(root / "nein_val" / f"{record['NeIn']}.png"),
+        }
+        for record in records
+    ]
+    table = datasets.Dataset.from_list(rows, features=datasets.Features(features))
+    table.to_parquet(tmp_path / "val.parquet")
+    content = {"data/val-00000-of-00001.parquet": (tmp_path / "val.parquet").read_bytes()}
+    hub.datasets["owner/name"] = Repository({"abc": content})
     found = loading.load("hub:owner/name@abc", cache=tmp_path / "hub")
     original = load_folder(root)
-    assert asked == [("owner/name", {"split": "val", "revision": "abc"})]
     assert found.records_sha256 == original.records_sha256
     assert found.origin["name"] == "owner/name"
     assert [s.sample_path.read_bytes() for s in found.samples] == [
         s.sample_path.read_bytes() for s in original.samples
     ]
+    asked = len(hub.requests)
     assert loading.load("hub:owner/name@abc", cache=tmp_path / "hub").samples == found.samples
-    assert len(asked) == 1  # the second time it is read from the cache
+    assert len(hub.requests) == asked  # the second time it is read from the cache

@@ -19,6 +19,7 @@ from nein.config.groups import Output
 from nein.config.options import Names
 from nein.datasets.negbench.rewording import VARIED
 from nein.engine.errors import UserError, unknown
+from nein.engine.store import Need
 from train.options import Learning, check_seeds, option
 
 COMMAND = "train/finetune_clip.py"
@@ -121,6 +122,11 @@ class ContrastConfig(Learning):
     @property
     def alphas(self) -> list[float]:
         return [float(word) for word in self.alpha]
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        return needs.of_model("dual", self.base)
 
     def at(self, alpha: float, out: Path) -> ContrastConfig:
         """This configuration for one value of alpha, in a folder of its own."""

@@ -18,6 +18,7 @@ from nein.config import options
 from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, Options, argument, read
 from nein.engine.errors import UserError, unknown
+from nein.engine.store import Need
 from train.options import Learning, check_seeds, option
 
 COMMAND = "train/finetune_ip2p.py"
@@ -144,6 +145,19 @@ class TuneConfig(Learning):
     out: str = "runs/finetune"
     push: str | None = option(None, "hub id OWNER/NAME to upload the result to", "Files", decides=False)
 
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        file = Path(self.base).expanduser().is_file()
+        base = needs.of_settings(self.base_config) if file else needs.of_pipeline(self.base)
+        return [*base, *needs.of_data(self.data), *(self._judged() if self.validate_every else [])]
+
+    def _judged(self) -> list[Need]:
+        from nein.benchmarks.nein.config import EvalConfig
+
+        preset, data, asked = self.validation_preset, self.validation_data, self.validation_metrics
+        return EvalConfig.of(preset=preset, data=data, metrics=asked, stages=["score"]).needs()
+
 
 @dataclass(kw_only=True)
 class ReportConfig(Limit, OnDevice):
@@ -161,6 +175,11 @@ class ReportConfig(Limit, OnDevice):
     @property
     def out_dir(self) -> Path:
         return Path(self.out)
+
+    def needs(self) -> list[Need]:
+        from nein.benchmarks.nein.config import EvalConfig
+
+        return EvalConfig.of(preset=self.preset, data=self.data, editor=[self.before, *self.after]).needs()
 
 
 @dataclass(kw_only=True)

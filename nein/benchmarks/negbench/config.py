@@ -13,6 +13,7 @@ from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Scored,
 from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
+from nein.engine.store import Need
 
 
 @dataclass(kw_only=True)
@@ -81,6 +82,15 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored):
     def cache_dir(self) -> Path:
         return Path(self.cache) if self.cache else self.out_dir / "cache"
 
+    def needs(self) -> list[Need]:
+        from nein.benchmarks.negbench import models
+        from nein.models import needs
+
+        return [
+            *(need for name in self.model for need in models.needs(name)),
+            *(need for name in self.vlm for need in needs.of_model("vqa", name)),
+        ]
+
     def check(self) -> None:
         for what, given in (("data set", self.datasets), ("task", self.tasks), ("variant", self.variants)):
             if not given:
@@ -108,6 +118,11 @@ class AnalyseConfig(OnDevice):
     objects: Names = option([], "pairs of objects, A/B (default: dog/cat and others)", "What")
     article: Literal["a_an", "none"] = option("a_an", '"a dog" or "dog" in the templates', "How")
     out: Path = option(Path("runs/negbench-templates"), "output folder", "Output")
+
+    def needs(self) -> list[Need]:
+        from nein.benchmarks.negbench import models
+
+        return [need for name in self.model for need in models.needs(name)]
 
     def check(self) -> None:
         if not self.model:

@@ -7,14 +7,19 @@ reference as `metrics.load_dual` takes it, or `nano:clip`; each may have a name 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
-from nein.models import references
+from nein.engine.store import Need
+from nein.models import lineage, references
+from nein.models.needs import of_model
+
+log = logging.getLogger(__name__)
 
 _CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
 
@@ -189,6 +194,15 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
     return references.resolve(reference)
 
 
+def needs(asked: str) -> list[Need]:
+    """What a model of `--model` has to be downloaded for."""
+    if asked.startswith("sentence:"):
+        return of_model("text", asked)
+    choice = choose(asked)
+    reference = choice.reference if choice.revision is None else f"{choice.reference}@{choice.revision}"
+    return of_model("dual", reference)
+
+
 def check(choice: Choice) -> None:
     """Looks at a model's folder, file or tag and loads nothing: a command with several models must not find
     out about the last of them once it has worked for hours. Hub ids are not asked for.
@@ -209,6 +223,15 @@ def check(choice: Choice) -> None:
         openclip.check(where)
     elif prefix is None:
         check_folder(split_reference(where, choice.revision)[0])
+
+
+def warn_of_lineage(choices: Sequence[Choice]) -> None:
+    """Says of models in folders whose weights they have, where OpenAI's are in the hub's cache."""
+    duals = [choice for choice in choices if choice.kind == "dual" and not choice.asked.startswith("nano:")]
+    places = {choice.name: Path(choice.reference) for choice in duals if Path(choice.reference).is_dir()}
+    towers = [tower for name, folder in places.items() if (tower := lineage.read(name, folder)) is not None]
+    for note in lineage.notes([*towers, *lineage.of_cache(lineage.OPENAI)]) if towers else ():
+        log.warning("%s", note)
 
 
 def weights(reference: str) -> str | None:

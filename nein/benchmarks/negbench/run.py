@@ -66,6 +66,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         if not any(tasks for _, tasks in asked):
             raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
         all_runs += [_run(config, choice, data, tasks, device) for data, tasks in asked if tasks]
+    models.warn_of_lineage(choices)
     return all_runs
 
 

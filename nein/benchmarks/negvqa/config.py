@@ -12,6 +12,7 @@ from metrics.letters import EDITIONS, SCORINGS, Edition
 from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
+from nein.engine.store import Need
 
 EXACT, LLM = "exact", "llm:"
 
@@ -83,6 +84,17 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
     timeout: PositiveFloat = option(120.0, "seconds to wait for an answer", "Endpoint")
     retries: NonNegativeInt = option(5, "how often a question is asked again after a failure", "Endpoint")
     samples: NonNegativeInt = option(400, "questions shown with their answers in the page", "Output")
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs, references
+
+        models = (references.named(name)[1] for name in self.model)
+        matcher = self.matcher.removeprefix(LLM) if self.matcher.startswith(LLM) else None
+        return [
+            *(need for m in models for need in needs.of_model("vqa", self.judge if m == "judge" else m)),
+            *needs.of_model("llm", matcher),
+            *needs.of_data(self.data),
+        ]
 
     def check(self) -> None:
         if not self.scoring:

@@ -8,6 +8,7 @@ nothing heavy, so that `--help` is immediate.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 from nein.config.groups import Dtype, Formats, Limit, Machine, Output, Preset, Runs, Sampler, Scored, Seed
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
+from nein.engine.store import Need
 
 STAGES = ("edit", "score", "report")
 
@@ -76,6 +78,12 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
         among=("remove", "add"),
         what="control",
     )
+    mend: Names = option(
+        [],
+        "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, negative-prompt, "
+        "negative-prompt-alone, attention",
+        "What",
+    )
     metrics: Names = option([], "metrics to compute, or all", "What")
     stages: Names = option(list(STAGES), "stages to run", "What", among=STAGES, what="stage")
     protocol: Literal["paper", "fixed"] = option(
@@ -112,14 +120,21 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        edits = "edit" in self.stages and self.edited is None
+        asked = list(metrics_of(self.metrics)) if "score" in self.stages else []
+        return [
+            *(needs.of_editors(self.editor, self.preset, self.editor_overrides()) if edits else []),
+            *needs.of_metrics(asked, self.models),
+            *needs.of_data(self.data),
+        ]
+
     def check(self) -> None:
-        import metrics
         from nein.models import references
 
-        if self.metrics == ["all"]:
-            self.metrics = list(metrics.METRICS)
-        asked = {chosen("metric", name, metrics.METRICS) for name in self.metrics}
-        self.metrics = [name for name in metrics.METRICS if name in asked]  # in the order of the table
+        self.metrics = metrics_of(self.metrics)
         if not self.editor:
             raise UserError("No editor was named; say --editor NAME, a comma list, or all.")
         self.editor = [references.spelled_editor(name) for name in self.editor]
@@ -132,6 +147,16 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
                 "The paper preset needs NeIn's data: --data FOLDER (with val.json, coco_for_val/ and "
                 "nein_val/) or --data hub:OWNER/NAME."
             )
+
+
+def metrics_of(names: Sequence[str]) -> list[str]:
+    """The metrics that are meant, in the order of the table; `all` are all. Raises UserError."""
+    import metrics
+
+    if names == ["all"]:
+        return list(metrics.METRICS)
+    asked = {chosen("metric", name, metrics.METRICS) for name in names}
+    return [name for name in metrics.METRICS if name in asked]
 
 
 @dataclass(kw_only=True)

@@ -11,6 +11,7 @@ from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from nein.config.groups import Limit, Machine, Output, Preset, Seed
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
+from nein.engine.store import Need
 from nein.models.llm.options import LlmOptions
 
 MEDICAL_SOURCES = ("chexpert", "ham10000")
@@ -145,6 +146,21 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     def edits(self) -> bool:
         """Pairs by an editor start from pictures: no language model has to think of a scene."""
         return self.maker.startswith("editor:")
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        kind, _, name = self.maker.partition(":")
+        made: list[Need] = []
+        if self.source == "pairs" and kind == "editor":
+            made = needs.of_editors([name], self.preset, {"steps": self.steps})
+        elif self.source == "pairs":
+            made = needs.of_pipeline(name, checker=True)
+        return [
+            *made,
+            *(needs.of_model("ovd", self.detector) if self.detects else []),
+            *(needs.of_model("llm", self.llm.model) if self.asks_llm else []),
+        ]
 
     def check(self) -> None:
         needs = {

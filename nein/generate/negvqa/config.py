@@ -11,6 +11,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from nein.config.groups import Limit, OnDevice, Output, Preset, Seed
 from nein.config.options import Options, Paths, argument, option
 from nein.engine.errors import UserError
+from nein.engine.store import Need
 from nein.models.llm.options import LlmOptions
 
 
@@ -41,6 +42,12 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Output):
     )
     sheet: PositiveInt = option(100, "random items on the sheet that a person checks", "Output")
     llm: LlmOptions = field(default_factory=LlmOptions)
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        model = needs.of_model("llm", self.llm.model) if self.negator == "llm" else needs.english()
+        return [*model, *needs.of_data(self.source)]
 
     def check(self) -> None:
         if self.negator == "rules" and self.llm.model is not None and self.preset != "paper":

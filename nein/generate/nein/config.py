@@ -11,6 +11,7 @@ from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from nein.config.groups import Dtype, Limit, Machine, Output, Preset, Sampler, Seed
 from nein.config.options import Names, Options, Paths, argument, option
 from nein.engine.errors import UserError
+from nein.engine.store import Need
 from nein.wording.families import FAMILIES
 
 STAGES = ("clauses", "generate", "match", "ask")
@@ -84,6 +85,16 @@ class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     @property
     def family_labels(self) -> list[str]:
         return list(FAMILIES) if self.families == ["all"] else self.families
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        return [
+            *needs.of_editors([self.editor], self.preset, self.editor_overrides()),
+            *needs.of_model("itm", self.models.itm),
+            *needs.of_model("vqa", self.models.vqa),
+            *needs.english(),
+        ]
 
     def check(self) -> None:
         if not self.family_labels or not self.stages:

@@ -1,0 +1,162 @@
+"""Models and data in one folder, for machines without internet: `nein fetch` fills it, `--models-from` reads
+it.
+
+FOLDER/hub/            a cache of huggingface_hub, so that every library that reads the hub reads this
+FOLDER/torch/          what TORCH_HOME names
+FOLDER/manifest.json   what was fetched, with size and SHA-256 of every file
+
+Links inside are relative: the folder can be moved, and copied with `rsync -a` or `cp -a`. Nothing here needs
+the network or a library of models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic, shapes
+from nein.engine.errors import UserError
+
+HUB, TORCH, MANIFEST = "hub", "torch", "manifest.json"
+#: What tells the libraries where to look, and not to say that nobody answers; a process that works for this
+#: one needs them too.
+VARIABLES = ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME", "HF_HUB_VERBOSITY")
+SCHEMA = 1
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that a run reads from elsewhere.
+
+    layout     As `metrics.Origin` and `editors.Origin` have it; also "pipeline and checker" and "dataset" of
+               repositories, and "package", a module that comes with the installation.
+    reference, revision  As there.
+    """
+
+    layout: str
+    reference: str
+    revision: str | None = None
+
+    @property
+    def key(self) -> str:
+        """In the manifest."""
+        return f"{self.layout} {self}"
+
+    def __str__(self) -> str:
+        at = f"@{self.revision}" if self.revision and self.layout != "torch" else ""
+        return f"{self.reference}{at}"
+
+
+def use(folder: str | Path) -> None:
+    """From now on every library of this process, and of those that it starts, reads models from `folder` and
+    asks nobody. Raises UserError where there is no such folder."""
+    root = Path(folder).expanduser().absolute()
+    read_manifest(root)
+    values = (str(root / HUB), "1", str(root / TORCH), "error")
+    os.environ.update(dict(zip(VARIABLES, values, strict=True)))
+    # The library reads them when it is imported, which a program that calls us may have done already.
+    if (constants := sys.modules.get("huggingface_hub.constants")) is not None:
+        constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = values[0], True  # type: ignore[attr-defined]
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
+def read_manifest(root: Path) -> dict[str, Any]:
+    """The sets of files of a folder, by `Need.key`. Raises UserError where there is none."""
+    file = root / MANIFEST
+    if not file.is_file():
+        raise UserError(
+            f"'{root}' holds no {MANIFEST}, so it is no folder of models; make it where there is a network: "
+            f"nein fetch --preset paper --out {root.name}."
+        )
+    content = atomic.read_json(file, {"schema": int, "sets": dict})
+    for entry in content["sets"].values():
+        if said := shapes.fault(entry, {"reference": str, "files": dict}):
+            raise UserError(f"'{file}': {said}; fetch into another folder.")
+    return dict(content["sets"])
+
+
+def write_manifest(root: Path, sets: Mapping[str, Any]) -> None:
+    """Replaces the manifest, whole."""
+    ordered = {key: sets[key] for key in sorted(sets)}
+    atomic.write_json(root / MANIFEST, {"schema": SCHEMA, "sets": ordered})
+
+
+def check(folder: str | Path, needs: Iterable[Need]) -> None:
+    """Raises UserError that names the first file, or repository, that a run needs and the folder lacks."""
+    root = Path(folder).expanduser().absolute()
+    sets = read_manifest(root)
+    lacking = [fault for need in dict.fromkeys(needs) for fault in _lacks(root, sets, need)]
+    if lacking:
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        raise UserError(
+            f"'{folder}' lacks {lacking[0]}{more}, which this run needs. Complete it where there is a "
+            "network: put 'nein fetch' in the place of 'nein' before this command; nein fetch --check "
+            f"--out {folder} says what "
+            "else is missing or altered."
+        )
+
+
+def _lacks(root: Path, sets: Mapping[str, Any], need: Need) -> list[str]:
+    """What a need lacks, in words; sizes are looked at, contents are not."""
+    if need.layout == "package":
+        there = any(importlib.util.find_spec(name) for name in need.reference.split(" or "))
+        return [] if there else [f"the Python package {need.reference}, which pip installs with nein"]
+    if need.key not in sets:
+        return [f"'{need}'"]
+    return [
+        f"{name} of '{need}'"
+        for name, facts in sets[need.key]["files"].items()
+        if not (root / name).is_file() or (root / name).stat().st_size != facts["size"]
+    ]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A file that is not as it was fetched: `what` is "missing", "cut short" or "altered"."""
+
+    name: str
+    need: str
+    what: str
+
+
+def faults(root: Path, sets: Mapping[str, Any], progress: Callable[[int], object]) -> Iterator[Fault]:
+    """Every file of a folder that is missing or altered; all are read, and `progress` gets the bytes."""
+    seen: dict[tuple[str, str], str | None] = {}
+    for entry in sets.values():
+        for name, facts in entry["files"].items():
+            if (place := (name, facts["sha256"])) not in seen:
+                seen[place] = _fault(root / name, facts, progress)
+            if (what := seen[place]) is not None:
+                yield Fault(name, entry["reference"], what)
+
+
+def _fault(file: Path, facts: Mapping[str, Any], progress: Callable[[int], object]) -> str | None:
+    if not file.is_file():
+        return "missing"
+    if file.stat().st_size < facts["size"]:
+        return "cut short"
+    return None if sha256(file, progress) == facts["sha256"] else "altered"
+
+
+def sha256(file: Path, progress: Callable[[int], object] = lambda _: None) -> str:
+    """Of a file's content; `progress` gets the bytes as they are read."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+            progress(len(block))
+    return digest.hexdigest()
+
+
+def total(sets: Mapping[str, Any]) -> int:
+    """Bytes of all files, each counted once."""
+    files = {name: facts["size"] for entry in sets.values() for name, facts in entry["files"].items()}
+    return sum(files.values())

@@ -1,0 +1,194 @@
+"""`nein fetch`: the models and data of runs, beforehand, into a folder that machines without internet read.
+
+nein fetch --preset paper --editor ip2p,magicbrush --out models      of a preset's evaluations
+nein fetch eval --preset paper --data hub:OWNER/NAME --models-from models ...    of the command that follows
+nein fetch --check --out models
+nein eval --models-from models ...
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nein.config import options
+from nein.config.groups import Preset
+from nein.config.options import Names, option
+from nein.engine import atomic, store
+from nein.engine.errors import UserError
+from nein.engine.store import Need
+
+#: Name -> the options of the command, whose presets say what it needs.
+BENCHMARKS = {
+    "nein": "nein.benchmarks.nein.config:EvalConfig",
+    "negbench": "nein.benchmarks.negbench.config:EvalConfig",
+    "negvqa": "nein.benchmarks.negvqa.config:NegvqaConfig",
+    "generate": "nein.generate.nein.config:BuildConfig",
+    "negbench-generate": "nein.generate.negbench.config:BuildConfig",
+    "negvqa-generate": "nein.generate.negvqa.config:ConversionConfig",
+}
+EVALUATIONS = ("nein", "negbench", "negvqa")
+OUT = "models"
+
+
+@dataclass(kw_only=True)
+class FetchConfig(Preset):
+    """What is fetched, and where to."""
+
+    presets = None
+
+    epilog = (
+        "Or: nein fetch COMMAND OPTIONS, for what this command needs, with --models-from FOLDER as there. "
+        "Then: nein COMMAND OPTIONS --models-from FOLDER."
+    )
+
+    preset: Literal["nano", "paper"] = "paper"
+    benchmarks: Names = option(
+        list(EVALUATIONS), f"of which commands: {', '.join(BENCHMARKS)}", "What", among=tuple(BENCHMARKS),
+        what="benchmark",
+    )  # fmt: skip
+    editor: Names = option([], "editors of nein, if not the preset's; or all", "What")
+    data: Names = option([], "data sets on the hub besides: hub:OWNER/NAME[@REVISION]", "What")
+    out: Path = option(Path(OUT), "folder to fill or to check", "Output")
+    only_check: bool = option(
+        False, "download nothing: read every file of the folder, and say what is missing or altered",
+        "Output", typed="check",
+    )  # fmt: skip
+
+    def check(self) -> None:
+        if not self.benchmarks:
+            raise UserError(f"No benchmark was named; --benchmarks takes some of {', '.join(BENCHMARKS)}.")
+        for name in self.data:
+            if not name.startswith("hub:"):
+                raise UserError(f"--data is '{name}'; only hub:OWNER/NAME can be fetched.")
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        words = [f"--preset={self.preset}"]
+        found: list[Need] = []
+        for name in self.benchmarks:
+            kind: Any = pkgutil.resolve_name(BENCHMARKS[name])
+            more = [f"--editor={','.join(self.editor)}"] if self.editor and name == "nein" else []
+            config, _ = options.read(kind, [*words, *more], prog=f"nein {name}", to_fetch=True)
+            found += config.needs()
+        return found + [need for data in self.data for need in needs.of_data(data)]
+
+
+def run(config: FetchConfig) -> int | str:
+    """The command. Raises UserError."""
+    if config.only_check:
+        return check(config.out)
+    return fetch(config.needs(), config.out)
+
+
+def of_command(name: str, configuration: Any, words: Sequence[str]) -> int | str:
+    """`nein fetch NAME WORDS`: what this command needs, into the folder of its `--models-from`."""
+    config, dry_run = options.read(configuration, words, prog=f"nein fetch {name}", to_fetch=True)
+    needs = config.needs()
+    if dry_run:
+        return "".join(f"{need}\n" for need in dict.fromkeys(needs))
+    return fetch(needs, Path(config.models_from or OUT))
+
+
+def fetch(needs: Sequence[Need], folder: Path) -> int | str:
+    """Downloads what the folder does not have yet; what to type next, or exit code 1 where something was
+    refused.
+
+    Raises UserError where the hub does not answer, the disk is full, or HF_HUB_OFFLINE is set.
+    """
+    from huggingface_hub import constants
+
+    packages = [need for need in dict.fromkeys(needs) if need.layout == "package"]
+    wanted = [need for need in dict.fromkeys(needs) if need.layout != "package"]
+    if not wanted:
+        return "Nothing has to be fetched: all that this needs ships with nein.\n"
+    if constants.HF_HUB_OFFLINE:
+        raise UserError("HF_HUB_OFFLINE is set, and nein fetch needs the network: unset it for this command.")
+    from tqdm import tqdm
+
+    from nein.models import fetching
+
+    atomic.check_writable(folder)
+    root = folder.expanduser().absolute()
+    sets = store.read_manifest(root) if (root / store.MANIFEST).is_file() else {}
+    asked = fetching.ask(wanted, root)
+    size, left = sum(one.size for one in asked.sets), fetching.left(asked.sets, sets, root)
+    files = sum(len(one.files) for one in asked.sets)
+    say(
+        f"{len(asked.sets)} models and data sets, {files} files, {gigabytes(size)}; {gigabytes(left)} to "
+        f"download."
+    )
+    check_room(root, left)
+    refused = list(asked.refused)
+    with tqdm(total=size, unit="B", unit_scale=True, desc="fetch", disable=None) as progress:
+        for one in asked.sets:
+            try:
+                sets[one.need.key] = fetching.download(one, root, progress)
+            except fetching.Refused as error:
+                refused.append(str(error))
+            else:
+                store.write_manifest(root, sets)
+    for line in notes(root, sets):
+        say(line)
+    for need in packages:
+        say(f"Not in the folder: {need.reference}, which pip installs with nein.")
+    for sentence in refused:
+        say(f"Not fetched: {sentence}")
+    if refused:
+        return 1
+    return f"{folder} is complete: nein COMMAND ... --models-from {folder}\n"
+
+
+def check(folder: Path) -> int | str:
+    """Reads every file; what is missing or altered, with exit code 1, or that all is well."""
+    from tqdm import tqdm
+
+    root = folder.expanduser().absolute()
+    sets = store.read_manifest(root)
+    with tqdm(total=store.total(sets), unit="B", unit_scale=True, desc="check", disable=None) as progress:
+        faults = list(store.faults(root, sets, progress.update))
+    for line in notes(root, sets):
+        say(line)
+    for fault in faults:
+        print(f"{fault.what}: {fault.name} of {fault.need}")
+    if faults:
+        say(
+            f"{len(faults)} files of '{folder}' are missing or altered; remove the altered ones and fetch "
+            f"again."
+        )
+        return 1
+    return (
+        f"{folder} is as it was fetched: {len(sets)} models and data sets, {gigabytes(store.total(sets))}.\n"
+    )
+
+
+def notes(root: Path, sets: dict[str, Any]) -> list[str]:
+    """What is to be known of the models in a folder before figures are believed."""
+    from nein.models import lineage
+
+    return lineage.notes(lineage.of_store(root, sets))
+
+
+def check_room(root: Path, size: int) -> None:
+    """Raises UserError where the disk has no room for `size` bytes."""
+    free = shutil.disk_usage(root).free
+    if free < size:
+        raise UserError(
+            f"'{root}' has room for {gigabytes(free)} and {gigabytes(size)} are to be downloaded; choose a "
+            "folder on another disk with --out, or fewer models with --benchmarks and --editor."
+        )
+
+
+def gigabytes(size: int) -> str:
+    """Bytes in words."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,168 @@
+"""Whose weights a CLIP has: what is plain CLIP under another name, and what was trained with QuickGELU and is
+not computed with it.
+
+Weights are compared by value, across the layouts of transformers and open_clip: projections of attention that
+one keeps together the other keeps apart, and some matrices lie the other way round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: OpenAI's own weights, by the repositories that have them.
+PLAIN = re.compile(r"openai/clip-vit-[\w-]+|timm/[\w.-]*clip[\w.-]*\.openai")
+#: Of these, where the commonest are looked for.
+OPENAI = (
+    "openai/clip-vit-base-patch32", "timm/vit_base_patch32_clip_224.openai", "openai/clip-vit-large-patch14",
+    "timm/vit_large_patch14_clip_224.openai",
+)  # fmt: skip
+#: The embedding of words, by the layouts' names for it; it has the shape of the vocabulary and says who a
+#: model is.
+WORDS = (
+    "text_model.embeddings.token_embedding.weight", "token_embedding.weight", "text.token_embedding.weight",
+)  # fmt: skip
+#: Relative distance of two word embeddings below which one was trained on from the other: two that were drawn
+#: apart are at 1.4, and fine-tuning moves them by some hundredths.
+NEAR = 0.5
+WEIGHTS = ("model.safetensors", "open_clip_model.safetensors")
+#: Counts and temperatures, which say nothing about whose weights they are.
+_ASIDE = ("position_ids", "logit_scale", "attn_mask")
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A two-tower model in a file. `name` as it was asked for; `quick`: its configuration says QuickGELU."""
+
+    name: str
+    file: Path
+    words: str
+    quick: bool
+
+    @property
+    def plain(self) -> bool:
+        return PLAIN.fullmatch(self.name.partition("@")[0]) is not None
+
+
+def read(name: str, folder: Path) -> Tower | None:
+    """The CLIP in a folder of either layout; None where there is another model, or none."""
+    from safetensors import SafetensorError, safe_open
+
+    for file in (folder / weights for weights in WEIGHTS):
+        try:
+            with safe_open(file, framework="numpy") as handle:
+                words = next((key for key in WORDS if key in handle.keys()), None)
+        except (OSError, SafetensorError):
+            continue
+        if words is not None and (quick := _quick(folder)) is not None:
+            return Tower(name, file, words, quick)
+    return None
+
+
+def _quick(folder: Path) -> bool | None:
+    """What the configuration says; None where there is none of a CLIP."""
+    for name in ("open_clip_config.json", "config.json"):
+        try:
+            config = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if "model_cfg" in config:
+            return bool(config["model_cfg"].get("quick_gelu", False))
+        if config.get("model_type") == "clip":
+            towers = [config.get(tower) or {} for tower in ("text_config", "vision_config")]
+            return all(tower.get("hidden_act", "quick_gelu") == "quick_gelu" for tower in towers)
+    return None
+
+
+def of_store(root: Path, sets: Mapping[str, Any]) -> list[Tower]:
+    """The CLIPs in a folder that `nein fetch` filled."""
+    folders = {
+        entry["reference"]: (root / name).parent
+        for entry in sets.values()
+        for name in entry["files"]
+        if name.endswith(WEIGHTS)
+    }
+    return [tower for name, folder in folders.items() if (tower := read(name, folder)) is not None]
+
+
+def of_cache(references: Sequence[str]) -> list[Tower]:
+    """Those of repositories that the hub's cache has."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = []
+    for name in references:
+        for weights in WEIGHTS:
+            path = try_to_load_from_cache(name, weights)
+            if isinstance(path, str) and (tower := read(name, Path(path).parent)) is not None:
+                found.append(tower)
+    return found
+
+
+def notes(towers: Sequence[Tower]) -> list[str]:
+    """A sentence for every model that is plain CLIP under another name, and for every one whose weights were
+    trained with QuickGELU and whose configuration says GELU."""
+    plain = [tower for tower in towers if tower.plain]
+    return [note for tower in towers if not tower.plain for note in _about(tower, plain)]
+
+
+def _about(tower: Tower, plain: Sequence[Tower]) -> Iterator[str]:
+    for other in plain:
+        distance = _distance(tower, other)
+        if distance is None or distance >= NEAR:
+            continue
+        if distance == 0 and _digests(tower) == _digests(other):
+            yield (
+                f"'{tower.name}' is plain CLIP: every weight is that of '{other.name}', and so are its "
+                "figures."
+            )
+        if other.quick and not tower.quick:
+            yield (
+                f"'{tower.name}' has weights of OpenAI's CLIP, trained with QuickGELU ('{other.name}'), and "
+                "its configuration says GELU: its figures are lower than the weights allow. If nobody meant "
+                "that, set quick_gelu (open_clip) or hidden_act (transformers) in its configuration."
+            )
+        return
+
+
+def _distance(one: Tower, other: Tower) -> float | None:
+    """Relative distance of the embeddings of words; None where they differ in shape."""
+    a, b = _tensor(one), _tensor(other)
+    if a.shape != b.shape:
+        return None
+    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
+
+
+def _tensor(tower: Tower) -> np.ndarray:
+    from safetensors import safe_open
+
+    with safe_open(tower.file, framework="pt") as handle:
+        return handle.get_tensor(tower.words).float().numpy()
+
+
+def _digests(tower: Tower) -> set[str]:
+    """SHA-256 of every weight as float32, whichever layout has it."""
+    from safetensors import safe_open
+
+    found = set()
+    with safe_open(tower.file, framework="pt") as handle:
+        for name in handle.keys():
+            if name.endswith(_ASIDE):
+                continue
+            tensor = handle.get_tensor(name).float().numpy()
+            parts = np.split(tensor, 3) if ".in_proj_" in name else [tensor]
+            found |= {_digest(part) for part in parts}
+    return found
+
+
+def _digest(part: np.ndarray) -> str:
+    """The same for a vector with and without an axis of length 1, and for a matrix either way round."""
+    part = np.squeeze(part)
+    ways = [part, part.T] if part.ndim == 2 else [part]
+    return min(hashlib.sha256(np.ascontiguousarray(way).tobytes()).hexdigest() for way in ways)

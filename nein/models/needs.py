@@ -1,0 +1,89 @@
+"""What a command reads from elsewhere, by the tables that load it: for `nein fetch` and `--models-from`.
+
+Every function gives `nein.engine.store.Need`s of references as they stand in options, and none for what is on
+this machine, embedded, or behind an endpoint. Nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import editors
+import metrics
+from editors.presets import DEFAULT_ROWS, PAPER_EDITORS
+from metrics.objects import MODELS as ENGLISH
+from nein.datasets import hub
+from nein.engine.store import Need
+from nein.models import references
+from nein.models.editor_choice import choose_editor
+
+log = logging.getLogger(__name__)
+
+
+def of_model(kind: str, reference: str | None) -> list[Need]:
+    """Of a model of `metrics`: an encoder or judge by its kind, "dual", "text", or "llm" and "choices", which
+    are repositories of transformers."""
+    if not reference or references.offered(reference) is not None:
+        return []
+    where, revision = references.resolve(reference)
+    return [Need(*origin) for origin in metrics.origins(kind, where, revision)]
+
+
+def of_metrics(names: Iterable[str], models: Any) -> list[Need]:
+    """Of the encoders and judges that metrics ask; `models` has a reference per kind."""
+    kinds = dict.fromkeys(kind for name in names for kind in metrics.METRICS[name].models)
+    needs = [need for kind in kinds for need in of_model(kind, getattr(models, kind, None))]
+    return [*needs, *english()] if any(kind in metrics.JUDGES for kind in kinds) else needs
+
+
+def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] | None = None) -> list[Need]:
+    """Of editors as `--editor` names them. `all` is every editor of the paper that has a checkpoint to
+    download."""
+    needs: list[Need] = []
+    for name in names:
+        if name == "all":
+            rows = [editors.PRESETS.get(DEFAULT_ROWS.get((one, preset), "")) for one in PAPER_EDITORS]
+            there = [row.editor for row in rows if row is not None and row.checkpoint is not None]
+            needs += of_editors(there, preset, overrides)
+            continue
+        choice = choose_editor(name, preset, overrides or {})
+        if choice.made is None and choice.published is None:
+            origins = editors.origins(
+                choice.row, choice.checkpoint, choice.revision, **_models(choice.row, choice.options)
+            )
+            needs += [Need(*origin) for origin in origins]
+    return needs
+
+
+def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:
+    """Of a pipeline of diffusers; `checker`: with its safety checker."""
+    where, revision = references.resolve(reference)
+    layout = "pipeline and checker" if checker else "pipeline"
+    return [] if Path(where).exists() else [Need(layout, where, revision)]
+
+
+def of_settings(reference: str | None) -> list[Need]:
+    """Of the configurations and the tokenizer that a single file is read with."""
+    origin = editors.Origin.of("settings", reference or editors.DEFAULT_CONFIG, None)
+    return [Need(*origin)] if origin is not None else []
+
+
+def _models(row: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an editor's options those that name a model or a configuration."""
+    return {name: options[name] for name in (*editors.model_options(row), "config") if options.get(name)}
+
+
+def of_data(source: str | None) -> list[Need]:
+    """Of what `--data` names."""
+    reference = hub.reference(source or "")
+    if reference is None or Path(reference.name).expanduser().exists():
+        return []
+    return [Need("dataset", reference.name, reference.revision)]
+
+
+def english() -> list[Need]:
+    """spaCy's English model, which reads the objects of captions; pip installs it with nein."""
+    return [Need("package", " or ".join(ENGLISH))]

@@ -1,0 +1,221 @@
+"""A stand-in for the hub on the loopback address: repositories, revisions, gates, pull requests, broken
+lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+LARGE = 4096  # bytes from which a file is kept as the hub keeps weights, with its SHA-256
+
+
+@dataclass
+class Repository:
+    """`revisions`: branch, tag or "refs/pr/N" -> path -> content. `gated`: a licence has to be accepted."""
+
+    revisions: dict[str, dict[str, bytes]]
+    gated: bool = False
+
+    def commit(self, revision: str) -> str:
+        text = "".join(f"{n}:{hashlib.sha1(c).hexdigest()}" for n, c in self.files(revision).items())
+        return hashlib.sha1(text.encode()).hexdigest()
+
+    def files(self, revision: str) -> dict[str, bytes]:
+        commits = [name for name in self.revisions if revision == name] or [
+            name for name in self.revisions if self.commit(name) == revision
+        ]
+        return self.revisions[commits[0]]
+
+    def has(self, revision: str) -> bool:
+        return any(revision in (name, self.commit(name)) for name in self.revisions)
+
+
+def files_of(folder: Path, *, leave_out: str = "training.json") -> dict[str, bytes]:
+    """Path -> content of everything in a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != leave_out
+    }
+
+
+@dataclass
+class Hub:
+    """What a test puts on it, and what was asked of it.
+
+    models, datasets  "owner/name" -> repository.
+    pages      Path of any other address -> content.
+    status     Where not 200, what everything is answered with.
+    stop_at    A large file breaks off after so many bytes, and nothing is answered from then on.
+    pause      Seconds before every content.
+    """
+
+    models: dict[str, Repository] = field(default_factory=dict)
+    datasets: dict[str, Repository] = field(default_factory=dict)
+    pages: dict[str, bytes] = field(default_factory=dict)
+    status: int = 200
+    stop_at: int | None = None
+    pause: float = 0.0
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer._answer(self, with_content=True)
+
+            def do_HEAD(self) -> None:
+                outer._answer(self, with_content=False)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def add(self, name: str, folder: Path | Mapping[str, bytes], revision: str = "main") -> Repository:
+        files = files_of(folder) if isinstance(folder, Path) else dict(folder)
+        repository = self.models.setdefault(name, Repository({}))
+        repository.revisions[revision] = files
+        return repository
+
+    def downloads(self) -> list[str]:
+        """Paths of the files whose content was asked for."""
+        return [path for method, path, _ in self.requests if method == "GET" and "/api/" not in path]
+
+    def _answer(self, handler: BaseHTTPRequestHandler, *, with_content: bool) -> None:
+        path = urllib.parse.unquote(urllib.parse.urlsplit(handler.path).path)
+        self.requests.append((handler.command, path, handler.headers.get("Range", "")))
+        if self.status != 200:
+            self._send(handler, self.status, {}, b"", with_content)
+        elif path in self.pages:
+            self._file(handler, {}, self.pages[path], with_content)
+        elif path.startswith("/api/"):
+            status, headers, content = self._facts(path.removeprefix("/api/"))
+            self._send(handler, status, headers, json.dumps(content).encode(), with_content)
+        else:
+            self._resolve(handler, path, with_content)
+
+    def _facts(self, path: str) -> tuple[int, dict[str, str], Any]:
+        kind, owner, name, *rest = path.split("/")
+        repository = (self.models if kind == "models" else self.datasets).get(f"{owner}/{name}")
+        if repository is None:
+            return 404, {"X-Error-Code": "RepoNotFound"}, {"error": "Repository not found"}
+        if rest == ["auth-check"]:
+            refused = {"X-Error-Code": "GatedRepo"}
+            return (403, refused, {"error": "gated"}) if repository.gated else (200, {}, {})
+        if rest == ["discussions"]:
+            return 200, {}, self._discussions(repository)
+        revision = "/".join(rest[1:]) or "main"
+        if not repository.has(revision):
+            return 404, {"X-Error-Code": "RevisionNotFound"}, {"error": "Revision not found"}
+        if rest[:1] == ["tree"]:
+            return (
+                200,
+                {},
+                [
+                    {"type": "file", "path": file, "size": len(content), "oid": _etag(content)}
+                    for file, content in repository.files(revision).items()
+                ],
+            )
+        siblings = [
+            {"rfilename": file, "size": len(content), "blobId": _etag(content)}
+            | ({"lfs": _lfs(content)} if len(content) >= LARGE else {})
+            for file, content in repository.files(revision).items()
+        ]
+        facts = {"id": f"{owner}/{name}", "sha": repository.commit(revision), "siblings": siblings}
+        gated = "manual" if repository.gated else False
+        return 200, {}, {**facts, "gated": gated, "private": False, "tags": [], "downloads": 0}
+
+    def _discussions(self, repository: Repository) -> dict[str, Any]:
+        numbers = [name.rpartition("/")[2] for name in repository.revisions if name.startswith("refs/pr/")]
+        found = [
+            {
+                "num": int(number), "title": "Adding `safetensors` variant of this model", "status": "open",
+                "isPullRequest": True, "createdAt": "2024-01-01T00:00:00.000Z",
+                "author": {"name": "SFconvertbot"}, "repo": {"name": "x", "type": "model"},
+            }
+            for number in numbers
+        ]  # fmt: skip
+        return {"discussions": found, "count": len(found), "start": 0}
+
+    def _resolve(self, handler: BaseHTTPRequestHandler, path: str, with_content: bool) -> None:
+        parts = path.strip("/").split("/")
+        table = self.datasets if parts[0] == "datasets" else self.models
+        owner, name, _, *rest = parts[parts[0] == "datasets" :]
+        repository = table.get(f"{owner}/{name}")
+        if repository is None:
+            return self._send(handler, 404, {"X-Error-Code": "RepoNotFound"}, b"", with_content)
+        if repository.gated:
+            return self._send(handler, 403, {"X-Error-Code": "GatedRepo"}, b"", with_content)
+        length = 3 if rest[0] == "refs" else 1  # refs/pr/N
+        revision, file = "/".join(rest[:length]), "/".join(rest[length:])
+        if not repository.has(revision):
+            return self._send(handler, 404, {"X-Error-Code": "RevisionNotFound"}, b"", with_content)
+        headers = {"X-Repo-Commit": repository.commit(revision)}
+        content = repository.files(revision).get(file)
+        if content is None:
+            return self._send(handler, 404, {**headers, "X-Error-Code": "EntryNotFound"}, b"", with_content)
+        return self._file(handler, {**headers, "ETag": f'"{_etag(content)}"'}, content, with_content)
+
+    def _file(
+        self, handler: BaseHTTPRequestHandler, headers: dict[str, str], content: bytes, with_content: bool
+    ) -> None:
+        start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        status = 206 if start else 200
+        if start:
+            headers = {**headers, "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+        self._send(handler, status, {**headers, "Accept-Ranges": "bytes"}, content[start:], with_content)
+
+    def _send(
+        self,
+        handler: BaseHTTPRequestHandler,
+        status: int,
+        headers: Mapping[str, str],
+        content: bytes,
+        with_content: bool,
+    ) -> None:
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        if not with_content:
+            return
+        time.sleep(self.pause if "/api/" not in handler.path else 0)
+        if self.stop_at is not None and len(content) > self.stop_at:
+            handler.wfile.write(content[: self.stop_at])
+            handler.wfile.flush()
+            self.stop_at, self.status = None, 503
+            handler.close_connection = True
+            handler.connection.close()
+            return
+        handler.wfile.write(content)
+
+
+def _etag(content: bytes) -> str:
+    """As the hub has it: of large files their SHA-256, of others the id of git's object."""
+    if len(content) >= LARGE:
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _lfs(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}

@@ -1,0 +1,432 @@
+"""`nein fetch` and `--models-from`, against a stand-in for the hub on the loopback address."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pkgutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+import yaml
+
+import editors
+import metrics
+from editors.presets import _ROWS
+from nein import fetch
+from nein.benchmarks.negbench.models import MODELS
+from nein.config import options
+from nein.config.groups import Stored
+from nein.engine import store
+from nein.engine.errors import UserError
+from nein.engine.store import Need
+from nein.models import fetching, lineage, needs
+from nein.nano import zoo
+from tests.helpers.commands import environment, exit_code, outcome
+from tests.helpers.hub import Hub, Repository
+
+WEIGHTS = bytes(range(256)) * 64  # larger than what the hub keeps as a text
+SMALL = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
+
+
+NANO = {"vqa": "llava", "ovd": "owlv2", "itm": "blip"}
+
+
+# What is named
+
+
+PUBLISHED = [row for row in _ROWS if row.preset == "paper" and row.checkpoint]
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row.name)
+def test_fetch_names_every_model_of_every_published_editor(row: editors.EditorPreset) -> None:
+    repositories = {row.checkpoint.partition(":")[0]}
+    repositories |= {model for model in row.models.values() if not model.endswith(".pth")}
+    repositories |= {row.config} if row.config else set()
+    assert repositories <= {need.reference for need in needs.of_editors([row.name], "paper")}
+
+
+@pytest.mark.parametrize("name", sorted(fetch.BENCHMARKS))
+def test_fetch_names_every_reference_of_a_paper_preset(name: str) -> None:
+    place = fetch.BENCHMARKS[name]
+    kind = pkgutil.resolve_name(place)
+    file = options.preset_file("paper", kind.presets)
+    words = json.dumps(yaml.safe_load(file.read_text()))
+    config, _ = options.read(kind, ["--preset=paper"], to_fetch=True)
+    references = {need.reference for need in config.needs()}
+    repositories = {word for word in words.split('"') if word.count("/") == 1 and " " not in word}
+    repositories = {word.removeprefix("hub:") for word in repositories if ":" not in word or "hub:" in word}
+    unused = {"google/owlvit-base-patch32"} if not getattr(config, "detects", True) else set()
+    judge = {config.judge} if name == "negvqa" and "judge" not in config.model else set()
+    assert repositories - unused - judge <= references
+
+
+@pytest.mark.parametrize("kind", [*metrics.ENCODERS, *metrics.JUDGES])
+def test_every_kind_of_encoder_and_judge_comes_from_somewhere(kind: str) -> None:
+    reference = {"lpips": "vgg", "fid": "inception"}.get(kind, "owner/name@v1")
+    [origin] = metrics.origins(kind, reference)
+    assert origin.layout == ("torch" if kind in ("lpips", "fid") else "transformers")
+    assert kind in ("lpips", "fid") or (origin.reference, origin.revision) == ("owner/name", "v1")
+    assert metrics.origins(kind, f"nano:{NANO.get(kind, kind)}") == []
+
+
+def test_a_model_that_is_served_elsewhere_needs_nothing_here() -> None:
+    assert needs.of_model("vqa", "openai:http://localhost:8000/v1#owner/name") == []
+    assert needs.of_model("vqa", "vllm:http://localhost:8000/v1#owner/name") == []
+    assert needs.of_model("vqa", "vllm:owner/name") == [Need("transformers", "owner/name")]
+
+
+def test_every_model_of_negbench_with_weights_on_the_hub_is_named() -> None:
+    for row in MODELS.values():
+        if row.reference is not None:
+            assert needs.of_model("dual", row.reference), row.name
+
+
+def test_every_command_with_models_from_says_what_it_needs() -> None:
+    from nein import cli
+
+    for name, command in cli.COMMANDS.items():
+        kind = pkgutil.resolve_name(command.configuration)
+        says = kind.needs is not options.Options.needs
+        assert says == issubclass(kind, Stored) or kind is fetch.FetchConfig, name
+
+
+@pytest.mark.parametrize(
+    "layout, names, chosen",
+    [
+        (
+            "transformers",
+            "config.json model.safetensors model-00001-of-00002.safetensors pytorch_model.bin tf_model.h5 "
+            "README.md "
+            "model.fp16.safetensors onnx/model.onnx onnx/config.json merges.txt tokenizer.model "
+            "chat_template.jinja",
+            "config.json model.safetensors merges.txt tokenizer.model chat_template.jinja",
+        ),
+        (
+            "transformers",
+            "config.json model.safetensors.index.json model-00001-of-00002.safetensors "
+            "model-00002-of-00002.safetensors",
+            "config.json model.safetensors.index.json model-00001-of-00002.safetensors "
+            "model-00002-of-00002.safetensors",
+        ),
+        (
+            "pipeline",
+            "model_index.json v1-5.ckpt unet/config.json unet/diffusion_pytorch_model.safetensors "
+            "unet/diffusion_pytorch_model.bin unet/diffusion_pytorch_model.fp16.safetensors "
+            "safety_checker/model.safetensors tokenizer/vocab.json vae/diffusion_pytorch_model.safetensors",
+            "model_index.json unet/config.json unet/diffusion_pytorch_model.safetensors tokenizer/vocab.json "
+            "vae/diffusion_pytorch_model.safetensors",
+        ),
+        (
+            "pipeline",
+            "model_index.json unet/diffusion_pytorch_model.bin vae/diffusion_pytorch_model.bin "
+            "vae/diffusion_pytorch_model.safetensors",
+            "model_index.json unet/diffusion_pytorch_model.bin vae/diffusion_pytorch_model.bin",
+        ),
+        ("pipeline and checker", "safety_checker/model.safetensors", "safety_checker/model.safetensors"),
+        ("settings", "model_index.json unet/config.json unet/x.bin", "model_index.json unet/config.json"),
+        ("file:edit.safetensors", "edit.safetensors other.safetensors", "edit.safetensors"),
+        ("open_clip", "open_clip_config.json open_clip_pytorch_model.bin README.md",
+         "open_clip_config.json open_clip_pytorch_model.bin"),
+        ("open_clip", "open_clip_model.safetensors open_clip_pytorch_model.bin",
+         "open_clip_model.safetensors"),
+        ("open_clip:a.bin", "a.bin a.safetensors model.safetensors", "a.safetensors"),
+        ("sentence", "modules.json model.safetensors 1_Pooling/config.json 2_D/model.safetensors onnx/a.json",
+         "modules.json model.safetensors 1_Pooling/config.json 2_D/model.safetensors"),
+        ("text", "config.json model.safetensors vocab.txt", "config.json vocab.txt"),
+        ("dataset", ".gitattributes README.md data/test.parquet", "README.md data/test.parquet"),
+    ],
+)  # fmt: skip
+def test_of_a_repository_what_its_loader_reads_is_chosen(layout: str, names: str, chosen: str) -> None:
+    assert fetching.choose(layout, names.split()) == sorted(chosen.split())
+
+
+# What is loaded
+
+
+def test_what_was_fetched_loads_without_the_hub(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = ("clip", "dino", "llava", "owlv2", "blip", "ip2p")
+    for name in shipped:
+        hub.add(f"own/{name}", zoo.path(name))
+    models = "--models.clip own/clip --models.dino own/dino --models.lpips nano:lpips --models.fid own/dino"
+    words = f"eval --editor own/ip2p {models} --models.vqa own/llava --models.ovd own/owlv2".split()
+    assert exit_code("fetch", *words, "--models-from", tmp_path / "m") == 0
+    assert "6 models and data sets" not in capsys.readouterr().out
+    hub.close()
+    store.use(tmp_path / "m")
+    editor = editors.get_editor("ip2p", checkpoint="own/ip2p", steps=2, resolution=64)
+    assert editor.fingerprint
+    loaded = [metrics.load_encoder(kind, name) for kind, name in (("clip", "own/clip"), ("fid", "own/dino"))]
+    loaded += [metrics.load_judge(kind, name) for kind, name in (("vqa", "own/llava"), ("ovd", "own/owlv2"))]
+    commits = [hub.models[f"own/{name}"].commit("main") for name in ("clip", "dino", "llava", "owlv2")]
+    assert [model.source.revision for model in loaded] == commits
+    with pytest.raises(metrics.MetricError, match=r"'own/blip': its file config.json is not in .*fetch it"):
+        metrics.load_judge("itm", "own/blip")
+
+
+def test_a_run_reads_the_folder_and_says_which_file_is_absent(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.add("own/dino", zoo.path("dino"))
+    words = ["eval", "--editor", "identity", "--models.dino", "own/dino", "--metrics", "dino", "--limit", "2"]
+    words += ["--control", "none", "--device", "cpu", "--models-from", tmp_path / "m"]
+    assert exit_code("fetch", *words) == 0
+    asked = len(hub.requests)
+    run = outcome(capsys, *words, "--out", tmp_path / "run")
+    assert run.code == 0, run.stderr
+    assert "identity" in run.stdout
+    assert len(hub.requests) == asked
+    other = outcome(capsys, *words, "--metrics", "clip_i", "--models.clip", "own/clip")
+    assert (other.code, "lacks 'own/clip', which this run needs" in other.stderr) == (2, True)
+    [weights] = (tmp_path / "m").rglob("snapshots/*/model.safetensors")
+    weights.unlink()
+    again = outcome(capsys, *words, "--out", tmp_path / "other")
+    assert again.code == 2
+    assert f"{weights.relative_to(tmp_path / 'm')} of 'own/dino'" in again.stderr
+
+
+def test_weights_that_are_safetensors_in_a_pull_request_only_are_found_offline(
+    hub: Hub, tmp_path: Path
+) -> None:
+    files = {path.name: path.read_bytes() for path in zoo.path("dino").iterdir()}
+    weights = files.pop("model.safetensors")
+    repository = hub.add("own/old", {**files, "pytorch_model.bin": WEIGHTS})
+    repository.revisions["refs/pr/3"] = {**files, "model.safetensors": weights}
+    fetch.fetch([Need("transformers", "own/old")], tmp_path / "m")
+    hub.close()
+    store.use(tmp_path / "m")
+    assert metrics.load_encoder("dino", "own/old").source.revision == repository.commit("main")
+
+
+def test_a_data_set_is_read_without_the_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    from nein.datasets import hub as data
+
+    lines = b'{"question": "Is there a dog?"}\n'
+    hub.datasets["own/data"] = Repository({"v2": {"test.jsonl": lines, "README.md": b"Dogs."}})
+    fetch.fetch(needs.of_data("hub:own/data@v2"), tmp_path / "m")
+    hub.close()
+    store.use(tmp_path / "m")
+    assert list(data.read(data.Reference("own/data", "v2"), "test")) == [{"question": "Is there a dog?"}]
+
+
+# Halves, faults and refusals
+
+
+def address(hub: Hub, content: bytes = WEIGHTS) -> Need:
+    hub.pages["/net-0001.pth"] = content
+    return Need("torch", f"{hub.url}/net-0001.pth", hashlib.sha256(content).hexdigest()[:8])
+
+
+def test_a_broken_download_goes_on_where_it_broke(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1024)  # 10 MB are kept at a time
+    hub.add("own/model", SMALL)
+    wanted = [Need("transformers", "own/model"), address(hub)]
+    hub.stop_at = 8192
+    with pytest.raises(UserError, match=r"does not answer .* What is complete stays; give the same"):
+        fetch.fetch(wanted, tmp_path)
+    hub.status = 200
+    hub.requests.clear()
+    assert "is complete" in str(fetch.fetch(wanted, tmp_path))
+    parts = {path: part for method, path, part in hub.requests if method == "GET"}
+    assert [part for path, part in parts.items() if path.endswith("/model.safetensors")] == ["bytes=8192-"]
+    assert not any(path.endswith("config.json") for path in hub.downloads())
+    hub.requests.clear()
+    fetch.fetch(wanted, tmp_path)
+    assert hub.downloads() == []
+
+
+def test_a_file_at_an_address_goes_on_too_and_is_compared(hub: Hub, tmp_path: Path) -> None:
+    need = address(hub)
+    target = tmp_path / "torch" / "hub" / "checkpoints" / "net-0001.pth"
+    target.parent.mkdir(parents=True)
+    (target.parent / "net-0001.pth.incomplete").write_bytes(WEIGHTS[:1000])
+    fetch.fetch([need], tmp_path)
+    assert target.read_bytes() == WEIGHTS
+    assert ("GET", "/net-0001.pth", "bytes=1000-") in hub.requests
+    target.unlink()
+    hub.pages["/net-0001.pth"] = b"other" * 3000
+    assert fetch.fetch([need], tmp_path) == 1
+    assert not target.exists()
+
+
+def test_a_fetch_that_was_killed_goes_on(hub: Hub, tmp_path: Path) -> None:
+    for number in range(4):
+        hub.add(f"own/model{number}", {**SMALL, "model.safetensors": WEIGHTS + bytes([number])})
+    hub.pause = 0.3
+    words = [sys.executable, "-m", "nein", "fetch", "negbench", "eval", "--model", "none", "--vlm",
+             "own/model0,own/model1,own/model2,own/model3", "--models-from", str(tmp_path / "m")]  # fmt: skip
+    surroundings = {**environment(), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+    process = subprocess.Popen(words, env=surroundings, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (tmp_path / "m" / "manifest.json").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    sets = store.read_manifest(tmp_path / "m")
+    assert 0 < len(sets) < 4
+    hub.pause = 0
+    hub.requests.clear()
+    finished = subprocess.run(
+        words, env=surroundings, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "12 files" in finished.stderr
+    assert not any("own/model0" in path for path in hub.downloads())
+    assert len(store.read_manifest(tmp_path / "m")) == 4
+    assert fetch.check(tmp_path / "m") != 1
+
+
+def test_check_names_what_is_missing_cut_short_or_altered(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b", "c"):
+        hub.add(f"own/{name}", {**SMALL, "model.safetensors": WEIGHTS + name.encode()})
+    fetch.fetch([Need("transformers", f"own/{name}") for name in "abc"], tmp_path)
+    assert exit_code("fetch", "--check", "--out", tmp_path) == 0
+    files = {
+        name: next(tmp_path.rglob(f"models--own--{name}/snapshots/*/model.safetensors")) for name in "abc"
+    }
+    files["a"].unlink()
+    files["b"].write_bytes(WEIGHTS[:10])
+    files["c"].write_bytes(WEIGHTS + b"x")
+    capsys.readouterr()
+    assert exit_code("fetch", "--check", "--out", tmp_path) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in printed] == ["missing", "cut short", "altered"]
+    assert all("model.safetensors of own/" in line for line in printed)
+    for damaged in (files["b"], files["c"]):
+        damaged.resolve().unlink()
+    assert "is complete" in str(fetch.fetch([Need("transformers", f"own/{n}") for n in "abc"], tmp_path))
+    assert exit_code("fetch", "--check", "--out", tmp_path) == 0
+
+
+def test_what_is_refused_is_said_and_the_rest_is_fetched(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.add("own/model", SMALL)
+    hub.add("own/closed", SMALL).gated = True
+    hub.add("own/pickle", {"config.json": b"{}", "pytorch_model.bin": WEIGHTS})
+    asked = ["own/closed", "own/gone", "own/model@v9", "own/pickle", "own/model"]
+    assert fetch.fetch([need for name in asked for need in needs.of_model("vqa", name)], tmp_path) == 1
+    said = capsys.readouterr().err
+    assert f"'own/closed' is gated: accept its licence at {hub.url}/own/closed, log in" in said
+    assert "There is no repository 'own/gone' on the hub" in said
+    assert "'own/model' has no revision 'v9'" in said
+    assert "'own/pickle' has no weights as safetensors" in said
+    assert list(store.read_manifest(tmp_path)) == ["transformers own/model"]
+
+
+def test_a_hub_that_does_not_answer_is_a_sentence(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.status = 503
+    words = ["fetch", "negbench", "eval", "--model", "own/a", "--models-from", tmp_path]
+    failed = outcome(capsys, *words)
+    assert (failed.code, f"{hub.url} does not answer" in failed.stderr) == (2, True)
+    hub.close()
+    silent = outcome(capsys, *words)
+    assert (silent.code, f"{hub.url} does not answer" in silent.stderr) == (2, True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    offline = outcome(capsys, *words)
+    assert (offline.code, "HF_HUB_OFFLINE is set, and nein fetch needs" in offline.stderr) == (2, True)
+
+
+def test_a_disk_without_room_is_said_before_and_during(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("own/model", SMALL)
+    wanted = [Need("transformers", "own/model")]
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("nein.models.fetching.hf_hub_download", full)
+        with pytest.raises(UserError, match=r"The disk is full\. What is complete stays"):
+            fetch.fetch(wanted, tmp_path)
+    monkeypatch.setattr("nein.fetch.shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(UserError, match=r"has room for 0\.0 MB and 0\.0 MB are to be downloaded"):
+        fetch.fetch(wanted, tmp_path)
+
+
+def test_nano_needs_nothing(tmp_path: Path) -> None:
+    assert "Nothing has to be fetched" in fetch.run(fetch.FetchConfig.of(preset="nano", out=tmp_path))
+
+
+def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = outcome(capsys, "eval", "--models-from", tmp_path / "nothing")
+    assert (said.code, "holds no manifest.json, so it is no folder of models" in said.stderr) == (2, True)
+    (tmp_path / "manifest.json").write_text('{"schema": 1, "sets": {"a": {}}}')
+    said = outcome(capsys, "eval", "--models-from", tmp_path)
+    assert (said.code, "'reference' is missing" in said.stderr) == (2, True)
+
+
+# Whose weights they are
+
+
+def clip(
+    hub: Hub, name: str, change: Callable[[dict[str, Any]], Any] = lambda _: None, act: str = "quick_gelu"
+) -> None:
+    folder = zoo.path("clip")
+    weights = safetensors.numpy.load_file(folder / "model.safetensors")
+    change(weights)
+    config = json.loads((folder / "config.json").read_text())
+    for tower in ("text_config", "vision_config"):
+        config[tower]["hidden_act"] = act
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files["config.json"] = json.dumps(config).encode()
+    files["model.safetensors"] = safetensors.numpy.save(weights)
+    hub.add(name, files)
+
+
+def notes(hub: Hub, folder: Path) -> list[str]:
+    fetch.fetch([Need("transformers", name) for name in hub.models], folder)
+    return lineage.notes(lineage.of_store(folder, store.read_manifest(folder)))
+
+
+def test_plain_clip_under_another_name_is_reported(hub: Hub, tmp_path: Path) -> None:
+    clip(hub, "openai/clip-vit-base-patch32")
+    clip(hub, "own/negclip")
+    [note] = notes(hub, tmp_path)
+    assert note.startswith("'own/negclip' is plain CLIP: every weight is that of 'openai/clip-vit-base")
+
+
+def test_quick_gelu_weights_behind_gelu_are_reported_and_others_are_not(hub: Hub, tmp_path: Path) -> None:
+    def tuned(weights: dict[str, Any]) -> None:
+        weights[lineage.WORDS[0]] = weights[lineage.WORDS[0]] * 1.01
+
+    def another(weights: dict[str, Any]) -> None:
+        weights[lineage.WORDS[0]] = weights[lineage.WORDS[0]][::-1].copy()
+
+    clip(hub, "openai/clip-vit-base-patch32")
+    clip(hub, "own/tuned", tuned)
+    clip(hub, "own/wrong", tuned, act="gelu")
+    clip(hub, "own/drawn-apart", another, act="gelu")
+    [note] = notes(hub, tmp_path)
+    assert note.startswith("'own/wrong' has weights of OpenAI's CLIP, trained with QuickGELU")
+
+
+def test_negbench_says_whose_weights_a_folder_has(
+    hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from nein.benchmarks.negbench import models
+
+    clip(hub, "openai/clip-vit-base-patch32")
+    fetch.fetch([Need("transformers", "openai/clip-vit-base-patch32")], tmp_path / "m")
+    store.use(tmp_path / "m")
+    models.warn_of_lineage([models.choose("nano:clip"), models.choose(f"mine={zoo.path('clip')}")])
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["'mine' is plain CLIP"]
