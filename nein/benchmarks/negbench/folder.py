@@ -28,8 +28,8 @@ _SUMMARY = {
 }  # fmt: skip
 #: A line of samples/<task>.jsonl of a task of multiple choice, as far as it is read back.
 CHOICE_ROW = {
-    "id": str, "shown": [int], "shares": ([float], None), "credit": (float, None), "reason": str, "scores?": ([float], None),
-    "answer?": (str, None),
+    "id": str, "shown": [int], "shares": ([float], None), "credit": (float, None), "reason": str,
+    "scores?": ([float], None), "answer?": (str, None),
 }  # fmt: skip
 SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
 

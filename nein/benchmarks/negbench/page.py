@@ -1,4 +1,4 @@
-"""Single questions in the page of a NegBench report: the picture, its captions, and what every model chose."""
+"""Single questions in the page of a NegBench report: the picture, its captions, what every model chose."""
 
 from __future__ import annotations
 
