@@ -56,6 +56,8 @@ __all__ = [
     "preset_row",
     "spelled",
     "takes",
+    "takes_negative_prompt",
+    "weights_attention",
 ]
 
 # Kind -> class and the options it takes. Adding an editor is one class, one line here, and rows in presets.py
@@ -73,6 +75,10 @@ _MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
 FURTHER_LAYOUTS = {"magicbrush": "pipeline", "sam": "transformers"}
 # Kinds whose results carry intermediate pictures when a request asks for them.
 _KINDS_WITH_MAPS = ("zone",)
+# Kinds that can be guided away from a text of the request.
+_KINDS_WITH_NEGATIVE_PROMPT = ("instruct-pix2pix", "pipeline", "zone")
+# Kinds in which the attention to words of the instruction can be weighted.
+_KINDS_WITH_WEIGHTS = ("instruct-pix2pix", "zone")
 _BASIC = ("identity", "solid")
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
@@ -135,6 +141,17 @@ def check_models(name: str, **models: str) -> None:
 def has_maps(name: str) -> bool:
     """Whether the editor's results carry intermediate pictures when a request asks for them."""
     return not is_foreign(name) and _kind(name) in _KINDS_WITH_MAPS
+
+
+def takes_negative_prompt(name: str) -> bool:
+    """Whether the editor reads `EditRequest.negative_prompt`. A pipeline whose class does not gives an error
+    for every request that has one."""
+    return not is_foreign(name) and _kind(name) in _KINDS_WITH_NEGATIVE_PROMPT
+
+
+def weights_attention(name: str) -> bool:
+    """Whether the editor reads `EditRequest.weights`."""
+    return not is_foreign(name) and _kind(name) in _KINDS_WITH_WEIGHTS
 
 
 def check(name: str, **overrides: Any) -> None:

@@ -28,6 +28,11 @@ class EditRequest:
     object       What is to be removed, e.g. "traffic light". Only editors that are told it because they take
                  no instruction read it, and they say so in `describe()` ("reads": "object").
     maps         Whether an editor that has intermediate pictures should return them; the edit is the same.
+    negative_prompt  What the edit is guided away from, in place of the empty text of classifier-free
+                 guidance; with it the instruction may be empty. Read by the editors of
+                 `editors.takes_negative_prompt`.
+    weights      Words of the instruction -> factor of the attention to them (Prompt-to-Prompt,
+                 arXiv:2208.01626, section 3.2: -2 to 2). Read by the editors of `editors.weights_attention`.
     """
 
     id: str
@@ -36,6 +41,8 @@ class EditRequest:
     seed: int
     object: str = ""
     maps: bool = False
+    negative_prompt: str = ""
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,8 @@ def find_fault(request: EditRequest) -> str | None:
         return f"the image is a {type(image).__name__}, not a NumPy array of shape (H, W, 3) and dtype uint8"
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         return f"the image has shape {image.shape} and dtype {image.dtype}; expected (H, W, 3) and uint8, RGB"
-    if not isinstance(request.instruction, str) or not request.instruction.strip():
+    told = request.instruction
+    if not isinstance(told, str) or not (told.strip() or request.negative_prompt.strip()):
         return f"the instruction is {request.instruction!r}; expected a sentence"
     if not isinstance(request.seed, int | np.integer) or not 0 <= request.seed < 2**63:
         return f"the seed is {request.seed!r}; expected an integer from 0 to 2**63 - 1"

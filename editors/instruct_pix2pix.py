@@ -7,7 +7,8 @@ The sampling loop is our own because it is short and shared work is done once: e
 each distinct instruction once, and the three guidance branches of a whole batch go through the UNet together.
 It gives what diffusers' StableDiffusionInstructPix2PixPipeline gives for the same noise (tested), except that
 latents and guidance stay in float32 whatever the dtype of the weights, as under the autocast of the original
-code. The negative prompt is always "": one derived from the instruction would give the answer away.
+code. The negative prompt is "" unless a request has one: what is derived from an instruction is no longer the
+plain editor.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from editors.attention import install, word_weights
 from editors.base import EditorError, EditRequest, EditResult, digest
 from editors.batching import edit_in_batches
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
@@ -106,6 +108,7 @@ class InstructPix2Pix:
             self._text_encoder = self._machine.place(pipeline.text_encoder)
             self._vae = self._machine.place(pipeline.vae)
             self._unet = self._machine.place(pipeline.unet)
+            install(self._unet)
         self._denoise = torch.compile(self._unet) if self._machine.compile else self._unet
         self._scheduler: Any = self._make_scheduler(pipeline.scheduler.config)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
@@ -132,7 +135,7 @@ class InstructPix2Pix:
             "guidance": self.guidance,
             "guidance_scale": self.guidance_scale,
             "image_guidance_scale": self.image_guidance_scale,
-            "negative_prompt": "",
+            "negative_prompt": "the request's",
             "resize": self.resize,
             "resolution": self.resolution,
             "scheduler": effective_config(self._scheduler),
@@ -172,7 +175,8 @@ class InstructPix2Pix:
 
     def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
         embeddings, conditions, notes = self._condition(items)
-        latents = self._sample(embeddings, conditions, [request.seed for request, _ in items])
+        seeds = [request.seed for request, _ in items]
+        latents = self._sample(embeddings, conditions, seeds, **self._attention(items))
         results = []
         for (request, _), picture, note in zip(items, self._develop(latents), notes, strict=True):
             if picture is None:
@@ -190,11 +194,20 @@ class InstructPix2Pix:
         instructions = torch.cat([embedding for embedding, _ in texts])
         sources = self._encode_images(np.stack([image for _, image in items]))
         branches = self._guidance.branches
-        null = self._encode_text("")[0].expand_as(instructions)
+        null = torch.cat([self._encode_text(request.negative_prompt)[0] for request, _ in items])
         nothing = torch.zeros_like(sources)
         embeddings = torch.cat([instructions if told else null for told, _ in branches])
         conditions = torch.cat([sources if shown else nothing for _, shown in branches])
         return embeddings, conditions, [note for _, note in texts]
+
+    def _attention(self, items: list[tuple[EditRequest, np.ndarray]]) -> dict[str, Any]:
+        """Arguments of the UNet for the weights that requests give to words; none where no request does."""
+        if not any(request.weights for request, _ in items):
+            return {}
+        with self._text_lock:
+            told = torch.stack([word_weights(self._tokenizer, r.instruction, r.weights) for r, _ in items])
+        rows = [told if words else torch.ones_like(told) for words, _ in self._guidance.branches]
+        return {"cross_attention_kwargs": {"weights": torch.cat(rows).to(self._device)}}
 
     def _develop(self, latents: torch.Tensor) -> list[np.ndarray | None]:
         """(B, 4, h, w) to B pictures (H, W, 3) uint8; None where a value is not finite."""
@@ -244,8 +257,11 @@ class InstructPix2Pix:
             ]
         return torch.cat(parts)
 
-    def _sample(self, embeddings: torch.Tensor, conditions: torch.Tensor, seeds: list[int]) -> torch.Tensor:
-        """(K * B, tokens, width) and (K * B, 4, h, w) to clean latents (B, 4, h, w) float32."""
+    def _sample(
+        self, embeddings: torch.Tensor, conditions: torch.Tensor, seeds: list[int], **options: Any
+    ) -> torch.Tensor:
+        """(K * B, tokens, width) and (K * B, 4, h, w) to clean latents (B, 4, h, w) float32; options: further
+        arguments of the UNet."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)
@@ -254,7 +270,7 @@ class InstructPix2Pix:
             for index, timestep in enumerate(self._scheduler.timesteps):
                 sigma, sigma_next = sigmas[index], sigmas[index + 1]
                 scaled = x / (sigma**2 + 1) ** 0.5
-                guided = self._predict(self._denoise, scaled, timestep, embeddings, conditions)
+                guided = self._predict(self._denoise, scaled, timestep, embeddings, conditions, **options)
                 fresh = noise.draw() if sigma_next > 0 else None
                 x = ancestral_step(x, guided, sigma, sigma_next, fresh, prediction_type)
         return x

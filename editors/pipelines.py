@@ -2,8 +2,8 @@
 
 Unlike `editors.instruct_pix2pix` this runs the pipelines as they are. What the adapter adds is what a
 comparison needs: a generator on the CPU for every sample, so that an edit is a function of its seed; one
-picture per call unless the pipeline gives the same for several; the instruction verbatim and a negative
-prompt that is the same for all samples; an error that stays with its sample; a description of everything.
+picture per call unless the pipeline gives the same for several; the instruction verbatim; an error that stays
+with its sample; a description of everything.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DiffusersPipeline:
     batch_size            Pictures per call, for the classes that give the same for several as for one.
     steps                 Sampling steps, >= 1.
     guidance_scale, image_guidance_scale   None is the class's own default.
-    negative_prompt       The same for every sample, so that it cannot give an answer away; None passes none.
+    negative_prompt       Of every request that has none of its own; None passes none.
     resolution            Where the class lets one choose (`Recipe.size`, `Recipe.resolution`), in pixels.
     cosxl                 The weights are CosXL's: their picture latents are scaled, and their noise schedule
                           is in no file of theirs.
@@ -100,6 +100,7 @@ class DiffusersPipeline:
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
         self._recipe = get_recipe(self._class)
+        self._avoids = "negative_prompt" in inspect.signature(self._pipeline.__call__).parameters
         self._guidance = _guidance(self._recipe, self._class, guidance_scale, image_guidance_scale)
         self.resolution = self._resolution(resolution)
         self.batch_size = batch_size if self._recipe.batched else 1
@@ -151,6 +152,8 @@ class DiffusersPipeline:
 
     def _prepare(self, request: EditRequest) -> tuple[Size, tuple[EditRequest, Size]] | str:
         """((width, height) of the source, the request and the size to ask for), or why it cannot be done."""
+        if request.negative_prompt and not self._avoids:
+            return f"{self._class} takes no negative prompt"
         if self._recipe.reads == "object" and not request.object.strip():
             return f"{self._class} removes a named object, and the request names none"
         source = (request.image.shape[1], request.image.shape[0])
@@ -189,9 +192,10 @@ class DiffusersPipeline:
             arguments[recipe.resolution] = self.resolution
         if recipe.follow is not None and self.resolution is not None:
             arguments |= recipe.follow(size, self.resolution)
-        if self.negative_prompt is not None:
-            arguments["negative_prompt"] = self.negative_prompt
         several = recipe.batched and len(requests) > 1
+        avoided = [request.negative_prompt or self.negative_prompt or "" for request in requests]
+        if self.negative_prompt is not None or any(avoided):
+            arguments["negative_prompt"] = avoided if several else avoided[0]
         source: Any = pictures if several else pictures[0]
         for _ in range(recipe.nested):
             source = [source]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageEnhance
 
+from editors.attention import BRANCHES, AttentionRecord, install
 from editors.base import EditorError, EditRequest, EditResult, digest
 from editors.checkpoint import load_pipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
@@ -18,7 +19,6 @@ from editors.resize import zone_frame
 from editors.sampling import dpm_solver
 from editors.zone import PROTOCOLS, blend, masks, pictures
 from editors.zone.action import Reading, decide, load_classifier
-from editors.zone.attention import BRANCHES, AttentionRecord, install
 from editors.zone.fusion import fuse, shares
 from editors.zone.segments import Segmenter
 
@@ -160,8 +160,7 @@ class Zone(InstructPix2Pix):
             raise EditorError(f"{magicbrush!r} does not fit {checkpoint!r}: it reads another text encoder")
         with quiet():
             self._other_unet = self._machine.place(other.pipeline.unet)
-        for unet in (self._unet, self._other_unet):
-            install(unet)
+            install(self._other_unet)
         self._segmenter = Segmenter(
             sam, self._device, points=points_per_side, quality=segment_quality, stability=segment_stability
         )
@@ -211,8 +210,10 @@ class Zone(InstructPix2Pix):
             for _ in range(2)
         ]
 
+        weights = self._attention(items).get("cross_attention_kwargs", {})
+
         def predictor(unet: Any, record: AttentionRecord) -> Any:
-            options = {"cross_attention_kwargs": {"record": record}}
+            options = {"cross_attention_kwargs": {"record": record, **weights}}
             return lambda x, t: self._predict(unet, x, t, embeddings, conditions, **options)
 
         share = torch.tensor(shares([r.action for r in readings], self._settings["blend_beta"]))

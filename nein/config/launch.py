@@ -61,18 +61,17 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     config, dry_run = options.read(configuration, slurm_words, prog=f"nein slurm {name}")
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
-    from nein.engine import atomic
-    from nein.engine.executors import slurm
+    from nein.engine import atomic, jobs
 
     folder = config.out_dir / "slurm"
     if dry_run:
-        print(slurm.script(config.slurm, folder), end="")
+        print(jobs.script(config.slurm, folder), end="")
         return 0
     file = (folder / "command.yaml").resolve()
     atomic.write_text(file, options.dump(dataclasses.replace(config, on=None)))
     given = ("slurm", *name.split(), *words)
-    job = slurm.Whole((*name.split(), "--config", str(file)), given)
-    jobs = slurm.submit([job] * config.slurm.array, config.slurm, folder)
-    print(slurm.described(jobs, folder))
+    job = jobs.Whole((*name.split(), "--config", str(file)), given)
+    submitted = jobs.submit([job] * config.slurm.array, config.slurm, folder)
+    print(jobs.described(submitted, folder))
     print(f"How far they are: nein status {config.out_dir}")
     return 0

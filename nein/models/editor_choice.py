@@ -13,8 +13,9 @@ from typing import Any
 import editors
 from editors.function import place_name
 from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
+from metrics.base import RecordStore
 from nein.engine.errors import UserError
-from nein.models import references
+from nein.models import mending, references
 from nein.models.external_edits import Published, PublishedEditor
 from nein.models.external_edits import find as find_published
 from nein.models.references import folder_of, resolve, slug
@@ -32,6 +33,7 @@ class EditorChoice:
     options     Sampler settings of the row, overridden by the command line.
     published   Pictures made elsewhere, which stand in for an editor on one track (`--edited`).
     made        An editor in memory, from a caller in Python.
+    cure        The arm that stands before it (`nein.models.mending`); "" for the editor as it is.
     """
 
     asked: str
@@ -42,14 +44,24 @@ class EditorChoice:
     options: dict[str, Any] = field(default_factory=dict)
     published: Published | None = None
     made: editors.Editor | None = None
+    cure: str = ""
 
     @property
     def has_maps(self) -> bool:
         """Whether the editor can return intermediate pictures."""
         return self.published is None and self.made is None and editors.has_maps(self.row)
 
-    def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
-        """The editor, with its weights in memory. Raises EditorError."""
+    def load(
+        self, *, device: str, dtype: str, batch_size: int, cache: RecordStore | None = None
+    ) -> editors.Editor:
+        """The editor, with its weights in memory. cache: keeps the answers of a language model that mends.
+        Raises EditorError."""
+        editor = self._load(device=device, dtype=dtype, batch_size=batch_size)
+        if not self.cure:
+            return editor
+        return mending.Mended(editor, mending.arm(self.cure, cache=cache, device=device), self.cure)
+
+    def _load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         if self.published is not None:
             return PublishedEditor(self.published)
         if self.made is not None:
@@ -85,6 +97,9 @@ class EditorChoice:
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
+        return {**self._identity(), **({"mend": self.cure} if self.cure else {})}
+
+    def _identity(self) -> dict[str, Any]:
         if self.published is not None:
             return {"editor": self.row, "made": "elsewhere"}  # the fingerprint covers the pictures
         if self.made is not None:
@@ -95,7 +110,11 @@ class EditorChoice:
 
 
 def resolve_editors(
-    names: Sequence[str], preset: str, overrides: Mapping[str, Any], edited: str | None = None
+    names: Sequence[str],
+    preset: str,
+    overrides: Mapping[str, Any],
+    edited: str | None = None,
+    mend: Sequence[str] = (),
 ) -> list[EditorChoice]:
     """The editors of a command, in its order. Loads nothing.
 
@@ -103,7 +122,8 @@ def resolve_editors(
     Any of them may have a name of the user's before it: "mine=magicbrush=FOLDER".
     `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
     that are not there. An option of `overrides` has to be known to at least one editor, and goes to those
-    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors.
+    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors. `mend`: cures,
+    with each of which every editor follows once more.
     """
     if edited is not None:
         external = find_published(Path(edited).expanduser())
@@ -123,9 +143,14 @@ def resolve_editors(
         asked += every_editor(preset) if name == "all" else [name]
     asked = list(dict.fromkeys(asked))
     for option in overrides:
-        if not any(editors.takes(references.split_editor(name)[1], option) for name in asked):
+        if not any(_takes(name, option) for name in asked):
             editors.check(references.split_editor(asked[0])[1], **{option: overrides[option]})
-    choices = [choose_editor(name, preset, overrides) for name in asked]
+    choices = [
+        one
+        for name in asked
+        for plain in [choose_editor(name, preset, overrides)]
+        for one in (plain, *(_mended(plain, cure) for cure in mend))
+    ]
     for folder, count in Counter(choice.slug for choice in choices).items():
         if count > 1:
             twins = [choice.asked for choice in choices if choice.slug == folder]
@@ -133,6 +158,17 @@ def resolve_editors(
                 f"{' and '.join(map(repr, twins))} have one name, '{folder}'; evaluate one of them."
             )
     return choices
+
+
+def _takes(name: str, option: str) -> bool:
+    """Whether an editor has the option. One in memory got those it takes when it was made."""
+    return references.offered(name) is not None or editors.takes(references.split_editor(name)[1], option)
+
+
+def _mended(choice: EditorChoice, cure: str) -> EditorChoice:
+    mending.check(cure, choice.row)
+    short = re.sub(r"[^A-Za-z0-9._-]+", "-", cure)
+    return replace(choice, asked=f"{choice.asked}+{cure}", slug=f"{choice.slug}+{short}", cure=cure)
 
 
 def every_editor(preset: str) -> list[str]:

@@ -58,6 +58,46 @@ def test_it_equals_diffusers_pipeline_for_the_same_noise(stock, tiny_editor, req
     np.testing.assert_allclose(float_pictures(editor, requests, monkeypatch), expected, atol=1e-4)
 
 
+def test_a_negative_prompt_is_that_of_diffusers(stock, tiny_editor, requests_of, monkeypatch):
+    plain, other = requests_of(2)
+    requests = [replace(plain, negative_prompt="a cup"), other]
+    expected = run_stock(stock, requests, negative_prompt=["a cup", ""])
+    edited = float_pictures(tiny_editor(steps=STEPS), requests, monkeypatch)
+    np.testing.assert_allclose(edited, expected, atol=1e-4)
+    assert (
+        np.abs(edited[0] - float_pictures(tiny_editor(steps=STEPS), requests_of(1), monkeypatch)[0]).max()
+        > 0.01
+    )
+
+
+def test_with_a_negative_prompt_the_instruction_may_be_empty(tiny_editor, requests_of):
+    [request] = requests_of(1)
+    [bare, guided] = tiny_editor(steps=STEPS).edit(
+        [replace(request, instruction=""), replace(request, instruction="", negative_prompt="a cup")]
+    )
+    assert bare.image is None
+    assert "expected a sentence" in bare.error
+    assert guided.image is not None
+
+
+def test_weights_of_one_change_nothing_and_others_only_their_own_sample(tiny_editor, requests_of):
+    editor = tiny_editor(steps=STEPS)
+    plain, other = requests_of(2)
+    word = plain.instruction.split()[-1].strip(".")
+    untouched, beside = editor.edit([plain, other])
+    for factor, same in ((1.0, True), (-2.0, False)):
+        weighted, still = editor.edit([replace(plain, weights={word.upper(): factor}), other])
+        assert (weighted.image == untouched.image).all() == same
+        np.testing.assert_allclose(still.image.astype(int), beside.image, atol=1)  # written out, not fused
+
+
+def test_a_weight_for_a_word_that_is_not_there_is_an_error_of_its_sample(tiny_editor, requests_of):
+    plain, other = requests_of(2)
+    failed, edited = tiny_editor(steps=STEPS).edit([replace(plain, weights={"zeppelin": 0.0}), other])
+    assert "'zeppelin' is not in the instruction" in failed.error
+    assert edited.image is not None
+
+
 def test_with_default_rounding_the_bytes_are_diffusers(stock, tiny_editor, requests_of):
     requests = requests_of(2)
     expected = np.round(run_stock(stock, requests) * 255)

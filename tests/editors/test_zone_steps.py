@@ -10,11 +10,12 @@ import torch
 from diffusers.models.attention_processor import Attention
 from torchvision.ops import nms
 
+from editors import attention
+from editors.attention import AttentionRecord, Processor
 from editors.resize import zone, zone_frame
 from editors.sampling import dpm_solver
-from editors.zone import attention, blend, fusion, masks
+from editors.zone import blend, fusion, masks
 from editors.zone.action import ACTIONS, decide
-from editors.zone.attention import AttentionRecord, RecordingProcessor
 
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
@@ -160,7 +161,7 @@ def test_both_models_see_their_own_latent_and_the_same_timesteps():
 def attend(branches, record=True):
     torch.manual_seed(0)
     layer = Attention(query_dim=8, cross_attention_dim=6, heads=2, dim_head=4)
-    layer.set_processor(RecordingProcessor(recorded=True))
+    layer.set_processor(Processor(recorded=True))
     hidden, text = (
         torch.randn(6, 4, 8),
         torch.randn(6, 5, 6),

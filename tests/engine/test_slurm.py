@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from nein.config.groups import SlurmConfig
-from nein.engine import attendance
+from nein.engine import attendance, jobs
 from nein.engine.errors import UserError
-from nein.engine.executors import slurm
 from nein.engine.executors.slurm import Share, Slurm
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
@@ -105,7 +104,7 @@ def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(
 ) -> None:
     folder = opened(tmp_path / "run")
     plan = Planned(steps, (str(folder.path), 0.5))
-    [job] = slurm.submit([Share(plan, "cpu", 0, 1)], SlurmConfig(), tmp_path / "slurm", "local")
+    [job] = jobs.submit([Share(plan, "cpu", 0, 1)], SlurmConfig(), tmp_path / "slurm", "local")
     while not folder.done("squares"):
         time.sleep(0.05)
     [worker] = (folder.path / "workers").glob("*.json")
@@ -133,12 +132,12 @@ def test_without_slurm_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     ("text", "minutes"), [("4:00:00", 240), ("90", 90), ("0:30", 1), ("1-12", 2160), ("1-0:30:01", 1471)]
 )
 def test_times_are_read_as_slurm_reads_them(text: str, minutes: int) -> None:
-    assert slurm.minutes(text) == minutes
+    assert jobs.minutes(text) == minutes
 
 
 def test_a_time_that_is_none_is_a_sentence() -> None:
     with pytest.raises(UserError, match="--time is 'soon'"):
-        slurm.minutes("soon")
+        jobs.minutes("soon")
 
 
 def arguments(tmp_path: Path) -> list[str]:

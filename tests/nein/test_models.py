@@ -13,7 +13,7 @@ from nein.models import editor_choice, references
 def choose(*argv: str) -> list[editor_choice.EditorChoice]:
     chosen = config.EvalConfig.parse(argv)
     return editor_choice.resolve_editors(
-        chosen.editor, chosen.preset, chosen.editor_overrides(), chosen.edited
+        chosen.editor, chosen.preset, chosen.editor_overrides(), chosen.edited, chosen.mend
     )
 
 

@@ -80,7 +80,8 @@ def _choice(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sampl
     facts = {"source": row["source"], "type": row.get("type"), "scores": row.get("scores")}
     return Sample(
         _key(what), row["id"], "Which of the captions describes the picture?", ", ".join(best),
-        ", ".join(best), "highest score", row.get("credit"), row["reason"], (LETTERS[row["correct"]],), options, facts,
+        ", ".join(best), "highest score", row.get("credit"), row["reason"], (LETTERS[row["correct"]],),
+        options, facts,
     )  # fmt: skip
 
 

@@ -78,6 +78,12 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
         among=("remove", "add"),
         what="control",
     )
+    mend: Names = option(
+        [],
+        "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, negative-prompt, "
+        "negative-prompt-alone, attention",
+        "What",
+    )
     metrics: Names = option([], "metrics to compute, or all", "What")
     stages: Names = option(list(STAGES), "stages to run", "What", among=STAGES, what="stage")
     protocol: Literal["paper", "fixed"] = option(

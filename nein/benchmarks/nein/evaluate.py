@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from editors import Editor
 from nein.benchmarks import runner
 from nein.benchmarks.nein import conclude, models, report
 from nein.benchmarks.nein import figures as of_run
@@ -21,6 +22,7 @@ from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, validate_images
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
@@ -84,7 +86,7 @@ def _dataset(
 def runs(config: EvalConfig, device: str) -> list[Run]:
     """One run per editor and track, everything looked at and nothing loaded."""
     choices = editor_choice.resolve_editors(
-        config.editor, config.preset, config.editor_overrides(), config.edited
+        config.editor, config.preset, config.editor_overrides(), config.edited, config.mend
     )
     if "edit" in config.stages:
         for choice in choices:
@@ -105,7 +107,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     made = []
     for choice in choices:
         name = f"{choice.asked}/{choice.published.track}" if choice.published else choice.asked
-        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size)
+        load = functools.partial(_load, config, choice, device)
         editor = editor_model(name, load)
         for track in [choice.published.track] if choice.published else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
@@ -113,6 +115,11 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             scored += [(folder, stage) for stage in stages if stage.model is scorer]
             made.append(_run(config, folder, plan, choice, stages, device))
     return made
+
+
+def _load(config: EvalConfig, choice: EditorChoice, device: str) -> Editor:
+    cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.cure else None
+    return choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size, cache=cache)
 
 
 def _stages(

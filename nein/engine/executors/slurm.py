@@ -1,51 +1,22 @@
-"""`--on slurm`: the jobs of an array make the blocks, this process waits for them. And `nein slurm`, which
-does not wait: there every job is the whole command.
-
-submitit writes the batch script, carries what a job calls to its node, and gives it out again when the job is
-pre-empted or runs out of time (SIGUSR1): what is done is done, so that a job which begins again goes on.
-"""
+"""`--on slurm`: the jobs of an array make the blocks, this process waits for the first that ends well."""
 
 from __future__ import annotations
 
-import abc
-import json
-import math
-import os
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import environment
-from nein.engine.errors import UserError
+from nein.engine import environment, jobs
 from nein.engine.executors.threads import Threads
 from nein.engine.processes import Processes
 from nein.engine.progress import announce
 from nein.engine.stages import Plan, open_blocks
 from nein.engine.walk import Order, Walk
 
-SIGNAL = "USR1"
-PATIENCE = 1.0  # seconds between two looks at the jobs
-
-
-class Again(abc.ABC):
-    """Something a job calls, and calls again after it was pre-empted."""
-
-    @abc.abstractmethod
-    def __call__(self) -> None: ...
-
-    def checkpoint(self) -> Any:
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
-
 
 @dataclass(frozen=True)
-class Share(Again):
+class Share(jobs.Again):
     """A job of `--on slurm`: blocks until there are none."""
 
     plan: Plan
@@ -55,28 +26,6 @@ class Share(Again):
 
     def __call__(self) -> None:
         Threads(self.device, Processes(self.rank, self.size)).compute(self.plan)
-
-
-@dataclass(frozen=True)
-class Whole(Again):
-    """A job of `nein slurm`: the command itself, which joins those that run already.
-
-    words  After `nein`. `given`: what was typed, for the manifest and for `nein retry`.
-    """
-
-    words: tuple[str, ...]
-    given: tuple[str, ...]
-
-    def __call__(self) -> None:
-        line = [sys.executable, "-m", "nein", *self.words]
-        process = subprocess.Popen(line, env={**os.environ, environment.GIVEN: json.dumps(self.given)})
-        try:
-            code = process.wait()
-        finally:  # also where submitit ends this job to begin it again
-            process.terminate()
-            process.wait()
-        if code:
-            raise RuntimeError(f"nein {' '.join(self.words)} ended with code {code}")
 
 
 class Slurm:
@@ -94,7 +43,7 @@ class Slurm:
         if device == "auto":
             self.device = "cuda" if "gpu" in (slurm.gres or "") else "cpu"
         environment.say_device(device, self.device)
-        executor(slurm, self._folder, cluster)  # what is missing is said before there is work
+        jobs.executor(slurm, self._folder, cluster)  # what is missing is said before there is work
 
     def barrier(self) -> None:
         """There is one process that opens folders."""
@@ -113,115 +62,13 @@ class Slurm:
             return open_before
         size = self._settings.array
         shares = [Share(plan, self.device, rank, size) for rank in range(size)]
-        jobs = submit(shares, self._settings, self._folder, self._cluster)
-        print(described(jobs, self._folder), file=sys.stderr, flush=True)
+        submitted = jobs.submit(shares, self._settings, self._folder, self._cluster)
+        print(jobs.described(submitted, self._folder), file=sys.stderr, flush=True)
         try:
-            wait_for_one(jobs)
+            jobs.wait_for_one(submitted)
         finally:
-            for job in jobs:
+            for job in submitted:
                 if not job.done():
                     job.cancel(check=False)
         Walk(steps, Order()).over()
         return open_before
-
-
-def submit(tasks: Sequence[Again], settings: Any, folder: Path, cluster: str = "slurm") -> list[Any]:
-    """The jobs of an array, one for each task. Raises UserError with what Slurm says if it refuses them."""
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    try:
-        made = executor(settings, folder, cluster)
-        with made.batch():
-            jobs = [made.submit(task) for task in tasks]
-        return jobs
-    except (FailedJobError, FailedSubmissionError) as error:
-        said = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
-        raise UserError(f"Slurm does not take the jobs ({said[-1].strip()}).") from None
-
-
-def script(settings: Any, folder: Path) -> str:
-    """The batch script of an array, as it would be submitted; Slurm need not be here."""
-    _submitit()
-    from submitit.slurm.slurm import SlurmExecutor
-
-    class OnPaper(SlurmExecutor):
-        @classmethod
-        def affinity(cls) -> int:
-            return 1
-
-    made = OnPaper(folder)
-    made.update_parameters(**parameters(settings))
-    made.parameters["map_count"] = settings.array
-    return made._make_submission_file_text(made._submitit_command_str, "")
-
-
-def described(jobs: Sequence[Any], folder: Path) -> str:
-    ids = f"{jobs[0].job_id} to {jobs[-1].job_id}" if len(jobs) > 1 else str(jobs[0].job_id)
-    return f"Submitted {len(jobs)} job{'s' * (len(jobs) > 1)}, {ids}; scripts and logs: {folder}"
-
-
-def executor(settings: Any, folder: Path, cluster: str) -> Any:
-    """submitit's, with the settings of the jobs. Raises UserError where it or Slurm is missing."""
-    submitit = _submitit()
-    if cluster == "slurm" and shutil.which("srun") is None:
-        raise UserError("There is no Slurm here (no srun on PATH); give the command on a login node.")
-    made = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)
-    made.update_parameters(
-        timeout_min=minutes(settings.time),
-        **{f"slurm_{key}": value for key, value in parameters(settings).items()},
-    )
-    return made
-
-
-def parameters(settings: Any) -> dict[str, Any]:
-    """Of the batch script, by submitit's names."""
-    given = {"partition": settings.partition, "gres": settings.gres}
-    return {
-        "job_name": "nein",
-        "time": minutes(settings.time),
-        "array_parallelism": settings.array,
-        "setup": [f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
-        "additional_parameters": {"requeue": True, **settings.options},
-        **{key: value for key, value in given.items() if value is not None},
-    }
-
-
-def _submitit() -> Any:
-    os.environ.setdefault("SUBMITIT_PREEMPT_SIGNAL", SIGNAL)  # read when it is imported
-    try:
-        import submitit
-    except ImportError:
-        raise UserError("Slurm jobs need submitit: pip install 'nein[slurm]'.") from None
-    return submitit
-
-
-def minutes(text: str) -> int:
-    """Of a time as Slurm writes it: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.
-
-    >>> minutes("4:00:00"), minutes("1-12"), minutes("90")
-    (240, 2160, 90)
-    """
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdigit() for part in [*parts, days or "0"]) or len(parts) > 3:
-        raise UserError(f"--time is '{text}'; Slurm writes 4:00:00, 90 (minutes) or 1-12 (days and hours).")
-    units = (60.0, 1.0, 1 / 60) if dash or len(parts) == 3 else (1.0, 1 / 60)
-    total = 1440 * int(days or 0) + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
-    return max(1, math.ceil(total))
-
-
-def wait_for_one(jobs: Sequence[Any]) -> None:
-    """Returns when a job has ended well: there are no more blocks then. UserError when none has."""
-    left = list(jobs)
-    while left:
-        for job in list(left):
-            if job.done():
-                left.remove(job)
-                if job.exception() is None:
-                    return
-        time.sleep(PATIENCE)
-    why = next((line for line in reversed(str(jobs[-1].exception()).splitlines()) if line.strip()), "")
-    raise UserError(
-        f"All {len(jobs)} jobs ended before the work did ({why.strip()}); see {jobs[-1].paths.stderr}, and "
-        "give the same command again to go on."
-    )

@@ -1,11 +1,14 @@
-"""Steps 3 and 4: cross-attention of a UNet, recorded while it denoises.
+"""Cross-attention of a UNet, recorded or weighted while it denoises.
 
-The record travels with each call as `cross_attention_kwargs={"record": ...}`, so that one UNet can serve
-several threads; the processors themselves keep no state.
+What to record and the weights travel with each call as `cross_attention_kwargs={"record": ..., "weights":
+...}`, so that one UNet can serve several threads; the processors themselves keep no state. Recording is
+steps 3 and 4 of ZONE; weights are "attention re-weighting" of Prompt-to-Prompt.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,8 +55,13 @@ class AttentionRecord:
         return (self._sum / self._count).unflatten(1, self.grid)
 
 
-class RecordingProcessor:
-    """Attention as diffusers computes it, except that probabilities are worked out in full where recorded."""
+class Processor:
+    """Attention as diffusers computes it, except that probabilities are worked out in full where they are
+    recorded or weighted.
+
+    weights  (rows of the call, tokens): factors of the probabilities of every token, which afterwards need
+             not add up to 1: c in "Attention Re-weighting", Prompt-to-Prompt (arXiv:2208.01626), section 3.2.
+    """
 
     def __init__(self, recorded: bool) -> None:
         self._recorded = recorded
@@ -67,24 +75,51 @@ class RecordingProcessor:
         attention_mask: torch.Tensor | None = None,
         temb: torch.Tensor | None = None,
         record: AttentionRecord | None = None,
+        weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        wanted = record is not None and self._recorded and hidden_states.ndim == 3
-        if not wanted or encoder_hidden_states is None or not record.wants(hidden_states.shape[1]):  # type: ignore[union-attr]
+        if (
+            not self._recorded
+            or hidden_states.ndim != 3
+            or not (record and record.wants(hidden_states.shape[1]))
+        ):
+            record = None
+        if encoder_hidden_states is None or (record is None and weights is None):
             return self._plain(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
         query = attn.head_to_batch_dim(attn.to_q(hidden_states))
         key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states))
         value = attn.head_to_batch_dim(attn.to_v(encoder_hidden_states))
         probabilities = attn.get_attention_scores(query, key, attention_mask)
-        record.add(probabilities, attn.heads)  # type: ignore[union-attr]
+        if record is not None:
+            record.add(probabilities, attn.heads)
+        if weights is not None:
+            probabilities = probabilities * weights.repeat_interleave(attn.heads, 0)[:, None].to(
+                probabilities.dtype
+            )
         output = attn.batch_to_head_dim(torch.bmm(probabilities, value))
         return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
 
 
+def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> torch.Tensor:
+    """(tokens,) float32: the factor of every token of `text`, padded as a text encoder reads it; 1 but for
+    the words of `factors`, whatever their case. Raises ValueError for one that is not in the text."""
+    encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
+    weights = torch.ones(len(encoded["input_ids"]))
+    for word, factor in factors.items():
+        places = [match.span() for match in re.finditer(re.escape(word), text, re.IGNORECASE)]
+        if not places:
+            raise ValueError(f"{word!r} is not in the instruction {text!r}")
+        for index, (start, end) in enumerate(encoded["offset_mapping"]):
+            if start < end and any(start < last and first < end for first, last in places):
+                weights[index] = factor
+    return weights
+
+
 def install(unet: Any) -> None:
-    """Give `unet` processors that record its cross-attention on the way down and up, not in the middle."""
+    """Give `unet` processors that weight its cross-attention, and record it on the way down and up, not in
+    the middle; without a record and weights it computes what it did."""
     unet.set_attn_processor(
         {
-            name: RecordingProcessor(name.startswith(("down_blocks", "up_blocks")) and ".attn2." in name)
+            name: Processor(name.startswith(("down_blocks", "up_blocks")) and ".attn2." in name)
             for name in unet.attn_processors
         }
     )

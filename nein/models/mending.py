@@ -1,0 +1,222 @@
+"""Cures for editors that need no training: arms of an evaluation beside the editor as it is (`--mend`).
+
+An arm stands between the sentence and the editor: it sends another instruction, another text to be guided
+away from, or other weights of attention. It is told what a user would type and nothing else: the object's
+name and that a sentence is negative are read from the sentence, by rule (`nein.wording.denials`) or by a
+language model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+import editors
+from editors.base import digest
+from metrics.base import RecordStore
+from nein.engine.errors import UserError, chosen
+from nein.models import llm
+from nein.wording import denials
+from nein.wording.templates import removal
+
+#: `rewrite:llm:MODEL` is the arm "rewrite" by a language model.
+LLM = "rewrite:llm:"
+AS_IT_IS = "the sentence denies nothing: sent as it is"
+AFFIRMED = "the sentence denies a denial: the picture stays as it is"
+#: Factor of the attention to what is absent: the far end of what Prompt-to-Prompt uses.
+AWAY = -2.0
+_PROMPT = (
+    "A person tells a program what a picture should be like. The program understands only plain commands, "
+    "and no negation. Say the command that brings the picture there.\n"
+    '- Where the sentence says that something is absent, the command removes it: "Remove the X.", or '
+    '"Remove the X and the Y." '
+    "X is the thing in the person's words, without further words.\n"
+    "- Where the sentence affirms that something is there, in however many negations, the command is empty.\n"
+    "- Any other sentence is the command as it is.\n\n"
+    "Sentence: {sentence}"
+)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What an editor is sent in place of a request: `request`; None leaves the picture as it is. `note` says
+    what was done."""
+
+    request: editors.EditRequest | None
+    note: str
+
+
+class Command(BaseModel):
+    """The answer of a language model that rewrites: the command, "" where the picture stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    command: str
+
+
+class Arm(Protocol):
+    """Changes requests. `facts` decide what it makes of them and go into the editor's fingerprint."""
+
+    def facts(self) -> dict[str, Any]: ...
+
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
+        """Per request what is sent, or why nothing can be."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByRule:
+    """An arm that follows from what the rule reads: `change` gets the request and the absent objects."""
+
+    name: str
+    change: Callable[[editors.EditRequest, Sequence[str]], Sent]
+
+    def facts(self) -> dict[str, Any]:
+        return {"arm": self.name, "reads": "nein.wording.denials"}
+
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
+        return [
+            self._one(request, reading)
+            for request, reading in zip(
+                requests, denials.read([r.instruction for r in requests]), strict=True
+            )
+        ]
+
+    def _one(self, request: editors.EditRequest, reading: denials.Denials) -> Sent:
+        if reading.absent:
+            return self.change(request, reading.absent)
+        return Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS)
+
+
+class ByLanguageModel:
+    """ "rewrite" by a language model, whose answers are checked, remembered and counted."""
+
+    def __init__(self, reference: str, cache: RecordStore | None, device: str) -> None:
+        self._client = llm.load(llm.LlmOptions(model=reference), cache=cache, device=device)
+
+    def facts(self) -> dict[str, Any]:
+        return {"arm": "rewrite", "prompt": _PROMPT, **self._client.describe()}
+
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
+        asked = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
+        outcomes = self._client.complete(asked, Command)
+        return [self._one(*pair) for pair in zip(requests, outcomes, strict=True)]
+
+    @staticmethod
+    def _one(request: editors.EditRequest, outcome: llm.Outcome[Command]) -> Sent | str:
+        if outcome.value is None:
+            return f"no rewriting: {outcome.failure}, {outcome.reason}"
+        command = outcome.value.command.strip()
+        return _sent(request, instruction=command) if command else Sent(None, AFFIRMED)
+
+
+def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
+    told = "; ".join(f"{name} {value!r}" for name, value in changes.items())
+    return Sent(dataclasses.replace(request, **changes), f"sent with {told}")
+
+
+def _rewritten(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
+    return _sent(request, instruction=removal(" and the ".join(absent)))
+
+
+def _avoided(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
+    return _sent(request, negative_prompt=", ".join(absent))
+
+
+def _avoided_alone(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
+    return _sent(request, instruction="", negative_prompt=", ".join(absent))
+
+
+def _attenuated(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
+    return _sent(request, weights=dict.fromkeys(absent, AWAY))
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A row of the table: what the arm does, what has to be known for it that a user would not say, and what
+    of the editor it needs."""
+
+    does: str
+    knows: str
+    change: Callable[[editors.EditRequest, Sequence[str]], Sent]
+    possible: Callable[[str], bool] = lambda editor: True
+
+
+_READ = "nothing: object and negation are read from the sentence"
+CURES: dict[str, Cure] = {
+    "rewrite": Cure('the sentence becomes "Remove the X."', _READ, _rewritten),
+    "negative-prompt": Cure(
+        "X is the negative prompt of classifier-free guidance, beside the sentence",
+        _READ,
+        _avoided,
+        editors.takes_negative_prompt,
+    ),
+    "negative-prompt-alone": Cure(
+        "X is the negative prompt, and the instruction is empty",
+        _READ,
+        _avoided_alone,
+        editors.takes_negative_prompt,
+    ),
+    "attention": Cure(
+        f"the attention to X in the sentence is multiplied by {AWAY:g} (Prompt-to-Prompt, arXiv:2208.01626)",
+        _READ,
+        _attenuated,
+        editors.weights_attention,
+    ),
+}
+
+
+def check(arm: str, row: str) -> None:
+    """Says what is wrong with an arm for an editor before anything is loaded. Raises UserError or
+    MetricError."""
+    if arm.startswith(LLM):
+        from nein.models.llm.loading import check
+
+        return check(arm.removeprefix(LLM))
+    if not CURES[chosen("cure", arm, [*CURES, f"{LLM}MODEL"])].possible(row):
+        raise UserError(
+            f"'{row}' cannot be mended by '{arm}': {CURES[arm].does}, which this editor cannot do; leave it "
+            "out, or take --mend rewrite."
+        )
+
+
+def arm(name: str, *, cache: RecordStore | None, device: str) -> Arm:
+    """The arm of that name. cache: where a language model's answers are kept."""
+    if name.startswith(LLM):
+        return ByLanguageModel(name.removeprefix(LLM), cache, device)
+    return ByRule(name, CURES[name].change)
+
+
+class Mended:
+    """An `editors.Editor`: another one that is sent what an arm makes of each request. The note of a result
+    says what that was."""
+
+    def __init__(self, editor: editors.Editor, arm: Arm, name: str) -> None:
+        self.name = f"{editor.name}+{name}"
+        self._editor, self._arm = editor, arm
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._editor.describe(), "mended": self._arm.facts()}
+
+    @property
+    def fingerprint(self) -> str:
+        return digest({"editor": self._editor.fingerprint, "mended": self._arm.facts()})
+
+    def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
+        sent = self._arm.send(requests)
+        asked = [one.request for one in sent if isinstance(one, Sent) and one.request is not None]
+        edited = iter(self._editor.edit(asked) if asked else [])
+        results = []
+        for request, one in zip(requests, sent, strict=True):
+            if isinstance(one, str):
+                results.append(editors.EditResult(request.id, None, one))
+            elif one.request is None:
+                results.append(editors.EditResult(request.id, request.image.copy(), note=one.note))
+            else:
+                result = next(edited)
+                note = "; ".join(filter(None, (one.note, result.note)))
+                results.append(dataclasses.replace(result, note=note))
+        return results

@@ -1,0 +1,210 @@
+"""What an English sentence says is absent: a rule over words that deny and the noun phrases they deny.
+
+A word that denies ("no", "without", "lacks", "free of", "missing", "except" after "all") denies the noun
+phrase that follows it, or the one before it: "a cup is missing". A "not" does where its verb says what
+there is: "does not have", "is not in the picture", but not "is not brown". What is denied an even number of
+times is there: "is not without a cat".
+
+The rule is told neither the object's name nor that a sentence is negative. What it gets wrong is counted, by
+family of negation, by `benchmarks/rewriting.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Heads of noun phrases that name no object: the picture itself, and words of the idioms that deny.
+SETTING = frozenset(
+    """image picture photo photograph shot scene view sight frame part case presence absence anything
+    everything nothing something everyone nobody all none it they this that there here one trace sign time
+    place rest""".split()
+)
+#: They deny the noun phrase that follows, or, where no object follows, the one before: "none of it is seen".
+FOLLOWED = (
+    "no", "neither", "nor", "no longer", "not a single", "no sign of", "no trace of", "without", "lack",
+    "free of", "devoid of", "empty of", "bare of", "clear of", "rather than", "instead of", "never",
+    "used to be", "exclude", "omit", "hardly any", "zero",
+)  # fmt: skip
+#: They deny the noun phrase before them.
+PRECEDED = ("missing", "absent", "nowhere", "go", "not part of", "used to be there", "lacking")
+#: They deny what follows where "everything" or its like is before them.
+EXCEPTIONS = ("but", "except", "except for", "besides", "apart from", "other than", "save for", "bar")
+EVERYTHING = frozenset("everything all anything everyone".split())
+#: Verbs and complements with which a "not" says that something is absent.
+EXISTENCE = frozenset(
+    """have contain show include feature depict display want need be appear exist see find visible there
+    here present true any""".split()
+)
+_DETERMINERS = frozenset(
+    "a an the no not n't neither nor any single some only this that these those another all every".split()
+)
+# "not all cats" leaves some, "not only a cat" denies none.
+_PARTIAL = frozenset("all every only just merely everything everyone".split())
+_LONGEST = 4
+_IDIOMS = frozenset("sign trace of used to be there a single part than".split())
+_CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.split()) - _IDIOMS
+
+
+@dataclass(frozen=True)
+class Denials:
+    """The objects of a sentence, as written without their articles: what it says is absent, what is there.
+
+    Both in the order of the text; empty where no noun phrase names an object. doubled: something is there
+    that was denied twice.
+    """
+
+    absent: tuple[str, ...]
+    present: tuple[str, ...]
+    doubled: bool = False
+
+
+@dataclass
+class _Phrase:
+    """A noun phrase: its name is doc[start:end], `article` whether it has one, `denied` how many times."""
+
+    start: int
+    end: int
+    article: bool
+    denied: int = 0
+
+
+def read(sentences: Sequence[str]) -> list[Denials]:
+    """What every sentence says is absent. Raises MetricError where spaCy's English model is not installed."""
+    from metrics.objects import spacy_model
+
+    plain = [sentence.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'") for sentence in sentences]
+    return [_read(doc) for doc in spacy_model().pipe(plain)]
+
+
+def _read(doc: Any) -> Denials:
+    phrases = list(_phrases(doc))
+    words = [token.lower_ for token in doc]
+    lemmas = [token.lemma_.lower() for token in doc]
+    index = 0
+    while index < len(words):
+        for length in range(_LONGEST, 0, -1):
+            cue = {" ".join(form[index : index + length]) for form in (words, lemmas)}
+            denied = _denied(doc, words, cue, index, index + length, phrases)
+            if denied is not None:
+                for phrase in denied:
+                    phrase.denied += 1
+                index += length - 1
+                break
+        index += 1
+    named = [(" ".join(words[p.start : p.end]), p.denied % 2 == 1) for p in phrases]
+    absent = tuple(name for name, odd in named if odd)
+    present = tuple(name for name, odd in named if not odd)
+    return Denials(absent, present, any(phrase.denied and phrase.denied % 2 == 0 for phrase in phrases))
+
+
+def _phrases(doc: Any) -> Iterator[_Phrase]:
+    """The noun phrases that name objects: runs of adjectives and nouns.
+
+    They are runs and not the parser's noun chunks, in which "an oven but no chair" is one: short sentences
+    about things with names of two words are often parsed wrongly, and less often tagged wrongly.
+    """
+    start = 0
+    while start < len(doc):
+        end = start
+        while end < len(doc) and _may_name(doc, end):
+            end += 1
+        next_start = max(end, start + 1)
+        while end > start and _exists(doc[end - 1]):
+            end -= 1
+        article = start > 0 and doc[start - 1].lower_ in _DETERMINERS
+        a_noun = any(token.pos_ in ("NOUN", "PROPN") for token in doc[start:end])
+        if end > start and (a_noun or start == 0 or _opens(doc[start - 1])):
+            last = doc[end - 1]
+            idiom = last.lower_ in ("sign", "trace") and not (end < len(doc) and doc[end].lower_ == "of")
+            if last.lemma_.lower() not in SETTING or idiom:
+                yield _Phrase(start, end, article)
+        start = next_start
+
+
+def _may_name(doc: Any, index: int) -> bool:
+    """Whether a word may be part of the name of an object."""
+    token = doc[index]
+    if token.lower_ in _DETERMINERS or _is_cue(token):
+        return False
+    if token.pos_ in ("NOUN", "PROPN", "ADJ") or (index > 0 and doc[index - 1].lemma_ in ("without", "lack")):
+        return True
+    if token.pos_ == "ADV":  # the second word of "fire hydrant", as the tagger has it
+        return index > 0 and doc[index - 1].pos_ == "NOUN" and not token.is_stop
+    if token.pos_ in ("VERB", "ADP"):  # "Tie is missing.", "without surfboard", "any stop sign", as tagged
+        if index == 0:
+            return len(doc) > 1 and doc[1].pos_ in ("AUX", "NOUN") and doc[0].tag_ != "VBG"
+        return _opens(doc[index - 1])
+    return False
+
+
+def _opens(token: Any) -> bool:
+    """Whether what comes next names an object, whatever the tagger thinks of it."""
+    return token.lower_ in _DETERMINERS - {"n't", "to"} or token.lemma_.lower() in ("without", "lack")
+
+
+def _denied(
+    doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
+) -> list[_Phrase] | None:
+    """What the cue, doc[start:end] as written and as lemmas, denies; None where it is none."""
+    following = [phrase for phrase in phrases if phrase.start >= end and _reaches(words, end, phrase.start)]
+    before = [phrase for phrase in phrases if phrase.end <= start]
+    if cue & set(PRECEDED):
+        return before[-1:]
+    if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and words[end : end + 1] != ["no"]:
+        return _joined(words, following, any_article=True)
+    if cue & set(FOLLOWED):
+        if following:
+            return _joined(words, following, any_article="no" not in cue)
+        return before[-1:]
+    if cue & {"not", "n't"}:
+        if end < len(words) and words[end] in _PARTIAL:
+            return []
+        return _joined(words, following, any_article=True) or before[-1:] if _of_existence(doc[start]) else []
+    return None
+
+
+def _reaches(words: list[str], start: int, end: int) -> bool:
+    """Whether a denial at `start` still holds at `end`: no new clause begins between."""
+    return not {"but", ";", "."} & set(words[start:end])
+
+
+def _joined(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
+    """The first phrase, and those that are joined to it: "no cats or dogs", but of "no cat and a dog" the
+    first only."""
+    joined = phrases[:1]
+    for phrase in phrases[1:]:
+        between = set(words[joined[-1].end : phrase.start]) - _DETERMINERS
+        if (
+            not between
+            or not between <= {"or", "and", ","}
+            or not (any_article or not phrase.article or "and" not in between)
+        ):
+            break
+        if words[phrase.start - 1] in ("not", "no", "nor"):
+            break
+        joined.append(phrase)
+    return joined
+
+
+def _of_existence(negation: Any) -> bool:
+    """Whether a "not" belongs to a verb that says what there is, or to a noun phrase: "a cat, not a dog"."""
+    head = negation.head
+    if negation.i == 0:
+        return True
+    if head.pos_ in ("NOUN", "PROPN"):
+        return True
+    if head.lemma_.lower() == "be":
+        said = [child for child in head.children if child.dep_ in ("acomp", "attr", "oprd")]
+        adjectives = [child for child in said if child.pos_ in ("ADJ", "VERB")]
+        return all(child.lemma_.lower() in EXISTENCE or _is_cue(child) for child in adjectives)
+    return head.lemma_.lower() in EXISTENCE or _is_cue(head)
+
+
+def _is_cue(token: Any) -> bool:
+    return token.lemma_.lower() in _CUE_WORDS
+
+
+def _exists(token: Any) -> bool:
+    return token.lemma_.lower() in EXISTENCE

@@ -1,0 +1,155 @@
+"""Arms before editors: what is sent, what stays as it is, and what cannot be sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from editors import EditRequest
+from editors.basic import Identity
+from nein.engine.answers import AnswerCache
+from nein.engine.errors import UserError
+from nein.models import editor_choice, mending
+from nein.models.llm.client import Answer
+from nein.wording import denials
+
+PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+CUP = "The image doesn't have any cup."
+
+
+class Listening(Identity):
+    """Remembers what it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(name="listening")
+        self.sent: list[EditRequest] = []
+
+    def _paint(self, request: EditRequest) -> np.ndarray:
+        self.sent.append(request)
+        return 255 - request.image
+
+
+def edit(arm: str, *sentences: str) -> tuple[list[EditRequest], list]:
+    editor = Listening()
+    mended = mending.Mended(editor, mending.arm(arm, cache=None, device="cpu"), arm)
+    requests = [EditRequest(str(k), PICTURE, sentence, k) for k, sentence in enumerate(sentences)]
+    return editor.sent, mended.edit(requests)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "absent", "present"),
+    [
+        ("There is no red ball.", ["red ball"], []),
+        ("no cats, dogs or birds", ["cats", "dogs", "birds"], []),
+        ("no cat and a dog on the grass", ["cat"], ["dog", "grass"]),
+        ("A street empty of cars.", ["cars"], ["street"]),
+        ("The cup has gone.", ["cup"], []),
+        ("There used to be a cup on the table.", ["cup"], ["table"]),
+        ("The cat isn\N{RIGHT SINGLE QUOTATION MARK}t in the picture.", ["cat"], []),
+        ("Keep everything the same, but no umbrella.", ["umbrella"], ["same"]),
+        ("A man who is not smiling holds a cup.", [], ["man", "smiling", "cup"]),
+        ("Not all dogs are black.", [], ["dogs"]),
+        ("nothing but a cup", [], ["cup"]),
+        ("The table is not without a cup.", [], ["table", "cup"]),
+    ],
+)
+def test_what_a_sentence_says_is_absent(sentence: str, absent: list[str], present: list[str]) -> None:
+    [read] = denials.read([sentence])
+    assert list(read.absent) == absent
+    assert set(present) <= set(read.present)
+
+
+def test_a_denial_becomes_a_command_and_other_sentences_stay() -> None:
+    sent, results = edit("rewrite", CUP, "Neither a bus nor a dog is in the image.", "Add a cup.")
+    said = [request.instruction for request in sent]
+    assert said == ["Remove the cup.", "Remove the bus and the dog.", "Add a cup."]
+    assert [request.seed for request in sent] == [0, 1, 2]
+    assert results[0].note == "sent with instruction 'Remove the cup.'"
+    assert results[2].note == mending.AS_IT_IS
+
+
+def test_where_a_denial_is_denied_the_picture_stays_and_the_editor_is_not_asked() -> None:
+    sent, [denied, result] = edit("rewrite", CUP, "The image is not without a cup.")
+    assert [request.id for request in sent] == ["0"]
+    assert (denied.image == 255 - PICTURE).all()
+    assert (result.image == PICTURE).all()
+    assert result.note == mending.AFFIRMED
+
+
+def test_what_is_absent_is_what_guidance_goes_away_from() -> None:
+    [beside], _ = edit("negative-prompt", CUP)
+    [alone], _ = edit("negative-prompt-alone", CUP)
+    [weighted], _ = edit("attention", CUP)
+    assert (beside.instruction, beside.negative_prompt) == (CUP, "cup")
+    assert (alone.instruction, alone.negative_prompt) == ("", "cup")
+    assert (weighted.instruction, dict(weighted.weights)) == (CUP, {"cup": -2.0})
+
+
+class Scripted:
+    """A language model that says one thing."""
+
+    concurrent = 0
+
+    def __init__(self, text: str) -> None:
+        self.text, self.identity, self.asked = text, {"backend": text}, 0
+
+    def answer(self, prompt: str, **settings: object) -> Answer:
+        assert CUP in prompt
+        self.asked += 1
+        return Answer(self.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "note", "error"),
+    [
+        (
+            '{"command": "Remove the cup."}',
+            ["Remove the cup."],
+            "sent with instruction 'Remove the cup.'",
+            None,
+        ),
+        ('{"command": " "}', [], mending.AFFIRMED, None),
+        ("I would rather not.", [], "", "no rewriting: nonsense, no JSON object"),
+        ('{"command": 3}', [], "", "no rewriting: wrong schema, command: "),
+    ],
+)
+def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
+    text: str, told: list[str], note: str, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Scripted(text)
+    monkeypatch.setattr("nein.models.llm.loading.backend", lambda options, device: model)
+    for _ in range(2):
+        with AnswerCache(tmp_path / "answers.sqlite") as cache:
+            arm = mending.arm(f"{mending.LLM}owner/name", cache=cache, device="cpu")
+            editor = Listening()
+            [result] = mending.Mended(editor, arm, "rewrite").edit([EditRequest("a", PICTURE, CUP, 0)])
+        assert [request.instruction for request in editor.sent] == told
+        assert result.note == note
+        assert (result.error or "").startswith(error or "")
+        assert (result.error is None) == (error is None) == (result.image is not None)
+    assert model.asked == 1
+
+
+def test_every_editor_is_followed_by_its_cures_under_names_of_their_own() -> None:
+    choices = editor_choice.resolve_editors(["ip2p", "magicbrush"], "nano", {}, mend=["rewrite", "attention"])
+    assert [choice.slug for choice in choices] == [
+        f"{editor}{arm}" for editor in ("ip2p", "magicbrush") for arm in ("", "+rewrite", "+attention")
+    ]
+    plain, mended, _ = choices[:3]
+    assert mended.identity() == {**plain.identity(), "mend": "rewrite"}
+
+
+@pytest.mark.parametrize(
+    ("editor", "arm", "said"),
+    [
+        ("ip2p", "rewritten", "rewrite:llm:MODEL"),
+        ("identity", "negative-prompt", "'identity' cannot be mended by 'negative-prompt'"),
+        ("solid", "attention", "which this editor cannot do"),
+        ("ip2p", "rewrite:llm:", "No language model is named"),
+    ],
+)
+def test_what_cannot_be_mended_is_a_sentence(editor: str, arm: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        editor_choice.resolve_editors([editor], "nano", {}, mend=[arm])
