@@ -255,7 +255,7 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir, folders, lambda: [data for data, _ in _selected(config)])
+    return report.report(config.out_dir, folders, lambda: [data for data, _ in selected(config)])
 
 
 def failed(run: Run, folder: Folder) -> int:
