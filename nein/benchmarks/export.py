@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pkgutil
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -114,15 +114,6 @@ def read(folder: Path) -> Iterator[Any]:
     """What a finished run gives away: `nein.reporting.interchange.Exported`."""
     reader: Callable[[Path], Any] = pkgutil.resolve_name(READERS[benchmark_of(folder)])
     yield reader(folder)
-
-
-def public(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest without command lines, which may hold more than the configuration does."""
-    commands = [
-        {key: value for key, value in item.items() if key not in ("command", "directory")}
-        for item in manifest.get("invocations", [])
-    ]
-    return {**manifest, "invocations": commands}
 
 
 def bundle(paths: Sequence[Path], folders: Sequence[Path], out: Path) -> list[Path]:

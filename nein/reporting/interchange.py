@@ -120,6 +120,15 @@ class Exported:
         return started[-1] if started else ""
 
 
+def public(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest without command lines, which may hold more than the configuration does."""
+    commands = [
+        {key: value for key, value in item.items() if key not in ("command", "directory")}
+        for item in manifest.get("invocations", [])
+    ]
+    return {**manifest, "invocations": commands}
+
+
 def every_eval_ever(runs: Sequence[Exported], out: Path) -> list[Path]:
     """Writes the two files of each run; the files. A run that is exported again has the same names."""
     return [path for run in runs for path in _log(run, out)]

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nein.benchmarks import export
 from nein.benchmarks.negbench import run as negbench
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench.records import ChoiceTask, Task
@@ -16,7 +15,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
-from nein.reporting.interchange import Exported, Result, Sample
+from nein.reporting.interchange import Exported, Result, Sample, public
 
 log = logging.getLogger(__name__)
 LETTERS = "ABCDEFGH"
@@ -26,7 +25,7 @@ Texts: TypeAlias = dict[Any, Any]
 
 def read(path: Path) -> Exported:
     """The run in a folder OUT/<model>/<data set>."""
-    manifest = export.public(Folder(path, "answers").manifest())
+    manifest = public(Folder(path, "answers").manifest())
     summary, config = manifest.get("summary", {}), manifest.get("config", {})
     rows = [
         row for row in frames.records(frames.read(path / "figures.csv"))

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks import export
 from nein.datasets import hub
 from nein.engine import atomic
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
-from nein.reporting.interchange import Exported, Result, Sample
+from nein.reporting.interchange import Exported, Result, Sample, public
 
 
 def read(path: Path) -> Exported:
     """The run in a folder OUT/<model>."""
-    manifest = export.public(Folder(path, "answers").manifest())
+    manifest = public(Folder(path, "answers").manifest())
     data = manifest.get("data", {})
     rows = frames.records(frames.select(frames.read(path / "figures.csv"), task="accuracy"))
     rows = [row for row in rows if row["metric"] == "accuracy" and row["interval"] == "clustered"]

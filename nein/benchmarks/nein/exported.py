@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from metrics import METRICS
-from nein.benchmarks import export
 from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
-from nein.reporting.interchange import Exported, Judge, Result, Sample
+from nein.reporting.interchange import Exported, Judge, Result, Sample, public
 
 
 def read(path: Path) -> Exported:
     """The run in a folder OUT/<editor>/<track>."""
     run = runs.of_folder(Folder(path, "edits"))
-    manifest = export.public(run.manifest())
+    manifest = public(run.manifest())
     config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
     rows = frames.records(frames.select(figures.of(run), task="results"))
     questions = _questions(run)
