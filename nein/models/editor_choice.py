@@ -143,7 +143,7 @@ def resolve_editors(
         asked += every_editor(preset) if name == "all" else [name]
     asked = list(dict.fromkeys(asked))
     for option in overrides:
-        if not any(editors.takes(references.split_editor(name)[1], option) for name in asked):
+        if not any(_takes(name, option) for name in asked):
             editors.check(references.split_editor(asked[0])[1], **{option: overrides[option]})
     choices = [
         one
@@ -158,6 +158,11 @@ def resolve_editors(
                 f"{' and '.join(map(repr, twins))} have one name, '{folder}'; evaluate one of them."
             )
     return choices
+
+
+def _takes(name: str, option: str) -> bool:
+    """Whether an editor has the option. One in memory got those it takes when it was made."""
+    return references.offered(name) is not None or editors.takes(references.split_editor(name)[1], option)
 
 
 def _mended(choice: EditorChoice, cure: str) -> EditorChoice:
