@@ -78,7 +78,7 @@ def _write_scores(
 def _scores(
     run: RunDir, plan: Plan, names: Sequence[str], reasons: dict[str, list[str]], silent: set[str]
 ) -> Iterator[Row]:
-    """A line per selected sample and metric, in data order; why samples are unscored goes to `reasons`, samples
+    """A line per selected sample and metric, in data order; why samples are unscored goes to `reasons`, those
     that an endpoint did not answer about to `silent`."""
     selected = {sample.id for sample in plan.selection()}
     for number in plan.blocks.numbers:
