@@ -1,6 +1,7 @@
 # Everything runs in an environment of its own, $(VENV), which is made from nothing on first use.
 PYTHON ?= python3
 VENV ?= .venv
+LOWEST ?= .venv-lowest
 # More options for the command at hand, e.g. make eval ARGS="--limit 20", make test ARGS="-k grid -x".
 ARGS ?=
 
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help eval test test-slow test-device check format bench docs clean
+.PHONY: help eval test test-slow test-lowest test-device check format bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -29,6 +30,12 @@ test: $(STAMP) ## the test suite: offline, on the CPU, minutes
 
 test-slow: $(STAMP) ## the tests that take minutes each
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(ARGS)
+
+test-lowest: ## the test suite with the lowest versions that pyproject.toml allows, in an environment of its own
+	$(PYTHON) -m venv $(LOWEST)
+	PIP_USER=0 $(LOWEST)/bin/python -m pip install --disable-pip-version-check --no-input uv
+	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
+	HF_HUB_OFFLINE=1 $(LOWEST)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-device: $(STAMP) ## every kind of model on this machine's accelerator (CUDA, ROCm, MPS) against its CPU
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m device $(ARGS)

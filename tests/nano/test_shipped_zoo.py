@@ -5,6 +5,7 @@ Nothing here is skipped when a model is missing: the nano preset would not work 
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -64,6 +65,23 @@ def test_weights_are_finite_safetensors(name):
             keys = list(handle.keys())
             assert keys
             assert all(torch.isfinite(handle.get_tensor(key)).all() for key in keys), file
+
+
+def test_weights_ship_in_half_precision_and_no_tensor_twice():
+    import torch
+
+    seen: dict[str, str] = {}
+    for file in sorted(zoo.ZOO.rglob("*.safetensors")):
+        with safe_open(file, "pt") as handle:
+            for key in handle.keys():
+                tensor = handle.get_tensor(key)
+                constant = key.startswith("scaling_layer.")  # of the package lpips: six numbers, not learned
+                assert tensor.dtype == (torch.float32 if constant else torch.float16), (file, key)
+                content = tensor.numpy().tobytes()
+                if len(content) >= 1024:
+                    place = f"{file.relative_to(zoo.ZOO)}:{key}"
+                    digest = f"{hashlib.sha256(content).hexdigest()} {tuple(tensor.shape)}"
+                    assert seen.setdefault(digest, place) == place
 
 
 def test_no_pickled_weights_and_no_code_ship():

