@@ -145,16 +145,14 @@ def _models() -> Iterator[Thing]:
 
 
 def _data() -> Iterator[Thing]:
-    from nein.benchmarks.nein.config import ReportConfig
     from nein.datasets.negbench.registry import ROWS
-    from nein.datasets.negvqa.questions import HUB
     from nein.models.needs import of_data
     from nein.nano.worlds import WORLDS
+    from nein.reporting.hub import DATASETS
 
     for world in WORLDS.values():
         yield Thing(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
-    fields = {field.name: field for field in dataclasses.fields(ReportConfig)}
-    for name, what in ((fields["hub_dataset"].default, "NeIn"), (HUB, "NegVQA")):
+    for what, name in DATASETS.items():
         reference = f"hub:{name}"
         yield _of(reference, what, reference, tuple(of_data(reference)))
     for row in ROWS.values():
