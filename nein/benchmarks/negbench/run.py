@@ -57,12 +57,12 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
                 "another: NAME=REFERENCE."
             )
-    selected = _selected(config)
+    chosen = selected(config)
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
         kinds = (ChoiceTask,) if choice.kind == "vlm" else (ChoiceTask, RetrievalTask)
-        asked = [(data, [task for task in tasks if isinstance(task, kinds)]) for data, tasks in selected]
+        asked = [(data, [task for task in tasks if isinstance(task, kinds)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in asked):
             raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
         all_runs += [_run(config, choice, data, tasks, device) for data, tasks in asked if tasks]
@@ -70,7 +70,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     return all_runs
 
 
-def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
+def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     """The data sets with the tasks that are asked for."""
     sets = loading.load(
         config.data,
@@ -255,7 +255,7 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir, folders, lambda: [data for data, _ in _selected(config)])
+    return report.report(config.out_dir, folders, lambda: [data for data, _ in selected(config)])
 
 
 def failed(run: Run, folder: Folder) -> int:

@@ -135,7 +135,8 @@ def _stages(
             "run the stage edit to make them."
         )
     if "score" in config.stages:
-        stages.append(scoring(run, plan, config.metrics, scorer))
+        served = bool(models.served_kinds(config.metrics, config))
+        stages.append(scoring(run, plan, config.metrics, scorer, served))
     return tuple(stages)
 
 
@@ -202,4 +203,9 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str | None:
     return report.report(config.out_dir) if "report" in config.stages else None
 
 
-NEIN = Benchmark("nein", "NeIn", "edits", runs, figures, report=write_report)
+def failed(run: Run, folder: Folder) -> int:
+    """How many samples lack the answer of an endpoint."""
+    return report.unanswered(folder.manifest())
+
+
+NEIN = Benchmark("nein", "NeIn", "edits", runs, figures, report=write_report, failed=failed)
