@@ -145,14 +145,14 @@ def _models() -> Iterator[Thing]:
 
 
 def _data() -> Iterator[Thing]:
+    from nein.datasets.hub import PUBLISHED
     from nein.datasets.negbench.registry import ROWS
     from nein.models.needs import of_data
     from nein.nano.worlds import WORLDS
-    from nein.reporting.hub import DATASETS
 
     for world in WORLDS.values():
         yield Thing(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
-    for what, name in DATASETS.items():
+    for what, name in PUBLISHED.items():
         reference = f"hub:{name}"
         yield _of(reference, what, reference, tuple(of_data(reference)))
     for row in ROWS.values():

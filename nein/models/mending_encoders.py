@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from metrics.dual.base import DualEncoder, normalise
-from metrics.loading import fingerprint
 from nein.engine.errors import UserError
 from nein.wording import denials
 from nein.wording.nouns import with_article
@@ -52,6 +51,8 @@ class Decomposed:
         self.width = model.width + 1
         self.scale, self.bias = model.scale * (1 + weight), model.bias
         self.quick_gelu = model.quick_gelu
+        from metrics.loading import fingerprint  # with torch, which a list of models does without
+
         self.fingerprint = fingerprint({"model": model.fingerprint, "decompose": weight})
 
     def describe(self) -> dict[str, Any]:
