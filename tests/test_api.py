@@ -458,6 +458,17 @@ def test_pictures_that_an_object_cannot_encode_are_unscored_with_the_reason(bad,
     assert lacking["reasons"].str.contains(said, regex=False).any()
 
 
+def test_a_model_with_its_processor_goes_by_the_name_of_the_model():
+    from transformers import AutoProcessor, CLIPModel
+
+    from nein.nano import zoo
+
+    folder = zoo.path("clip")
+    pair = (CLIPModel.from_pretrained(folder), AutoProcessor.from_pretrained(folder))
+    result = nein.negbench(pair, limit=8, scenes=16, device="cpu", datasets=["nano"])
+    assert set(result.table()["model"]) == {"CLIPModel"}
+
+
 def test_sentences_that_an_object_cannot_encode_end_in_one_sentence():
     class Mine:
         fingerprint = "mine-2"
