@@ -195,6 +195,13 @@ def is_editor(thing: Any) -> bool:
     return not isinstance(thing, type) and all(hasattr(thing, part) for part in _PARTS)
 
 
+def takes_options(thing: Any) -> bool:
+    """Whether `as_editor` has a use for options: for a pipeline, and for what makes an editor."""
+    if is_editor(thing) or not callable(thing):
+        return False
+    return isinstance(thing, type) or _is_pipeline(thing) or _is_factory(thing)
+
+
 def name_of(thing: Any) -> str:
     """What a function, class or object calls itself; a lambda is "lambda"."""
     name = getattr(thing, "__name__", None) or getattr(thing, "name", None) or type(thing).__name__

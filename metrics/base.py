@@ -36,6 +36,7 @@ class Score:
     value   The number, in the unit of the metric's docstring (never scaled by 100), or None: *unscored*.
     reason  Why it is unscored (always set then), or a short sentence that explains the verdict.
     detail  JSON-serialisable evidence: raw answer, confidence, threshold, labels.
+    again   Unscored because an endpoint gave no answer: another time it may.
     features
             What the sample adds to a metric that has a value for the whole only: a row of its edited picture
             and one of its target, (D,) float32 each. Such a score has neither value nor reason.
@@ -45,6 +46,7 @@ class Score:
     reason: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
     features: tuple[np.ndarray, np.ndarray] | None = None
+    again: bool = False
 
     def __post_init__(self) -> None:
         if self.value is None and not self.reason and self.features is None:

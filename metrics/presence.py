@@ -22,8 +22,9 @@ from typing import Any, Literal
 import numpy as np
 
 from metrics.answers import paper_present, paper_removed, parse_yes_no
-from metrics.base import Score, isolated
+from metrics.base import Score, isolated, reason
 from metrics.batch import Batch
+from metrics.endpoint import NoAnswer
 from metrics.judges.templates import template
 from metrics.metric import Metric
 from metrics.objects import caption_objects
@@ -31,8 +32,24 @@ from metrics.objects import caption_objects
 NOTHING_FOUND = "no object of the caption was found in the sample"
 _PAPER = "NeIn (CVPRW 2025), Table 3; section 4"
 
-#: What a judge said about one word: a JSON object, or a string that says why there is none.
-Reply = Mapping[str, Any] | str
+
+@dataclass(frozen=True)
+class NoReply:
+    """Why a judge said nothing about a word. again: an endpoint gave no answer, and may another time."""
+
+    reason: str
+    again: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> NoReply:
+        return cls(reason(error), isinstance(error, NoAnswer))
+
+    def score(self, detail: Mapping[str, Any], about: str = "") -> Score:
+        return Score(None, f"{about}{self.reason}", detail, again=self.again)
+
+
+#: What a judge said about one word: a JSON object.
+Reply = Mapping[str, Any] | NoReply
 Kind = Literal["vqa", "ovd"]
 #: The metrics that ask about the object that should be gone.
 REMOVAL: dict[str, tuple[str, ...]] = {"vqa": ("removal_vqa",), "ovd": ("removal_ovd", "auc_removal")}
@@ -123,7 +140,7 @@ class _Questions:
     def present(self, reply: Reply) -> bool | None:
         """Does the judge see it? None: it could not be asked, or said neither yes nor no."""
         settings = self.batch.settings
-        if isinstance(reply, str):
+        if isinstance(reply, NoReply):
             return None
         if self.kind == "ovd":
             return bool(reply["score"] > settings.threshold)
@@ -131,7 +148,7 @@ class _Questions:
 
     def maybe(self, reply: Reply) -> bool:
         """Whether any protocol takes the reply for a sighting."""
-        if isinstance(reply, str) or self.kind == "ovd":
+        if isinstance(reply, NoReply) or self.kind == "ovd":
             return self.present(reply) is True
         return paper_present(reply["answer"]) or parse_yes_no(reply["answer"]) is True
 
@@ -149,10 +166,12 @@ class _Questions:
         """What the judge says about every word in every picture; one pass per picture."""
         asked = [i for i, row in enumerate(words) if row]
         ask = self._answers if self.kind == "vqa" else self._detections
-        made = isolated(lambda rows: ask([pictures[i] for i in rows], [words[i] for i in rows]), asked)
+        made = isolated(
+            lambda rows: ask([pictures[i] for i in rows], [words[i] for i in rows]), asked, NoReply.of
+        )
         result: list[dict[str, Reply]] = [{} for _ in words]
         for i, replies in zip(asked, made, strict=True):
-            result[i] = dict.fromkeys(words[i], replies) if isinstance(replies, str) else replies
+            result[i] = dict.fromkeys(words[i], replies) if isinstance(replies, NoReply) else replies
         return result
 
     def _answers(
@@ -226,7 +245,7 @@ def _look_at_samples(questions: _Questions, words: Sequence[Sequence[str]]) -> l
     for sample_key, row_of_replies in zip(missing, made, strict=True):
         for word, reply in row_of_replies.items():
             replies[sample_key, word] = reply
-            if not isinstance(reply, str):
+            if not isinstance(reply, NoReply):
                 store.put(space, questions.key(sample_key, word), dict(reply))
     return [
         {word: replies[item.sample_key, word] for word in row} for item, row in zip(items, words, strict=True)
@@ -257,8 +276,8 @@ class _Judged:
         item, settings = self.questions.batch.items[i], self.questions.batch.settings
         reply = self.after[i][item.object]
         detail: dict[str, Any] = {"object": item.object, "protocol": settings.protocol}
-        if isinstance(reply, str):
-            return Score(None, reply, detail)
+        if isinstance(reply, NoReply):
+            return reply.score(detail)
         answer = reply["answer"]
         detail |= {**reply, "question": self.questions.question(item.object)}
         seen = not paper_removed(answer) if settings.protocol == "paper" else parse_yes_no(answer)
@@ -270,8 +289,8 @@ class _Judged:
         item, settings = self.questions.batch.items[i], self.questions.batch.settings
         reply = self.after[i][item.object]
         detail: dict[str, Any] = {"object": item.object, "protocol": settings.protocol}
-        if isinstance(reply, str):
-            return Score(None, reply, detail)
+        if isinstance(reply, NoReply):
+            return reply.score(detail)
         detail |= {**reply, "threshold": settings.threshold}
         best = reply["score"] if reply["score"] > settings.threshold else 0.0
         compared = "above" if best else "not above"
@@ -282,10 +301,11 @@ class _Judged:
         """The share of `in_sample` that is still seen; unscored where a reply is missing or unclear."""
         objects, before, after, in_sample = self.objects[i], self.before[i], self.after[i], self.in_sample[i]
         detail = self._evidence(i)
-        failed = [f"{word}: {before[word]}" for word in objects if isinstance(before[word], str)]
-        failed += [f"{word}: {after[word]}" for word in in_sample if isinstance(after[word], str)]
+        replies = [*((word, before[word]) for word in objects), *((word, after[word]) for word in in_sample)]
+        failed = [(word, reply) for word, reply in replies if isinstance(reply, NoReply)]
         if failed:
-            return Score(None, failed[0], detail)
+            word, reply = failed[0]
+            return reply.score(detail, f"{word}: ")
         if not in_sample:
             return Score(None, NOTHING_FOUND, detail)
         verdicts = {word: self.questions.present(after[word]) for word in in_sample}
@@ -323,7 +343,7 @@ class _Judged:
 
 def _plain(reply: Reply) -> Any:
     """The part of a reply worth keeping in a list of many."""
-    if isinstance(reply, str):
-        return {"error": reply}
+    if isinstance(reply, NoReply):
+        return {"error": reply.reason}
     # Nine digits tell every float32 from every other: a verdict worked out later is the verdict given now.
     return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")

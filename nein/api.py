@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from editors.base import digest
-from editors.function import as_editor, name_of, source_hash
+from editors.function import as_editor, name_of, source_hash, takes_options
 from metrics.choices.function import FunctionChoices
 from metrics.dual.objects import of as objects_of_two_towers
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
@@ -91,8 +91,12 @@ def evaluate(
         )
     machine = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
+    # Options are for the editors that have a use for them; where none has, the first one says so.
+    any_takes = len(asked) > len(objects) or any(map(takes_options, objects.values()))
+
     def make(name: str, thing: Any, device: str) -> Any:
-        return as_editor(thing, name=name, device=device, **machine, **config.editor_overrides())
+        overrides = config.editor_overrides() if takes_options(thing) or not any_takes else {}
+        return as_editor(thing, name=name, device=device, **machine, **overrides)
 
     from nein.benchmarks.nein import evaluate as benchmark
 
@@ -196,7 +200,7 @@ def judge(
     from metrics.judges.templates import template
 
     single = not isinstance(images, list | tuple)
-    pictures = [np.asarray(image) for image in ([images] if single else images)]
+    pictures = [np.array(image) for image in ([images] if single else images)]
     words = [questions] if isinstance(questions, str) else list(questions)
     each = (
         [list(row) for row in words] if words and not isinstance(words[0], str) else [words] * len(pictures)
@@ -372,7 +376,11 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
         pairs = [(_safe(str(name)), thing) for name, thing in given.items()]
     else:
         several = given if isinstance(given, list | tuple | set) else [given]
-        pairs = [("" if _is_text(thing) else _safe(name_of(thing)), thing) for thing in several]
+        pairs = [("" if _is_text(thing) else _safe(_name_of(thing)), thing) for thing in several]
+    if any(thing is None for _, thing in pairs):
+        raise UserError(
+            "None is no editor and no model; give a function, an object, a name, or a list of them."
+        )
     asked: list[str] = []
     objects: dict[str, Any] = {}
     for name, thing in pairs:
@@ -385,6 +393,11 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
     if not asked:
         raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")
     return asked, objects
+
+
+def _name_of(thing: Any) -> str:
+    """Its own; of (model, processor) that of the model."""
+    return name_of(thing[0] if isinstance(thing, tuple) and thing else thing)
 
 
 def _endings() -> Iterator[str]:

@@ -37,6 +37,10 @@ COMMANDS: dict[str, Command] = {
         "compare runs sample by sample: differences, intervals, tests, power",
         "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.nein.reporting.command:compare",
     ),
+    "export": Command(
+        "write finished runs for other programs: every-eval-ever, the hub, CSV, parquet, a page to host",
+        "nein.benchmarks.export:ExportConfig", "nein.benchmarks.export:run",
+    ),
     "calibrate": Command(
         "measure the error rates of a run's judges on pictures whose truth is known",
         "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run",
@@ -60,6 +64,10 @@ COMMANDS: dict[str, Command] = {
     "retry": Command(
         "try again what was set aside because workers died of it",
         "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
+    ),
+    "list": Command(
+        "say what editors, metrics, judges, models, data or benchmarks there are, and which are here",
+        "nein.listing:ListConfig", "nein.listing:run",
     ),
     "fetch": Command(
         "download the models and data of runs into a folder for machines without internet",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +214,8 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
         (3, "is a int, no editor; expected a function"),
         (object(), "no editor; expected a function"),
         ([], "Nothing was given to evaluate"),
+        (None, "None is no editor and no model"),
+        ([blur, None], "None is no editor and no model"),
         ("mgicbrush", "did you mean 'magicbrush'?"),
         ("nowhere.to.be:found", "cannot be imported"),
         ("./absent.py:edit", "there is no file 'absent.py'"),
@@ -250,6 +254,51 @@ def test_a_pipeline_in_memory_edits_as_its_folder_does():
     assert (memory.edit([request])[0].image == folder.edit([request])[0].image).all()
     assert memory.describe()["weights"]["format"] == "memory"
     assert memory.describe()["weights"]["sha256"] == folder.describe()["weights"]["sha256"]
+
+
+def test_options_go_to_the_editors_that_have_a_use_for_them():
+    def make(name, steps=20):
+        made.append(steps)
+        return editors.get_editor("identity")
+
+    made: list[int] = []
+    few = {"metrics": ["l1"], "limit": 8, "control": [], "device": "cpu", "steps": 4}
+    both = nein.evaluate({"made": make, "blur": blur}, **few)
+    assert set(both.table()["editor"]) == {"made", "blur"}
+    assert made == [4]
+    with pytest.raises(ValueError, match="is a function and has no options; leave out steps"):
+        nein.evaluate(blur, **few)
+
+
+def test_an_interrupted_call_goes_on_when_it_is_made_again(tmp_path):
+    (tmp_path / "call.py").write_text(
+        "import time, nein\n\n\n"
+        "def edit(image, instruction):\n"
+        "    time.sleep(0.05)\n"
+        "    with open('calls', 'a') as file:\n"
+        "        file.write('.')\n"
+        "    return image\n\n\n"
+        "nein.evaluate(edit, metrics=['l1'], limit=64, control=[], device='cpu', batch_size=8, out='out')\n"
+    )
+    calls, line = tmp_path / "calls", [sys.executable, "call.py"]
+    first = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    while not (calls.exists() and calls.stat().st_size > 8) and first.poll() is None:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGINT)
+    assert first.communicate(timeout=120)[1].rstrip().endswith("KeyboardInterrupt")
+    assert calls.stat().st_size < 64
+    subprocess.run(line, check=True, capture_output=True, timeout=300, cwd=tmp_path)
+    assert calls.stat().st_size == 64  # nothing was edited twice
+    assert (tmp_path / "out" / "table.md").exists()
+
+
+def test_a_notebook_shows_how_far_it_is(capsys, monkeypatch):
+    few = {"metrics": ["l1"], "limit": 8, "control": [], "device": "cpu"}
+    nein.evaluate("identity", **few, out="quiet")
+    assert "edit identity" not in capsys.readouterr().err  # nobody looks at a file
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    nein.evaluate("identity", **few, out="shown")
+    assert "edit identity" in capsys.readouterr().err
 
 
 def test_the_shell_takes_a_function_by_its_module_and_by_its_file(tmp_path):
@@ -409,6 +458,17 @@ def test_pictures_that_an_object_cannot_encode_are_unscored_with_the_reason(bad,
     assert lacking["reasons"].str.contains(said, regex=False).any()
 
 
+def test_a_model_with_its_processor_goes_by_the_name_of_the_model():
+    from transformers import AutoProcessor, CLIPModel
+
+    from nein.nano import zoo
+
+    folder = zoo.path("clip")
+    pair = (CLIPModel.from_pretrained(folder), AutoProcessor.from_pretrained(folder))
+    result = nein.negbench(pair, limit=8, scenes=16, device="cpu", datasets=["nano"])
+    assert set(result.table()["model"]) == {"CLIPModel"}
+
+
 def test_sentences_that_an_object_cannot_encode_end_in_one_sentence():
     class Mine:
         fingerprint = "mine-2"
@@ -436,3 +496,28 @@ def test_a_judge_is_asked_about_pictures():
 def test_objects_stay_in_this_process():
     with pytest.raises(UserError, match=r"on='ray' computes in other processes, where blur"):
         nein.evaluate(blur, limit=8, on="ray", device="cpu")
+
+
+def test_cures_stand_beside_the_editor_the_model_that_answers_and_the_encoder():
+    told = []
+
+    def paint(image, instruction):
+        told.append(instruction)
+        return image
+
+    edited = nein.evaluate(paint, mend=["rewrite"], control=[], **{**QUICK, "metrics": ["l1"], "limit": 8})
+    assert list(edited.table()["editor"]) == ["paint", "paint+rewrite"]
+    assert sum(text.startswith("Remove the ") for text in told) == len(told) / 2 == 8
+
+    def hears_no_not(image, question, options):
+        return options[0]
+
+    answered = nein.negvqa(hears_no_not, mend=["flip"], questions=16, device="cpu")
+    accuracy = answered.figures.query("task == 'accuracy' and protocol == 'fixed' and category == 'Average'")
+    by = accuracy.query("interval == 'clustered'").set_index(["model", "variant"])["value"]
+    name = hears_no_not.__name__
+    assert by[name, "original"] == 1 - by[name, "negated"]
+    assert by[f"{name}+flip", "original"] == by[f"{name}+flip", "negated"] == by[name, "original"]
+
+    found = nein.negbench("random", mend=["decompose"], limit=8, device="cpu", out="negbench")
+    assert set(found.figures["model"]) == {"random", "random+decompose"}

@@ -1,8 +1,9 @@
 """The code of the documentation works: docs/howto/adding.md, whose blocks are files with commands to run on
-them, and docs/howto/python.md, a program from top to bottom."""
+them, docs/howto/python.md, a program from top to bottom, and the tutorial, a notebook."""
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 import subprocess
@@ -87,10 +88,33 @@ def test_the_benchmark_of_the_page_is_the_one_that_is_tested() -> None:
 def test_the_page_about_python_is_a_program_that_runs(tmp_path: Path) -> None:
     page = (commands.ROOT / "docs" / "howto" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_from_an_edit_function_to_a_report(tmp_path: Path, monkeypatch) -> None:
+    import nbclient
+    import nbformat
+
+    shipped = nbformat.read(commands.ROOT / "docs" / "tutorial.ipynb", as_version=4)
+    for name, value in commands.environment().items():
+        monkeypatch.setenv(name, value)
+    client = nbclient.NotebookClient(
+        copy.deepcopy(shipped),
+        timeout=1800,
+        kernel_name="python3",
+        resources={"metadata": {"path": tmp_path}},
+    )
+    run = client.execute()
+    for cell, before in zip(run.cells, shipped.cells, strict=True):
+        kinds = [output.output_type for output in cell.get("outputs", ()) if output.output_type != "stream"]
+        assert kinds == [output.output_type for output in before.get("outputs", ())], cell.source
+    said = "".join(output.get("text", "") for cell in run.cells for output in cell.get("outputs", ()))
+    assert "edit wipe" in said  # a bar of progress
+    assert (tmp_path / "runs" / "tutorial" / "report.html").is_file()

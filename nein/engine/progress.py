@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from nein.engine.attendance import workers
 from nein.engine.blocks import SEGMENT
@@ -27,7 +28,7 @@ class Bars:
     def __init__(self, steps: Sequence[Step], walk: Walk, *, quiet: bool) -> None:
         self.made = [0] * len(steps)
         self._steps, self._walk = steps, walk
-        self._quiet = True if quiet else None  # None: no bar where nobody looks
+        self._quiet = quiet or not somebody_looks()
         self._bars: dict[int, tqdm[Any]] = {}
 
     def one(self, index: int, *, made: bool) -> None:
@@ -45,6 +46,11 @@ class Bars:
     def close(self) -> None:
         for bar in self._bars.values():
             bar.close()
+
+
+def somebody_looks() -> bool:
+    """Whether what is written to stderr is seen as it comes: in a terminal, or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 @dataclass(frozen=True)

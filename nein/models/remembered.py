@@ -1,9 +1,10 @@
-"""Multiple-choice questions to a model behind an endpoint, never asked twice."""
+"""Questions to a model behind an endpoint, never asked twice: multiple choice, and those of a judge."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from metrics.base import RecordStore
 from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
 from metrics.endpoint import NoAnswer
+from metrics.judges.base import Answer
 from nein.engine.images import pixel_hash
 from nein.models.questions import Questions
 
@@ -89,6 +91,52 @@ class Remembered:
             None if answer[name] is None else tuple(answer[name]) for name in ("logprobs", "each")
         )
         return Reply(answer["text"], logprobs, each)
+
+
+class RememberedJudge:
+    """A VQA judge behind an endpoint (`metrics.judges.endpoint.EndpointJudge`) around which the same holds as
+    around the models of `Remembered`; one question without an answer raises NoAnswer for all of a call, and
+    the others are remembered when they are asked again."""
+
+    def __init__(self, judge: Any, cache: RecordStore) -> None:
+        self.judge = judge
+        self.fingerprint, self.template, self.concurrent = judge.fingerprint, judge.template, judge.concurrent
+        self.describe, self.usage = judge.describe, judge.usage
+        limit = 2 * self.concurrent + 4
+        self._questions = Questions(cache, self.fingerprint, at_once=self.concurrent, limit=limit)
+
+    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+        """See `metrics.judges.base`. Raises NoAnswer, and UserError when the endpoint is silent."""
+        pictures = [pixel_hash(image) if row else "" for image, row in zip(images, questions, strict=True)]
+        keys = [[json.dumps([picture, one]) for one in row]
+                for picture, row in zip(pictures, questions, strict=True)]  # fmt: skip
+        asked = {key: (image, one) for image, row, words in zip(images, keys, questions, strict=True)
+                 for key, one in zip(row, words, strict=True)}  # fmt: skip
+
+        def work(key: str) -> Answer | NoAnswer:
+            image, question = asked[key]
+            try:
+                said = self._questions.answer(
+                    key, lambda: asdict(self.judge.ask([image], [[question]])[0][0])
+                )
+            except NoAnswer as error:
+                return error
+            return Answer(**said)
+
+        answers: dict[str, Answer] = {}
+        failed: list[NoAnswer] = []
+        for key, answer in self._questions.each(work, list(asked)):
+            if isinstance(answer, NoAnswer):
+                failed.append(answer)
+            else:
+                answers[key] = answer
+        if failed:  # all the others are asked and kept by now
+            raise failed[0]
+        return [[answers[key] for key in row] for row in keys]
+
+    def stop(self) -> None:
+        self._questions.stop()
+        self.judge.stop()
 
 
 def _keys(image: np.ndarray, row: Sequence[Asked], scorings: Sequence[str]) -> list[str]:

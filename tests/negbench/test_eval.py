@@ -53,6 +53,13 @@ def test_the_released_files_are_evaluated_as_they_are(
     assert "text-to-image recall with the original captions and with the rephrased negated ones is" in text
     assert "(gap " in text
     assert "CheXpert binary-control" in text
+    html = (tmp_path / "out" / "report.html").read_text()
+    index = json.loads(html.partition('id="index">')[2].partition("</script>")[0])
+    assert {name.rpartition("/")[0] for name in index["id"]} == {
+        "coco/mcq.rephrased",
+        "chexpert/binary.templated",
+        "chexpert/binary-control.templated",
+    }
     for name in ("recall.png", "mcq.png", "choices.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     figures = (tmp_path / "out" / "figures.csv").read_text().splitlines()

@@ -26,13 +26,21 @@ _SUMMARY = {
     "model": str, "dataset": str, "title": str, "preset": str, "protocol": str, "kind": str,
     "features": (str, None), "limit": (int, None), "row": (str, None),
 }  # fmt: skip
+#: A line of samples/<task>.jsonl of a task of multiple choice, as far as it is read back.
+CHOICE_ROW = {
+    "id": str, "shown": [int], "shares": ([float], None), "credit": (float, None), "reason": str,
+    "scores?": ([float], None), "answer?": (str, None),
+}  # fmt: skip
 SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
 
 
 class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
-    facts: ClassVar[Mapping[str, Shape]] = {"summary?": _SUMMARY}
+    facts: ClassVar[Mapping[str, Shape]] = {
+        "summary?": _SUMMARY,
+        "data?": {"records_sha256": str},
+    }
 
 
 def task_name(task: Task) -> str:

@@ -10,17 +10,21 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench import page as questions
 from nein.benchmarks.negbench import paper_numbers, sections
+from nein.benchmarks.negbench.folder import ResultsDir
+from nein.benchmarks.negbench.page import Sets
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, NANO
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE
+from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import figures as frames
 from nein.reporting import format, page
 from nein.reporting import report as reporting
 from nein.reporting.findings import Gap, widest
+from nein.reporting.page import Part
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
 HOW = (
@@ -34,6 +38,7 @@ FORMATS = ("md", "csv", "plots", "html")
 class Evaluated:
     """One finished run: what it says of itself (`summary` of its manifest), and its figures."""
 
+    folder: ResultsDir
     facts: Mapping[str, Any]
     figures: pd.DataFrame
 
@@ -46,22 +51,43 @@ class Evaluated:
         return frames.pick(self.figures, **where)
 
 
-def report(out: Path, first: Sequence[str] = ()) -> str:
+def report(out: Path, folders: Sequence[Folder], sets: Sets) -> str:
     """Writes the report of every finished run below `out` into it; returns the tables as text.
 
-    first  Names of models' folders, in the order in which tables and plots have them; others follow by name.
+    folders  The runs of the command at hand: tables and plots have their models first, others follow by name.
+    sets     Loads the data sets that these are about; the page shows questions of them.
 
     Raises UserError when there is none.
     """
-    runs = read(out, first)
+    runs = read(out, [folder.path.parent.name for folder in folders])
     frame = together(runs)
     settings = {run.name: page.setting(run.facts) for run in runs}
     reporting.write(
         out, frame, title=f"NegBench, {label(runs)}", subtitle=HOW, sections=sections.SECTIONS,
         findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=FORMATS,
-        stamp=label(runs) if label(runs) == NANO_LABEL else "",
+        stamp=label(runs) if label(runs) == NANO_LABEL else "", parts=_questions(runs, folders, sets),
     )  # fmt: skip
     return (out / "table.md").read_text(encoding="utf-8")
+
+
+def _questions(runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets) -> list[Part]:
+    """The page's part with single questions, of all runs on the data of `folders`; none without any."""
+    asked = [(run, _choices(run.figures)) for run in runs]
+    results = [questions.Results(run.folder, run.facts["model"], tasks) for run, tasks in asked if tasks]
+    here = {folder.path for folder in folders}
+    at_hand = {one.data for one in results if one.folder.path in here}
+    shown = [one for one in results if one.data in at_hand]
+    return [questions.part(shown, sets)] if shown else []
+
+
+def _choices(figures: pd.DataFrame) -> list[str]:
+    """The tasks of multiple choice, as files name them."""
+    chosen = frames.select(figures, metric="accuracy")
+    return list(
+        dict.fromkeys(
+            f"{task}.{wording}" for task, wording in zip(chosen["task"], chosen["variant"], strict=True)
+        )
+    )
 
 
 def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
@@ -80,7 +106,7 @@ def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
     for run, facts in zip(runs, all_facts, strict=True):
         if len(folders[facts["model"]]) > 1:
             facts = {**facts, "model": run.path.parent.name}
-        evaluated.append(Evaluated(facts, _labelled(facts, frames.read(files.figures(run)))))
+        evaluated.append(Evaluated(run, facts, _labelled(facts, frames.read(files.figures(run)))))
     return evaluated
 
 

@@ -16,7 +16,7 @@ from metrics.choices import Asked, ChoiceModel, Reply, prompt
 from metrics.letters import LETTERS, parse
 from nein.benchmarks.negbench import mcq
 from nein.benchmarks.negbench.encode import UNUSABLE
-from nein.datasets.negbench.records import ChoiceTask, Question
+from nein.datasets.negbench.records import ChoiceTask, Media, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Row
@@ -69,7 +69,7 @@ def asking(
 
     def read(number: int) -> list[tuple[Question, Any]]:
         asked = [task.questions[index] for index in blocks.members(number)]
-        return [(question, _picture(task, question)) for question in asked]
+        return [(question, picture(task.media, question.image)) for question in asked]
 
     def work(loaded: ChoiceModel, block: list[tuple[Question, Any]], missing: tuple[str, ...]) -> Any:
         return {output: _rows(loaded, block, manner)}
@@ -80,7 +80,7 @@ def asking(
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(
             row["failed"] == MODEL
-            or (row["failed"] == PICTURE and not isinstance(_picture(task, by_id[row["id"]]), str))
+            or (row["failed"] == PICTURE and not isinstance(picture(task.media, by_id[row["id"]].image), str))
             for row in rows
         )
 
@@ -126,10 +126,11 @@ def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Mann
     return answer.letter, answer.reason
 
 
-def _picture(task: ChoiceTask, question: Question) -> np.ndarray | str:
-    """The picture; the frames of a video in two rows, in the order of reading."""
+def picture(media: Media, reference: str) -> np.ndarray | str:
+    """The picture behind a reference; the frames of a video in two rows, in the order of reading. Or why
+    there is none."""
     try:
-        frames = task.media.frames(question.image)
+        frames = media.frames(reference)
     except images.ImageError as error:
         return str(error)
     if len(frames) == 1:

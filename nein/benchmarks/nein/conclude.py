@@ -9,7 +9,7 @@ from typing import Any
 from metrics import METRICS
 from nein.benchmarks.nein import corpus
 from nein.benchmarks.nein.plan import Plan
-from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
@@ -22,7 +22,7 @@ def write(run: RunDir, plan: Plan, wanted: Sequence[str], protocol: str) -> dict
     counts: dict[str, Any] = {"selected": len(plan.selected), "edited": 0, "edit_errors": 0}
     atomic.write_lines(run.path / "edits.jsonl", _edits(run, plan, counts))
     if wanted:
-        counts["unscored"] = _write_scores(run, plan, wanted, protocol)
+        counts["unscored"], counts["unanswered"] = _write_scores(run, plan, wanted, protocol)
     return counts
 
 
@@ -39,8 +39,11 @@ def _edits(run: RunDir, plan: Plan, counts: dict[str, Any]) -> Iterator[Row]:
         yield row
 
 
-def _write_scores(run: RunDir, plan: Plan, wanted: Sequence[str], protocol: str) -> dict[str, int]:
-    """Writes scores.jsonl and corpus.json; returns how many samples each metric leaves unscored.
+def _write_scores(
+    run: RunDir, plan: Plan, wanted: Sequence[str], protocol: str
+) -> tuple[dict[str, int], int]:
+    """Writes scores.jsonl and corpus.json; returns how many samples each metric leaves unscored, and how many
+    samples an endpoint did not answer about.
 
     Every metric that is there for the whole selection is written, also one that an earlier command computed;
     one that is there for a part of it is left out, with a warning.
@@ -61,18 +64,22 @@ def _write_scores(run: RunDir, plan: Plan, wanted: Sequence[str], protocol: str)
             ", ".join(partial),
         )
     reasons: dict[str, list[str]] = {name: [] for name in names}
-    atomic.write_lines(run.path / "scores.jsonl", _scores(run, plan, names, reasons))
+    silent: set[str] = set()
+    atomic.write_lines(run.path / "scores.jsonl", _scores(run, plan, names, reasons, silent))
     figures = {
         name: corpus.figure(name, run, plan, protocol, reasons[name])
         for name in names
         if METRICS[name].kind == "corpus"
     }
     atomic.write_json(run.path / "corpus.json", figures)
-    return {name: len(reasons[name]) for name in names}
+    return {name: len(reasons[name]) for name in names}, len(silent)
 
 
-def _scores(run: RunDir, plan: Plan, names: Sequence[str], reasons: dict[str, list[str]]) -> Iterator[Row]:
-    """A line per selected sample and metric, in data order; why samples are unscored goes to `reasons`."""
+def _scores(
+    run: RunDir, plan: Plan, names: Sequence[str], reasons: dict[str, list[str]], silent: set[str]
+) -> Iterator[Row]:
+    """A line per selected sample and metric, in data order; why samples are unscored goes to `reasons`, those
+    that an endpoint did not answer about to `silent`."""
     selected = {sample.id for sample in plan.selection()}
     for number in plan.blocks.numbers:
         columns = [run.read(scores_of(name), number) for name in names]
@@ -82,5 +89,7 @@ def _scores(run: RunDir, plan: Plan, names: Sequence[str], reasons: dict[str, li
                     continue
                 if row["value"] is None and row["reason"]:  # a row of a corpus metric has neither
                     reasons[name].append(row["reason"])
+                if row.get(AGAIN):
+                    silent.add(row["id"])
                 if METRICS[name].kind != "corpus":
                     yield {"id": row["id"], "metric": name, **{k: v for k, v in row.items() if k != "id"}}

@@ -245,11 +245,6 @@ class ReportConfig(Runs, Comparing, Elsewhere, Formats):
         "MiB of pictures and answers inside the page; beyond it they go into files beside it",
         "Output",
     )
-    hub: str | None = option(
-        None, "OWNER/NAME: write the hub's evaluation results, and push them if logged in", "Hub"
-    )
-    hub_dataset: str = option("nhatttanbui/NeIn", "benchmark data set the results belong to", "Hub")
-    no_push: bool = option(False, "with --hub: write the files only", "Hub")
 
     def check(self) -> None:
         if self.out.is_dir():

@@ -8,8 +8,11 @@ from typing import Any
 
 import metrics
 from metrics.judges.plugin import attribute, is_attribute
+from metrics.served import is_served
 from nein.benchmarks.nein.config import EvalConfig
+from nein.engine.answers import AnswerCache
 from nein.models.references import identity, resolve
+from nein.models.remembered import RememberedJudge
 
 
 def model_kinds(wanted: Iterable[str]) -> list[str]:
@@ -45,10 +48,18 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
             )
         else:
             options = judge_options(kind, config)
-            loaded[kind] = metrics.load_judge(
+            judge = metrics.load_judge(
                 kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
             )
+            cache = AnswerCache(config.cache_dir / "answers.sqlite")
+            loaded[kind] = RememberedJudge(judge, cache) if is_served(where) else judge
     return loaded
+
+
+def served_kinds(wanted: Iterable[str], config: EvalConfig) -> list[str]:
+    """The kinds of judges that are behind an endpoint."""
+    judges = [kind for kind in model_kinds(wanted) if kind in metrics.JUDGES]
+    return [kind for kind in judges if is_served(resolve(getattr(config.models, kind))[0])]
 
 
 def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:

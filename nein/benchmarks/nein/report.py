@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,9 +155,22 @@ def notes(frame: pd.DataFrame, manifests: Mapping[str, Facts], unfinished: Seque
             said.append(f"the rows differ in {what}; they are not comparable with each other.")
     for name, rows in _by_run(results):
         said += _losses(name, rows)
+    for name, manifest in manifests.items():
+        if number := unanswered(manifest):
+            said.append(f"{name}: {number} samples lack the answer of an endpoint. {_ask_again(manifest)}")
     if unfinished:
         said.append(f"not shown because not complete: {', '.join(unfinished)}.")
     return said
+
+
+def unanswered(manifest: Facts) -> int:
+    """How many samples lack the answer of an endpoint, and are asked about by the same command."""
+    return int(manifest.get("counts", {}).get("unanswered", 0))
+
+
+def _ask_again(manifest: Facts) -> str:
+    words = next((one.get("command") for one in reversed(manifest.get("invocations", []))), None)
+    return f"To ask again: {shlex.join(['nein', *words])}" if words else "Give the same command again."
 
 
 def _by_run(results: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:

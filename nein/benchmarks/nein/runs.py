@@ -30,6 +30,8 @@ from nein.engine.folder import Folder, Row
 from nein.engine.shapes import Shape
 
 EDIT = "edit"
+#: In a row of scores: an endpoint gave no answer, and the same command asks it again.
+AGAIN = "again"
 #: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id?": str, "object?": str,
@@ -38,6 +40,7 @@ EDIT_ROW = {
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
     "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
+    "counts?": {"unanswered?": int},
     "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
 }
 _REPLIES: Shape = (None, {})
@@ -46,6 +49,7 @@ SCORE_ROW = {
     "metric": str,
     "value": (float, None),
     "reason": str,
+    "again?": bool,
     "detail": {
         "p_yes?": (float, None), "p_no?": (float, None), "score?": float, "before?": _REPLIES,
         "after?": _REPLIES, "question?": (str, None),

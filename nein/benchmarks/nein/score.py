@@ -16,7 +16,7 @@ import metrics
 from nein.benchmarks.nein import models
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.plan import Plan
-from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockAnswers
@@ -47,6 +47,12 @@ class Scorer:
         answers.flush()
         return scores
 
+    def stop(self) -> None:
+        """Ends waiting for the answers of endpoints."""
+        for model in self.loaded.values():
+            if (stop := getattr(model, "stop", None)) is not None:
+                stop()
+
 
 def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[str]]) -> Model:
     """The scorer as the engine loads it. `names()`: the metrics that are still to be scored anywhere."""
@@ -61,8 +67,12 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
     )
 
 
-def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model) -> Stage:
-    """The stage that scores the edits of a run, by metrics in the order of the table."""
+def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served: bool = False) -> Stage:
+    """The stage that scores the edits of a run, by metrics in the order of the table.
+
+    served  Whether a judge is behind an endpoint: what that did not answer is asked again, and nothing else,
+            since its answers are remembered.
+    """
     _forget_without_features(run, names)
     needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
 
@@ -88,7 +98,12 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model) -> Sta
         return {output: [{"id": sample.id, **row} for sample in plan.members(number)] for output in missing}
 
     outputs = tuple(map(scores_of, names))
-    return Stage("score", outputs, plan.blocks, read, work, lost, scorer, needs=EDIT)
+    usable = _is_answered if served else None
+    return Stage("score", outputs, plan.blocks, read, work, lost, scorer, usable, needs=EDIT)
+
+
+def _is_answered(output: str, rows: Sequence[Row]) -> bool:
+    return not any(row.get(AGAIN) for row in rows)
 
 
 def _forget_without_features(run: RunDir, names: Sequence[str]) -> None:
@@ -102,7 +117,8 @@ def _forget_without_features(run: RunDir, names: Sequence[str]) -> None:
 
 def _row(item: metrics.Item, score: metrics.Score) -> Row:
     value = None if score.value is None else float(score.value)
-    return {"id": item.id, "value": value, "reason": score.reason, "detail": dict(score.detail)}
+    row: Row = {"id": item.id, "value": value, "reason": score.reason, "detail": dict(score.detail)}
+    return {**row, AGAIN: True} if score.again else row
 
 
 def _item(run: RunDir, sample: Sample, edit: Mapping[str, Any], needed: set[str]) -> metrics.Item:

@@ -1,0 +1,64 @@
+"""What a judge behind an endpoint did not answer is counted aloud, and asked again by the same command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loopback import Server, say
+from tests.nein.conftest import Outcome
+
+METRICS = "l1,removal_vqa,retention_vqa"
+
+
+def question(body: dict[str, Any]) -> str:
+    [said] = [part["text"] for part in body["messages"][0]["content"] if part["type"] == "text"]
+    return str(said)
+
+
+def rows(out: Path, metric: str) -> dict[str, dict[str, Any]]:
+    lines = (out / "identity" / "negative" / "scores.jsonl").read_text().splitlines()
+    return {row["id"]: row for row in map(json.loads, lines) if row["metric"] == metric}
+
+
+def test_only_what_an_endpoint_did_not_answer_is_asked_again(
+    server: Server,
+    make_data: Callable[..., Path],
+    evaluate: Callable[..., Outcome],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, out = make_data(3, 2), tmp_path / "out"
+    line = ["--editor", "identity", "--control", "none", "--data", data, "--out", out, "--device", "cpu"]
+    line += ["--batch-size", "4", "--metrics", METRICS, "--models.vqa", f"openai:{server.url}#eye-7b"]
+    server.rule = lambda body, count: (404, {}, {}) if "umbrella" in question(body) else (200, say("Yes"), {})
+    monkeypatch.setattr(sys, "argv", ["nein", "eval", *map(str, line)])
+    first = evaluate(*line)
+    assert first.code == 0, first.stderr
+    lost = [row for row in rows(out, "removal_vqa").values() if row["value"] is None]
+    assert lost
+    assert all("HTTP 404" in row["reason"] and row["again"] for row in lost)
+    assert len({*map(question, server.requests)}) < len(server.requests)
+    assert f"{len(lost)} failed; to ask again: nein eval --editor identity" in first.stderr
+    note = f"{len(lost)} samples lack the answer of an endpoint. To ask again: nein eval --editor identity"
+    assert note in (out / "table.md").read_text()
+    kept = {metric: rows(out, metric) for metric in METRICS.split(",")}
+    server.rule = lambda body, count: (200, say("No"), {})
+    server.requests.clear()
+    assert evaluate(*line).code == 0
+    assert ["umbrella" in question(body) for body in server.requests] == [True] * len(lost)
+    for metric, before in kept.items():
+        for name, row in rows(out, metric).items():
+            if before[name]["value"] is None:
+                assert (row["value"], "again" in row) == (1.0, False)
+            else:
+                assert row == before[name]
+    assert "lack the answer" not in (out / "table.md").read_text()
+    server.requests.clear()
+    assert evaluate(*line).code == 0
+    assert server.requests == []
