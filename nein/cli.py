@@ -69,6 +69,10 @@ COMMANDS: dict[str, Command] = {
         "try again what was set aside because workers died of it",
         "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
     ),
+    "list": Command(
+        "say what editors, metrics, judges, models, data or benchmarks there are, and which are here",
+        "nein.listing:ListConfig", "nein.listing:run",
+    ),
     "fetch": Command(
         "download the models and data of runs into a folder for machines without internet",
         "nein.fetch:FetchConfig", "nein.fetch:run",

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nein.datasets.hub import PUBLISHED
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting.interchange import Exported
 from nein.reporting.page import without_folders
 
 FOLDER = ".eval_results"
-#: Of benchmarks that have one, the data set on the hub that results belong to, where neither run nor user
-#: says another.
-DATASETS = {"nein": "nhatttanbui/NeIn", "negvqa": "yuhuizhang/NegVQA"}
 
 
 def publish(runs: Sequence[Exported], repository: str, out: Path, *, dataset: str | None = None) -> str:
@@ -114,7 +112,7 @@ def results(run: Exported, dataset: str | None) -> list[dict[str, Any]]:
 
 
 def _data(run: Exported, dataset: str | None) -> str:
-    name = dataset or run.repository or DATASETS.get(run.benchmark)
+    name = dataset or run.repository or PUBLISHED.get(run.benchmark)
     if name is None:
         raise UserError(f"Results of {run.title} belong to a data set on the hub; say --dataset OWNER/NAME.")
     return name

@@ -30,6 +30,11 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
         "nano:clip, random, each as NAME=... under a name of yours; none for none",
         "What",
     )
+    mend: Names = option(
+        [],
+        "cures without training, beside each two-tower model as it is: decompose[:LAMBDA]",
+        "What",
+    )
     vlm: Names = option(
         [],
         "generative models asked the multiple-choice questions: folders, hub ids, openai:URL#MODEL",

@@ -42,6 +42,13 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored, Tracked):
     split: str = option("test", "split of a data set on the hub", "Data")
     columns: dict[str, str] = option({}, "fields by other names: --columns.category subset", "Data")
     questions: PositiveInt = option(640, "questions drawn for --data nano", "Data")
+    mend: Names = option(
+        [],
+        "cures without training, beside the model as it is: flip, consistent, chain-of-thought",
+        "What",
+        among=("flip", "consistent", "chain-of-thought"),
+        what="cure",
+    )
     prompt: Literal["paper", "vlmevalkit"] = option(
         "paper",
         "wording of the question: as the paper prints it, or as VLMEvalKit puts it to each model",
