@@ -61,6 +61,10 @@ COMMANDS: dict[str, Command] = {
         "say of runs what is done, running and failed, at which rate, and how long it will take",
         "nein.reporting.status:StatusConfig", "nein.reporting.status:status",
     ),
+    "merge": Command(
+        "put runs from several machines into one folder: their blocks, and what finishes them",
+        "nein.reporting.merge:MergeConfig", "nein.reporting.merge:merge",
+    ),
     "retry": Command(
         "try again what was set aside because workers died of it",
         "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",

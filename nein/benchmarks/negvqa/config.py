@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from metrics.letters import EDITIONS, SCORINGS, Edition
-from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored
+from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored, Tracked
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -18,7 +18,7 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
+class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored, Tracked):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
