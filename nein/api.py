@@ -376,7 +376,7 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
         pairs = [(_safe(str(name)), thing) for name, thing in given.items()]
     else:
         several = given if isinstance(given, list | tuple | set) else [given]
-        pairs = [("" if _is_text(thing) else _safe(name_of(thing)), thing) for thing in several]
+        pairs = [("" if _is_text(thing) else _safe(_name_of(thing)), thing) for thing in several]
     if any(thing is None for _, thing in pairs):
         raise UserError(
             "None is no editor and no model; give a function, an object, a name, or a list of them."
@@ -393,6 +393,11 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
     if not asked:
         raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")
     return asked, objects
+
+
+def _name_of(thing: Any) -> str:
+    """Its own; of (model, processor) that of the model."""
+    return name_of(thing[0] if isinstance(thing, tuple) and thing else thing)
 
 
 def _endings() -> Iterator[str]:

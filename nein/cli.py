@@ -37,6 +37,10 @@ COMMANDS: dict[str, Command] = {
         "compare runs sample by sample: differences, intervals, tests, power",
         "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.nein.reporting.command:compare",
     ),
+    "export": Command(
+        "write finished runs for other programs: every-eval-ever, the hub, CSV, parquet, a page to host",
+        "nein.benchmarks.export:ExportConfig", "nein.benchmarks.export:run",
+    ),
     "calibrate": Command(
         "measure the error rates of a run's judges on pictures whose truth is known",
         "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run",
@@ -57,9 +61,17 @@ COMMANDS: dict[str, Command] = {
         "say of runs what is done, running and failed, at which rate, and how long it will take",
         "nein.reporting.status:StatusConfig", "nein.reporting.status:status",
     ),
+    "merge": Command(
+        "put runs from several machines into one folder: their blocks, and what finishes them",
+        "nein.reporting.merge:MergeConfig", "nein.reporting.merge:merge",
+    ),
     "retry": Command(
         "try again what was set aside because workers died of it",
         "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
+    ),
+    "list": Command(
+        "say what editors, metrics, judges, models, data or benchmarks there are, and which are here",
+        "nein.listing:ListConfig", "nein.listing:run",
     ),
     "fetch": Command(
         "download the models and data of runs into a folder for machines without internet",

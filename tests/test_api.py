@@ -458,6 +458,17 @@ def test_pictures_that_an_object_cannot_encode_are_unscored_with_the_reason(bad,
     assert lacking["reasons"].str.contains(said, regex=False).any()
 
 
+def test_a_model_with_its_processor_goes_by_the_name_of_the_model():
+    from transformers import AutoProcessor, CLIPModel
+
+    from nein.nano import zoo
+
+    folder = zoo.path("clip")
+    pair = (CLIPModel.from_pretrained(folder), AutoProcessor.from_pretrained(folder))
+    result = nein.negbench(pair, limit=8, scenes=16, device="cpu", datasets=["nano"])
+    assert set(result.table()["model"]) == {"CLIPModel"}
+
+
 def test_sentences_that_an_object_cannot_encode_end_in_one_sentence():
     class Mine:
         fingerprint = "mine-2"
@@ -485,3 +496,28 @@ def test_a_judge_is_asked_about_pictures():
 def test_objects_stay_in_this_process():
     with pytest.raises(UserError, match=r"on='ray' computes in other processes, where blur"):
         nein.evaluate(blur, limit=8, on="ray", device="cpu")
+
+
+def test_cures_stand_beside_the_editor_the_model_that_answers_and_the_encoder():
+    told = []
+
+    def paint(image, instruction):
+        told.append(instruction)
+        return image
+
+    edited = nein.evaluate(paint, mend=["rewrite"], control=[], **{**QUICK, "metrics": ["l1"], "limit": 8})
+    assert list(edited.table()["editor"]) == ["paint", "paint+rewrite"]
+    assert sum(text.startswith("Remove the ") for text in told) == len(told) / 2 == 8
+
+    def hears_no_not(image, question, options):
+        return options[0]
+
+    answered = nein.negvqa(hears_no_not, mend=["flip"], questions=16, device="cpu")
+    accuracy = answered.figures.query("task == 'accuracy' and protocol == 'fixed' and category == 'Average'")
+    by = accuracy.query("interval == 'clustered'").set_index(["model", "variant"])["value"]
+    name = hears_no_not.__name__
+    assert by[name, "original"] == 1 - by[name, "negated"]
+    assert by[f"{name}+flip", "original"] == by[f"{name}+flip", "negated"] == by[name, "original"]
+
+    found = nein.negbench("random", mend=["decompose"], limit=8, device="cpu", out="negbench")
+    assert set(found.figures["model"]) == {"random", "random+decompose"}

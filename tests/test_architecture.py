@@ -31,7 +31,7 @@ MAY_IMPORT = {
 #: The rooms of `nein`, low to high: a room imports only rooms to its left.
 ROOMS = (
     "engine", "config", "wording", "nano", "statistics", "datasets", "models", "reporting", "benchmarks",
-    "generate", "judges", "fetch", "api", "cli", "__main__",
+    "generate", "judges", "fetch", "listing", "api", "cli", "__main__",
 )  # fmt: skip
 #: "package.module:name", as tables and entry points have it.
 PLACE = re.compile(rf"((?:{'|'.join(MAY_IMPORT)})(?:\.\w+)*):(\w+)")

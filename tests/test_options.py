@@ -27,7 +27,8 @@ OWN = {("nein.judges.config:CalibrateConfig", "device"), ("nein.generate.nein.co
 NEEDED = {
     "grid": ["RUN"], "report": ["RUN", "TWO"], "compare": ["RUN"], "calibrate": ["RUN"], "check": ["EDITOR"],
     "data check": ["FOLDER"], "convert": ["IN", "OUT"], "stats": ["FILE"], "negvqa report": ["RUN"],
-    "retry": ["RUN"], "status": ["RUN"],
+    "list": ["editors"],
+    "retry": ["RUN"], "merge": ["RUN", "--out", "OUT"], "export": ["RUN"], "status": ["RUN"],
     "negvqa check": ["FILE"], "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import yaml
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.groups import Stored
+from nein.config.groups import Stored, Tracked
 from nein.config.options import Names
 from nein.engine.errors import UserError
 
@@ -24,7 +24,7 @@ def option(default: Any, text: str, group: str, *, decides: bool = True, **more:
 
 
 @dataclass(kw_only=True)
-class RunOptions(Stored):
+class RunOptions(Stored, Tracked):
     """What `Session`, `Record` and `loop.run` have to know, whatever learns.
 
     Subclasses have `base`, where the weights come from, `batch_size`, examples per step over all processes,

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, first_difference
+from nein.reporting import tracking
 from train.options import RunOptions
 from train.session import Session
 
@@ -197,8 +198,7 @@ class Record:
         accelerator = self.session.accelerator
         if self.session.processes.is_main:
             if self.config.trackers and not accelerator.trackers:
-                plain = {k: v for k, v in self.config.as_dict().items() if isinstance(v, int | float | str)}
-                accelerator.init_trackers("tracking", config=plain)
+                accelerator.init_trackers(tracking.FOLDER, config=tracking.plain(self.config.as_dict()))
             with (self._out / name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         figures = {f"{prefix}/{key}": value for key, value in row.items() if key != "step"}

@@ -10,8 +10,9 @@ import torch
 from filelock import FileLock, Timeout
 
 from nein.engine import atomic, environment
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError
 from nein.engine.processes import Processes
+from nein.reporting import tracking
 from train.options import RunOptions
 
 
@@ -31,7 +32,7 @@ class Session:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        _check_trackers(config.trackers)
+        tracking.check(config.trackers)
         if config.precision == "fp16" and (config.device == "cpu" or not torch.cuda.is_available()):
             raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU.")
         self._lock: FileLock | None = None
@@ -98,16 +99,3 @@ def _lock(out: Path) -> FileLock:
             "trainings apart; choose a folder on another disk."
         ) from None
     return lock
-
-
-def _check_trackers(wanted: list[str]) -> None:
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-
-    supported = [str(getattr(key, "value", key)) for key in LOGGER_TYPE_TO_CLASS]
-    installed = [str(getattr(key, "value", key)) for key in get_available_trackers()]
-    for name in wanted:
-        if name not in supported:
-            raise unknown("tracker", name, [*sorted(supported), "none"])
-        if name not in installed:
-            hint = "pip install 'nein[train]'" if name == "tensorboard" else f"pip install {name}"
-            raise UserError(f"The tracker '{name}' is not installed: {hint}, or say --trackers none.")

@@ -8,6 +8,7 @@ files and pages.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import sys
@@ -19,14 +20,14 @@ from typing import Any
 
 import pandas as pd
 
-from nein.config.groups import Scored
+from nein.config.groups import Scored, Tracked
 from nein.engine import atomic, environment, images, memory
 from nein.engine.executors import Executor
 from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.stages import Planned, Stage, Step, open_blocks
 from nein.reporting import figures as frames
-from nein.reporting import report
+from nein.reporting import report, tracking
 from nein.reporting.report import Section
 from nein.reporting.tables import Table
 
@@ -100,6 +101,9 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     have left. Raises UserError, EditorError or MetricError.
     """
     device = executor.device
+    trackers = config.trackers if isinstance(config, Tracked) else []
+    if executor.is_main:
+        tracking.check(trackers)
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
     folders = folders_of(runs, benchmark.holds, config)
@@ -128,18 +132,21 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
                 peaks[step.stage.model.name] = peak
     for name, peak in peaks.items():
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
-    lacking = False
+    lacking, made_figures = False, []
     for run, folder in zip(runs, folders, strict=True):
         figures = frames.label(
             benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
         )
         atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
+        made_figures.append(figures)
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
         reasons = why_unscored(benchmark, config, folder, figures)
         lacking |= bool(reasons)
         if reasons:
             failed = benchmark.failed(run, folder) if benchmark.failed is not None else 0
             print(unscored_sentence(run.name, reasons, failed), file=sys.stderr, flush=True)
+    if trackers:
+        tracking.log(trackers, config.out_dir, dataclasses.asdict(config), frames.concat(made_figures))
     write = benchmark.report or functools.partial(_write_report, benchmark)
     text = write(config, folders)
     if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):

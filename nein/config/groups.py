@@ -59,6 +59,13 @@ class Scored(Options):
 
 
 @dataclass(kw_only=True)
+class Tracked(Options):
+    """Figures that other programs show while work goes on."""
+
+    trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Watching")
+
+
+@dataclass(kw_only=True)
 class Seed(Options):
     """Everything drawn can be drawn again."""
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from nein.engine.errors import UserError
 
 PREFIX = "hub:"
+#: Of benchmarks that have one, the data set on the hub: what results belong to where nobody says another.
+PUBLISHED = {"nein": "nhatttanbui/NeIn", "negvqa": "yuhuizhang/NegVQA"}
 
 
 class Reference(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,20 @@ def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What those of the models say of their work that have `usage()` and something to say."""
     said = {kind: model.usage() for kind, model in models.items() if hasattr(model, "usage")}
     return {kind: usage for kind, usage in said.items() if usage}
+
+
+def shared(load: Callable[[], Any]) -> Callable[[], Any]:
+    """`load`, but with what it gave before as long as somebody holds that: for models around one and the same
+    model."""
+    living: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+    def again() -> Any:
+        loaded = living.get("it")
+        if loaded is None:
+            loaded = living["it"] = load()
+        return loaded
+
+    return again
 
 
 @dataclass(frozen=True)

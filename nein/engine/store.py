@@ -156,6 +156,42 @@ def sha256(file: Path, progress: Callable[[int], object] = lambda _: None) -> st
     return digest.hexdigest()
 
 
+def on_disk(need: Need) -> int | None:
+    """Bytes of a need on this machine; None where it is not here, or only in part."""
+    if need.layout == "package":
+        return 0 if any(importlib.util.find_spec(name) for name in need.reference.split(" or ")) else None
+    if need.layout == "torch":
+        home = os.environ.get("TORCH_HOME") or Path(_cache_home(), "torch")
+        files = sorted(Path(home, "hub", "checkpoints").glob(need.reference.rpartition("/")[2]))
+        return files[0].stat().st_size if files else None
+    folder = snapshot(need)
+    if folder is None or any(folder.parents[1].glob("blobs/*.incomplete")):
+        return None
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    weightless = need.layout in ("text", "settings", "dataset")
+    whole = files if weightless else [path for path in files if path.suffix in (".safetensors", ".bin")]
+    return sum(path.stat().st_size for path in files) if whole else None
+
+
+def snapshot(need: Need) -> Path | None:
+    """The folder in the hub's cache that has the files of a need, or some of them; None where there is
+    none."""
+    from huggingface_hub import constants
+
+    if "/" not in need.reference or "://" in need.reference:
+        return None
+    kind = "datasets" if need.layout == "dataset" else "models"
+    root = Path(constants.HF_HUB_CACHE, f"{kind}--{need.reference.replace('/', '--')}")
+    name = root / "refs" / (need.revision or "main")
+    commit = name.read_text(encoding="utf-8").strip() if name.is_file() else need.revision or ""
+    folder = root / "snapshots" / commit
+    return folder if commit and folder.is_dir() else None
+
+
+def _cache_home() -> str:
+    return os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+
+
 def total(sets: Mapping[str, Any]) -> int:
     """Bytes of all files, each counted once."""
     files = {name: facts["size"] for entry in sets.values() for name, facts in entry["files"].items()}

@@ -51,17 +51,19 @@ class EditorChoice:
         """Whether the editor can return intermediate pictures."""
         return self.published is None and self.made is None and editors.has_maps(self.row)
 
-    def load(
-        self, *, device: str, dtype: str, batch_size: int, cache: RecordStore | None = None
-    ) -> editors.Editor:
-        """The editor, with its weights in memory. cache: keeps the answers of a language model that mends.
-        Raises EditorError."""
-        editor = self._load(device=device, dtype=dtype, batch_size=batch_size)
+    @property
+    def plain(self) -> str:
+        """The editor as it was asked for, without its cure."""
+        return self.asked.removesuffix(f"+{self.cure}") if self.cure else self.asked
+
+    def mended(self, editor: editors.Editor, *, device: str, cache: RecordStore | None) -> editors.Editor:
+        """The editor that `load` gave, with the cure before it. cache: keeps a language model's answers."""
         if not self.cure:
             return editor
         return mending.Mended(editor, mending.arm(self.cure, cache=cache, device=device), self.cure)
 
-    def _load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
+    def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
+        """The editor, without its cure, with its weights in memory. Raises EditorError."""
         if self.published is not None:
             return PublishedEditor(self.published)
         if self.made is not None:

@@ -200,15 +200,15 @@ def to_csv(figures: pd.DataFrame) -> str:
     takes off again. Columns without any entry are left out.
     """
     text = [name for name in figures.columns if name not in NUMBERS]
-    shown = figures.assign(
-        **{
-            name: figures[name].map(lambda cell: f"'{cell}" if cell.startswith(_FORMULA) else cell)
-            for name in text
-        }
-    )
+    shown = figures.assign(**{name: figures[name].map(harmless) for name in text})
     empty = [name for name in text if not (shown[name] != "").any()]
     empty += [name for name in (*TESTS, "needed") if name in shown and shown[name].isna().all()]
     return shown.drop(columns=empty).to_csv(index=False, lineterminator="\n")
+
+
+def harmless(cell: Any) -> Any:
+    """A cell of a table that no spreadsheet runs."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def write(path: Path, figures: pd.DataFrame) -> None:

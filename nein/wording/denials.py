@@ -42,6 +42,7 @@ _DETERMINERS = frozenset(
 )
 # "not all cats" leaves some, "not only a cat" denies none.
 _PARTIAL = frozenset("all every only just merely everything everyone".split())
+_CONNECTING = frozenset("and but or with while is are does do has have , there".split())
 _LONGEST = 4
 _IDIOMS = frozenset("sign trace of used to be there a single part than".split())
 _CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.split()) - _IDIOMS
@@ -51,13 +52,17 @@ _CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.sp
 class Denials:
     """The objects of a sentence, as written without their articles: what it says is absent, what is there.
 
-    Both in the order of the text; empty where no noun phrase names an object. doubled: something is there
-    that was denied twice.
+    Both in the order of the text; empty where no noun phrase names an object.
+
+    doubled   Something is there that was denied twice.
+    affirmed  The text without what it denies: sentences in which nothing is there are left out, of others the
+              denying words with what they deny. "A cat on a mat. There is no dog." -> "A cat on a mat."
     """
 
     absent: tuple[str, ...]
     present: tuple[str, ...]
     doubled: bool = False
+    affirmed: str = ""
 
 
 @dataclass
@@ -82,7 +87,7 @@ def _read(doc: Any) -> Denials:
     phrases = list(_phrases(doc))
     words = [token.lower_ for token in doc]
     lemmas = [token.lemma_.lower() for token in doc]
-    index = 0
+    index, left_out = 0, set[int]()
     while index < len(words):
         for length in range(_LONGEST, 0, -1):
             cue = {" ".join(form[index : index + length]) for form in (words, lemmas)}
@@ -90,13 +95,35 @@ def _read(doc: Any) -> Denials:
             if denied is not None:
                 for phrase in denied:
                     phrase.denied += 1
+                    left_out |= {
+                        *range(min(index, phrase.start - phrase.article), max(index + length, phrase.end))
+                    }
                 index += length - 1
                 break
         index += 1
     named = [(" ".join(words[p.start : p.end]), p.denied % 2 == 1) for p in phrases]
     absent = tuple(name for name, odd in named if odd)
     present = tuple(name for name, odd in named if not odd)
-    return Denials(absent, present, any(phrase.denied and phrase.denied % 2 == 0 for phrase in phrases))
+    doubled = any(phrase.denied and phrase.denied % 2 == 0 for phrase in phrases)
+    return Denials(absent, present, doubled, _affirmed(doc, phrases, left_out) if absent else doc.text)
+
+
+def _affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
+    """The sentences with something that is there, without the words at `left_out` and without the connecting
+    words that end up at an end."""
+    ends = sorted({token.i + 1 for token in doc if token.lower_ in (".", ";", "!")} | {len(doc)})
+    kept, start = [], 0
+    for end in ends:
+        if any(start <= phrase.start < end and phrase.denied % 2 == 0 for phrase in phrases):
+            told = [token for token in doc[start:end] if token.i not in left_out and not token.is_punct]
+            while told and told[-1].lower_ in _CONNECTING:
+                told.pop()
+            while told and told[0].lower_ in _CONNECTING:
+                told.pop(0)
+            stop = doc[end - 1].text if doc[end - 1].is_punct else ""
+            kept.append("".join(token.text_with_ws for token in told).strip() + stop)
+        start = end
+    return " ".join(kept)
 
 
 def _phrases(doc: Any) -> Iterator[_Phrase]:

@@ -117,5 +117,11 @@ def test_labels_of_one_picture_do_not_influence_each_other(detector: ZeroShotDet
     picture = tiny.picture(3)
     together = detector.detect([picture], [LABELS])[0]
     for label in LABELS:
-        assert detector.detect([picture], [[label]])[0][label].score == together[label].score
-    assert detector.detect([picture, picture], [[], ["car", "car"]]) == [{}, {"car": together["car"]}]
+        assert detector.detect([picture], [[label]])[0][label].score == pytest.approx(together[label].score)
+    none, car = detector.detect([picture, picture], [[], ["car", "car"]])
+    assert none == {}
+    assert list(car) == ["car"]
+    assert car["car"].count == together["car"].count
+    # In another company the sums come in another order: the last digits of float32, of pixels too.
+    assert car["car"].score == pytest.approx(together["car"].score, rel=1e-4)
+    assert car["car"].box == pytest.approx(together["car"].box, rel=1e-4, abs=1e-3)

@@ -9,27 +9,32 @@ import yaml
 from huggingface_hub import EvalResultEntry
 from huggingface_hub._eval_results import parse_eval_result_entries
 
-from nein.benchmarks.nein import hub
-from nein.benchmarks.nein.reporting import collect
-from nein.benchmarks.nein.reporting.collect import Run
+from nein.benchmarks import export
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
+from nein.reporting import hub
+from nein.reporting.interchange import Exported
+
+
+def read(*folders: Path) -> list[Exported]:
+    return [one for folder in export.finished(folders) for one in export.read(folder)]
 
 
 @pytest.fixture
-def one(out: Path) -> list[Run]:
-    return collect.load([out / "magicbrush" / "negative"])[0]
+def one(out: Path) -> list[Exported]:
+    return read(out / "magicbrush" / "negative")
 
 
-def test_the_entries_are_the_hubs_own_format(one: list[Run], tmp_path: Path) -> None:
-    files = hub.write(one, tmp_path, "owner/benchmark")
+def test_the_entries_are_the_hubs_own_format(one: list[Exported], out: Path, tmp_path: Path) -> None:
+    files = hub.write(one, tmp_path, dataset="owner/benchmark")
     entries = parse_eval_result_entries(
         yaml.safe_load((tmp_path / ".eval_results" / "nein.yaml").read_text())
     )
     assert all(isinstance(entry, EvalResultEntry) for entry in entries)
     by_task = {entry.task_id: entry for entry in entries}
-    metrics = {f["metric"]: f for f in frames.records(frames.select(one[0].figures, task="results"))}
+    figures = frames.read(out / "magicbrush" / "negative" / "figures.csv")
+    metrics = {f["metric"]: f for f in frames.records(frames.select(figures, task="results"))}
     assert set(by_task) == {f"negative/{name}" for name in metrics}
     removal = by_task["negative/removal_vqa"]
     assert removal.value == round(100 * metrics["removal_vqa"]["value"], 4)
@@ -38,22 +43,21 @@ def test_the_entries_are_the_hubs_own_format(one: list[Run], tmp_path: Path) -> 
     assert "nano: a miniature" in removal.notes
     assert f"n {metrics['removal_vqa']['n']}, unscored 0" in removal.notes
     summary = atomic.read_json(files["nein/magicbrush-negative.json"])
-    assert [f["metric"] for f in summary["figures"] if f["task"] == "results"] == list(metrics)
+    assert [f["task_id"] for f in summary["figures"]] == [f"negative/{name}" for name in metrics]
     assert str(tmp_path.parent) not in str(summary)
     assert "command" not in str(summary["manifest"]["invocations"])
 
 
 def test_nothing_is_pushed_unless_somebody_is_logged_in(
-    one: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: list[Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", lambda self, **kwargs: sent.append(kwargs))
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    assert "nobody is logged in" in hub.publish(one, "me/model", tmp_path, dataset="o/d", push=True)
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
-    assert "not pushed" in hub.publish(one, "me/model", tmp_path, dataset="o/d", push=False)
+    assert "nobody is logged in" in hub.publish(one, "me/model", tmp_path, dataset="o/d")
     assert sent == []
-    assert "pushed to me/model" in hub.publish(one, "me/model", tmp_path, dataset="o/d", push=True)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
+    assert "pushed to me/model" in hub.publish(one, "me/model", tmp_path, dataset="o/d")
     assert {item["path_in_repo"] for item in sent} == {
         ".eval_results/nein.yaml",
         "nein/magicbrush-negative.json",
@@ -62,7 +66,7 @@ def test_nothing_is_pushed_unless_somebody_is_logged_in(
 
 
 def test_a_refused_push_is_a_sentence_and_the_files_stay(
-    one: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: list[Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Any, **kwargs: Any) -> None:
         raise OSError("offline\nmore")
@@ -70,15 +74,15 @@ def test_a_refused_push_is_a_sentence_and_the_files_stay(
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", refuse)
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
     with pytest.raises(UserError, match="could not be pushed to 'me/model': offline The files are written"):
-        hub.publish(one, "me/model", tmp_path, dataset="o/d", push=True)
+        hub.publish(one, "me/model", tmp_path, dataset="o/d")
     assert (tmp_path / ".eval_results" / "nein.yaml").exists()
 
 
-def test_a_repository_holds_the_results_of_one_editor(out: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="results of one editor"):
-        hub.publish(collect.load([out])[0], "me/model", tmp_path, dataset="o/d", push=False)
+def test_a_repository_holds_the_results_of_one_model(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="results of one model"):
+        hub.publish(read(out), "me/model", tmp_path, dataset="o/d")
     with pytest.raises(UserError, match="must be OWNER/NAME"):
-        hub.publish(collect.load([out / "ip2p"])[0][:1], "model", tmp_path, dataset="o/d", push=False)
+        hub.publish(read(out / "ip2p")[:1], "model", tmp_path, dataset="o/d")
 
 
 def test_the_citation_file_is_valid() -> None:

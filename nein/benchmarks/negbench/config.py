@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import PositiveInt
 
 from metrics.letters import Rule
-from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Scored, Seed
+from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Scored, Seed, Tracked
 from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
@@ -17,7 +17,7 @@ from nein.engine.store import Need
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored):
+class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
     """Field names are the keys of a configuration file."""
 
     presets = "negbench/eval-"
@@ -28,6 +28,11 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored):
         ["nano:clip"],
         "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "
         "nano:clip, random, each as NAME=... under a name of yours; none for none",
+        "What",
+    )
+    mend: Names = option(
+        [],
+        "cures without training, beside each two-tower model as it is: decompose[:LAMBDA]",
         "What",
     )
     vlm: Names = option(

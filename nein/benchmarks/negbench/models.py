@@ -11,12 +11,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
-from nein.models import lineage, references
+from nein.models import lineage, mending_encoders, references
 from nein.models.needs import of_model
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,11 @@ MODELS: dict[str, Model] = {
             "clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "",
             _none(None, "CLIP-Laion400M", "CLIP-Laion400M-Base"), False,
             # Which of the two epochs the figures are of is not said; the released script has the first.
-            ("ViT-B-32/laion400m_e31", "ViT-B-32/laion400m_e32"),
+            (
+                "ViT-B-32/laion400m_e31", "ViT-B-32/laion400m_e32",
+                "timm/vit_base_patch32_clip_224.laion400m_e31",
+                "timm/vit_base_patch32_clip_224.laion400m_e32",
+            ),
         ),
         # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
         Model(
@@ -129,7 +134,8 @@ class Choice:
     slug       Its folder.
     reference  What `metrics.load_dual` or `metrics.load_judge` gets.
     kind       "dual" or "vlm".
-    row        Its row of `MODELS`, if it has one.
+    row        Its row of `MODELS`, if it has one and is as it was published.
+    cure       The arm around it (`nein.models.mending_encoders`); "" for the model as it is.
     """
 
     asked: str
@@ -139,6 +145,7 @@ class Choice:
     revision: str | None
     kind: str = "dual"
     row: Model | None = None
+    cure: str = ""
 
     @property
     def identity(self) -> str:
@@ -160,6 +167,22 @@ def choose(asked: str, kind: str = "dual") -> Choice:
         return replace(choose(reference, kind), asked=asked, name=given, slug=given)
     where, revision = _resolve(reference, kind)
     return Choice(asked, given, f"{given}-{references.slug(reference)}", where, revision, kind, row)
+
+
+def mended(choice: Choice, cure: str) -> Choice:
+    """The model with an arm around it, under a name of its own. Raises UserError for an arm there is not."""
+    if not cure:
+        return choice
+    mending_encoders.weight(cure)
+    name, slug = f"{choice.name}+{cure}", f"{choice.slug}+{cure.replace(':', '-')}"
+    return replace(choice, name=name, slug=slug, row=None, cure=cure)
+
+
+def cure(model: Any, choice: Choice) -> Any:
+    """The loaded model, with the arm of the choice around it."""
+    if not choice.cure:
+        return model
+    return mending_encoders.Decomposed(model, mending_encoders.weight(choice.cure))
 
 
 def _of_reference(asked: str, kind: str) -> Choice:

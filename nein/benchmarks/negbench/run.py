@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Model, Stage, shared
 from nein.models import references
 from nein.models.remembered import Remembered
 from nein.reporting import figures as frames
@@ -57,20 +58,27 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
                 "another: NAME=REFERENCE."
             )
-    selected = _selected(config)
+    chosen = selected(config)
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
+        load = shared(functools.partial(_load, config, choice, device))
         kinds = (ChoiceTask,) if choice.kind == "vlm" else (ChoiceTask, RetrievalTask)
-        asked = [(data, [task for task in tasks if isinstance(task, kinds)]) for data, tasks in selected]
+        asked = [(data, [task for task in tasks if isinstance(task, kinds)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in asked):
             raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
-        all_runs += [_run(config, choice, data, tasks, device) for data, tasks in asked if tasks]
+        cures = ["", *(config.mend if choice.kind == "dual" else ())]
+        all_runs += [
+            _run(config, models.mended(choice, cure), data, tasks, device, load)
+            for cure in cures
+            for data, tasks in asked
+            if tasks
+        ]
     models.warn_of_lineage(choices)
     return all_runs
 
 
-def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
+def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     """The data sets with the tasks that are asked for."""
     sets = loading.load(
         config.data,
@@ -97,7 +105,15 @@ def _selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     return selected
 
 
-def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task], device: str) -> ModelRun:
+def _run(
+    config: EvalConfig,
+    choice: Choice,
+    data: DataSet,
+    tasks: Sequence[Task],
+    device: str,
+    load: Callable[[], Any],
+) -> ModelRun:
+    """load: gives the model without its cure."""
     identity = {
         "model": choice.identity,
         "weights": models.weights(choice.reference),
@@ -108,6 +124,8 @@ def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task
         "seed": config.seed,
         **runner.machine_identity(config, device),
     }
+    if choice.cure:
+        identity["mend"] = choice.cure
     if choice.kind == "vlm":
         identity |= {"prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
     else:
@@ -123,20 +141,20 @@ def _run(config: EvalConfig, choice: Choice, data: DataSet, tasks: Sequence[Task
     run = ModelRun(
         f"{choice.slug}/{data.name}", choice.name, identity, (), facts, choice=choice, data=data, tasks=tasks
     )
-    stages = _asking(config, run, device) if choice.kind == "vlm" else _encoding(config, run, device)
+    stages = _asking(config, run, load) if choice.kind == "vlm" else _encoding(config, run, load)
     return dataclasses.replace(run, stages=tuple(stages))
 
 
 # --- what is computed --------------------------------------------------------------------------
 
 
-def _encoding(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
+def _encoding(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[Stage]:
     def describe(loaded: Any) -> dict[str, Any]:
         facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
         description = {**loaded.describe(), **facts}
         return {"model": (loaded.fingerprint, description)}
 
-    model = Model(run.choice.slug, lambda: _load(config, run.choice, device), describe)
+    model = Model(run.choice.slug, lambda: models.cure(load(), run.choice), describe)
     encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in run.tasks)]
     return [encoding.stage(model) for encoding in encodings]
 
@@ -158,12 +176,11 @@ def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
     )  # fmt: skip
 
 
-def _asking(config: EvalConfig, run: ModelRun, device: str) -> list[Stage]:
-    def load() -> Remembered:
-        cache = AnswerCache(config.cache_dir / "answers.sqlite")
-        return Remembered(_load(config, run.choice, device), cache)
+def _asking(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[Stage]:
+    def remembered() -> Remembered:
+        return Remembered(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
 
-    model = Model.one(run.choice.slug, load, references.place(run.choice.reference))
+    model = Model.one(run.choice.slug, remembered, references.place(run.choice.reference))
     manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
     stages = []
     for task in run.tasks:
@@ -255,7 +272,7 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir, folders, lambda: [data for data, _ in _selected(config)])
+    return report.report(config.out_dir, folders, lambda: [data for data, _ in selected(config)])
 
 
 def failed(run: Run, folder: Folder) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from metrics.letters import EDITIONS, SCORINGS, Edition
-from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored
+from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored, Tracked
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -18,7 +18,7 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
+class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored, Tracked):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
@@ -42,6 +42,13 @@ class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored):
     split: str = option("test", "split of a data set on the hub", "Data")
     columns: dict[str, str] = option({}, "fields by other names: --columns.category subset", "Data")
     questions: PositiveInt = option(640, "questions drawn for --data nano", "Data")
+    mend: Names = option(
+        [],
+        "cures without training, beside the model as it is: flip, consistent, chain-of-thought",
+        "What",
+        among=("flip", "consistent", "chain-of-thought"),
+        what="cure",
+    )
     prompt: Literal["paper", "vlmevalkit"] = option(
         "paper",
         "wording of the question: as the paper prints it, or as VLMEvalKit puts it to each model",

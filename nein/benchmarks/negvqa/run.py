@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,8 +26,8 @@ from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage
-from nein.models import references
+from nein.engine.stages import Model, Stage, shared
+from nein.models import mending_answers, references
 from nein.models.remembered import Remembered
 
 JUDGE = "judge"
@@ -52,7 +52,16 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
             raise UserError(
                 f"'{twin}' and '{model}' have one name; give one of them another: NAME={reference}."
             )
-    return [_run(name, references.named(model)[1], config, asked, device) for name, model in models.items()]
+    made = []
+    for name, model in models.items():
+        reference = references.named(model)[1]
+        load = shared(functools.partial(_remembered, reference, config, device))
+        for cure in ("", *config.mend):
+            mending_answers.possible(cure, scorings(reference, config), model)
+            made.append(
+                _run(f"{name}+{cure}" if cure else name, reference, config, asked, device, load, cure)
+            )
+    return made
 
 
 @functools.lru_cache(maxsize=2)
@@ -76,7 +85,16 @@ def manner(reference: str, config: NegvqaConfig) -> choices.Manner:
     return choices.Manner(wording, config.max_new_tokens or toolkit.max_new_tokens)
 
 
-def _run(name: str, reference: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
+def _run(
+    name: str,
+    reference: str,
+    config: NegvqaConfig,
+    asked: Questions,
+    device: str,
+    load: Callable[[], Remembered],
+    cure: str,
+) -> Run:
+    """cure: the arm of `--mend`; "" for the model as it is."""
     how = manner(reference, config)
     identity = {
         "model": references.identity(config.judge if reference == JUDGE else reference),
@@ -87,6 +105,8 @@ def _run(name: str, reference: str, config: NegvqaConfig, asked: Questions, devi
         "max_new_tokens": how.max_new_tokens,
         **runner.machine_identity(config, device),
     }
+    if cure:
+        identity["mend"] = cure
     if reference == JUDGE:
         identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
     facts = {
@@ -103,7 +123,7 @@ def _run(name: str, reference: str, config: NegvqaConfig, asked: Questions, devi
         },
         "limit": config.limit,
     }
-    stages, outputs = [_asking(reference, config, asked.items, device)], {}
+    stages, outputs = [_asking(reference, config, asked.items, load, cure)], {}
     if matches(reference, config):
         by_id = {item.id: item for item in asked.items}
         folder = Folder(config.out_dir / name, ANSWERS)
@@ -184,7 +204,14 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
 # --- asking ------------------------------------------------------------------------------------
 
 
-def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device: str) -> Stage:
+def _remembered(reference: str, config: NegvqaConfig, device: str) -> Remembered:
+    cache = config.out_dir / "cache" / "answers.sqlite"
+    return Remembered(load_model(reference, config, device), AnswerCache(cache))
+
+
+def _asking(
+    reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], Remembered], cure: str
+) -> Stage:
     """The only stage: every question and its negation."""
     blocks = Blocks.first(len(items), config.batch_size, config.limit)
     by_id = {item.id: item for item in items}
@@ -208,10 +235,9 @@ def _asking(reference: str, config: NegvqaConfig, items: Sequence[Item], device:
             for row in rows
         )
 
-    cache = config.out_dir / "cache" / "answers.sqlite"
     model = Model.one(
-        reference,
-        lambda: Remembered(load_model(reference, config, device), AnswerCache(cache)),
+        f"{reference}+{cure}" if cure else reference,
+        (lambda: mending_answers.Mended(load(), cure, wording)) if cure else load,
         references.place(config.judge if reference == JUDGE else reference),
     )
     return Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, model, usable)

@@ -15,7 +15,19 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from nein.config.groups import Dtype, Formats, Limit, Machine, Output, Preset, Runs, Sampler, Scored, Seed
+from nein.config.groups import (
+    Dtype,
+    Formats,
+    Limit,
+    Machine,
+    Output,
+    Preset,
+    Runs,
+    Sampler,
+    Scored,
+    Seed,
+    Tracked,
+)
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
@@ -47,7 +59,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored):
+class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
@@ -245,11 +257,6 @@ class ReportConfig(Runs, Comparing, Elsewhere, Formats):
         "MiB of pictures and answers inside the page; beyond it they go into files beside it",
         "Output",
     )
-    hub: str | None = option(
-        None, "OWNER/NAME: write the hub's evaluation results, and push them if logged in", "Hub"
-    )
-    hub_dataset: str = option("nhatttanbui/NeIn", "benchmark data set the results belong to", "Hub")
-    no_push: bool = option(False, "with --hub: write the files only", "Hub")
 
     def check(self) -> None:
         if self.out.is_dir():

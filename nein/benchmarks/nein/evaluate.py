@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,7 +26,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
-from nein.engine.stages import Model, Stage, Step, open_blocks
+from nein.engine.stages import Model, Stage, Step, open_blocks, shared
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
@@ -105,9 +105,13 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     scored: list[tuple[RunDir, Stage]] = []
     scorer = scorer_model(config, device, functools.partial(_still_to_score, config, scored))
     made = []
+    loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
         name = f"{choice.asked}/{choice.published.track}" if choice.published else choice.asked
-        load = functools.partial(_load, config, choice, device)
+        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size)
+        load = functools.partial(
+            _load, config, choice, device, loaders.setdefault(choice.plain, shared(load))
+        )
         editor = editor_model(name, load)
         for track in [choice.published.track] if choice.published else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
@@ -117,9 +121,9 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     return made
 
 
-def _load(config: EvalConfig, choice: EditorChoice, device: str) -> Editor:
+def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
     cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.cure else None
-    return choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size, cache=cache)
+    return choice.mended(plain(), device=device, cache=cache)
 
 
 def _stages(

@@ -78,14 +78,6 @@ def report(options: ReportConfig) -> int:
     )  # fmt: skip
     for path in written:
         print(path if path != target else _with_sizes(path))
-    if options.hub:
-        from nein.benchmarks.nein import hub
-
-        print(
-            hub.publish(
-                loaded, options.hub, out.parent, dataset=options.hub_dataset, push=not options.no_push
-            )
-        )
     return 0
 
 

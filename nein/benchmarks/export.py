@@ -1,0 +1,166 @@
+"""`nein export`: finished runs of any benchmark, for other programs.
+
+nein export runs/nano --format every-eval-ever     schema 0.3.0, with a line per sample
+nein export runs/nano --format csv                 all rows as tables; parquet alike
+nein export runs/mine/ip2p --format hf --push OWNER/NAME
+nein export runs/nano --format bundle              a folder with the report, to put on a server
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nein.config.groups import Runs
+from nein.config.options import option
+from nein.engine.errors import UserError
+
+FORMATS = ("every-eval-ever", "hf", "csv", "parquet", "bundle")
+#: Benchmark, as its figures name it -> what reads a finished run of it, and what writes its page.
+READERS: dict[str, str] = {
+    "nein": "nein.benchmarks.nein.exported:read",
+    "negbench": "nein.benchmarks.negbench.exported:read",
+    "negvqa": "nein.benchmarks.negvqa.exported:read",
+}
+
+
+@dataclass(kw_only=True)
+class ExportConfig(Runs):
+    """What is written, and where to."""
+
+    format: Literal["every-eval-ever", "hf", "csv", "parquet", "bundle"] = option(
+        "every-eval-ever", f"one of {', '.join(FORMATS)}", "What"
+    )
+    out: Path = option(Path("export"), "folder to write", "Output")
+    push: str | None = option(
+        None, "hf: OWNER/NAME of a model's repository, to which the files are uploaded if you are logged in",
+        "Hub",
+    )  # fmt: skip
+    dataset: str | None = option(
+        None, "hf: the benchmark's data set on the hub, OWNER/NAME, if not the run's own", "Hub"
+    )
+
+    def check(self) -> None:
+        if self.format != "hf" and (self.push or self.dataset):
+            raise UserError("--push and --dataset are for --format hf.")
+
+
+def run(config: ExportConfig) -> str:
+    """The command. Raises UserError."""
+    from nein.engine import atomic
+
+    atomic.check_writable(config.out)
+    folders = finished(config.runs)
+    if config.format in ("csv", "parquet"):
+        from nein.reporting import rowtables
+
+        return _listing(rowtables.write(folders, config.out, config.format))
+    if config.format == "bundle":
+        return _listing(bundle(config.runs, folders, config.out))
+    exported = [one for folder in folders for one in read(folder)]
+    if config.format == "hf":
+        from nein.reporting import hub
+
+        if config.push is None:
+            return _listing(list(hub.write(exported, config.out, dataset=config.dataset).values()))
+        return hub.publish(exported, config.push, config.out, dataset=config.dataset) + "\n"
+    from nein.reporting import interchange
+
+    text = _listing(interchange.every_eval_ever(exported, config.out))
+    unscored = sum(result.unscored for one in exported for result in one.results)
+    more = f"{unscored} unscored values have no line, since the schema has none; their figures count them.\n"
+    return text + (more if unscored else "")
+
+
+def _listing(files: Sequence[Path]) -> str:
+    return "".join(f"{path}\n" for path in files)
+
+
+def finished(paths: Sequence[Path]) -> list[Path]:
+    """The run folders at or below the paths, all of which must be complete. Raises UserError."""
+    from nein.engine import atomic
+    from nein.engine.folder import COMPLETE, MANIFEST, runs_below
+
+    folders = list(dict.fromkeys(folder for path in paths for folder in runs_below(path)))
+    if not folders:
+        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
+    for folder in folders:
+        if atomic.read_json(folder / MANIFEST, {"status": str})["status"] != COMPLETE:
+            raise UserError(
+                f"The run '{folder}' is not complete; give its command again (nein status {folder} says how "
+                f"far "
+                "it is)."
+            )
+    return folders
+
+
+#: What a finished run of each benchmark holds.
+MARKS = {"nein": "edits.jsonl", "negbench": "samples", "negvqa": "answers.jsonl"}
+
+
+def benchmark_of(folder: Path) -> str:
+    """Of a finished run. Raises UserError for one of another kind."""
+    for name, mark in MARKS.items():
+        if (folder / mark).exists():
+            return name
+    raise UserError(f"'{folder}' is no run of {', '.join(READERS)}; --format csv and parquet take any run.")
+
+
+def read(folder: Path) -> Iterator[Any]:
+    """What a finished run gives away: `nein.reporting.interchange.Exported`."""
+    reader: Callable[[Path], Any] = pkgutil.resolve_name(READERS[benchmark_of(folder)])
+    yield reader(folder)
+
+
+def bundle(paths: Sequence[Path], folders: Sequence[Path], out: Path) -> list[Path]:
+    """OUT/index.html with all that lies beside it, and the rows as CSV in OUT/data: a folder to put on a
+    server."""
+    from nein.engine import atomic
+    from nein.reporting import rowtables
+
+    kinds = {benchmark_of(folder) for folder in folders}
+    if len(kinds) > 1:
+        raise UserError(f"A bundle is of one benchmark, and these runs are of {', '.join(sorted(kinds))}.")
+    PAGES[kinds.pop()](list(paths), out / "index.html")
+    atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
+    return [out / "index.html", *rowtables.write(folders, out / "data", "csv")]
+
+
+def _nein_page(paths: list[Path], page: Path) -> None:
+    from nein.benchmarks.nein.config import ReportConfig
+    from nein.benchmarks.nein.reporting import command
+
+    command.report(ReportConfig(runs=paths, out=page))
+
+
+def _negvqa_page(paths: list[Path], page: Path) -> None:
+    from nein.benchmarks.negvqa import report
+    from nein.benchmarks.negvqa.config import ReportConfig
+
+    report.run(ReportConfig(runs=paths, out=page))
+
+
+def _negbench_page(paths: list[Path], page: Path) -> None:
+    """Its page is written by the evaluation itself."""
+    from nein.reporting import page as pages
+
+    [out, *others] = paths
+    if others or not (out / "report.html").is_file():
+        raise UserError("A bundle of NegBench is of one --out of nein negbench eval, with its report.html.")
+    for file in out.iterdir():
+        if file.is_file() and not file.name.startswith("."):
+            shutil.copyfile(file, page.parent / file.name)
+    if (beside := pages.beside(out / "report.html")).is_dir():
+        shutil.copytree(beside, page.parent / beside.name, dirs_exist_ok=True)
+    (page.parent / "report.html").replace(page)
+
+
+PAGES: dict[str, Callable[[list[Path], Path], None]] = {
+    "nein": _nein_page,
+    "negbench": _negbench_page,
+    "negvqa": _negvqa_page,
+}

@@ -1,0 +1,120 @@
+"""A finished run of NegBench for other programs: a model on a data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from nein.benchmarks.negbench import run as negbench
+from nein.benchmarks.negbench.config import EvalConfig
+from nein.datasets.negbench.records import ChoiceTask, Task
+from nein.engine import atomic
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder
+from nein.reporting import figures as frames
+from nein.reporting.interchange import Exported, Result, Sample, public
+
+log = logging.getLogger(__name__)
+LETTERS = "ABCDEFGH"
+#: Id of a question -> its options; (kind, id of a caption) -> the caption.
+Texts: TypeAlias = dict[Any, Any]
+
+
+def read(path: Path) -> Exported:
+    """The run in a folder OUT/<model>/<data set>."""
+    manifest = public(Folder(path, "answers").manifest())
+    summary, config = manifest.get("summary", {}), manifest.get("config", {})
+    rows = [
+        row for row in frames.records(frames.read(path / "figures.csv"))
+        if row["value"] is not None and (row["metric"] == "accuracy" or row["metric"].startswith("recall@"))
+    ]  # fmt: skip
+    data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
+    return Exported(
+        "negbench", f"NegBench {summary.get('title', '')}", str(manifest["name"]), str(data["name"]),
+        str(manifest["identity"]["model"]), data, None, str(config.get("preset")),
+        str(summary.get("protocol")), [_result(row) for row in rows],
+        lambda: _samples(path, config, str(data["name"])), manifest, path,
+    )  # fmt: skip
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    parts = (
+        row.get(name, "") for name in ("task", "variant", "metric", "kind", "direction", "type", "template")
+    )
+    return "/".join(str(part) for part in parts if part)
+
+
+def _result(row: dict[str, Any]) -> Result:
+    words = [row.get(name) for name in ("kind", "direction", "type", "template")]
+    shown = ", ".join(str(word).replace("_", " ") for word in words if word)
+    title = f"{row['metric'].capitalize()}, {row['task']} ({row['variant']}){f', {shown}' if shown else ''}"
+    return Result(
+        _key(row), row["metric"], title, row["value"], row["low"], row["high"], row["standard_error"],
+        int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row), "higher", (0.0, 1.0), 100.0, True,
+    )  # fmt: skip
+
+
+def _samples(path: Path, config: Mapping[str, Any], name: str) -> Iterator[Sample]:
+    tasks = _tasks(config, name)
+    for file in sorted((path / "samples").glob("*.jsonl")):
+        task, _, variant = file.name.removesuffix(".jsonl").rpartition(".")
+        texts = _texts(tasks.get((task, variant)))
+        for row in atomic.read_lines(file):
+            what = {"task": task, "variant": variant}
+            if task == "mcq" or "correct" in row:
+                yield _choice({**what, "metric": "accuracy", "type": "all"}, row, texts)
+            else:
+                for metric in (key for key in row if key.startswith("recall@")):
+                    where = {"kind": row["kind"], "direction": row["direction"]}
+                    yield _ranked({**what, "metric": metric, **where}, row, texts)
+
+
+def _choice(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sample:
+    options = texts.get(row["id"])
+    shares = row.get("shares") or []
+    best = [LETTERS[n] for n, share in enumerate(shares) if share == max(shares) and share > 0]
+    facts = {"source": row["source"], "type": row.get("type"), "scores": row.get("scores")}
+    return Sample(
+        _key(what), row["id"], "Which of the captions describes the picture?", ", ".join(best),
+        ", ".join(best), "highest score", row.get("credit"), row["reason"], (LETTERS[row["correct"]],),
+        options, facts,
+    )  # fmt: skip
+
+
+def _ranked(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sample:
+    rank = "" if row.get("rank") is None else str(row["rank"])
+    facts = {key: row.get(key) for key in ("source", "item", "tied", "score")}
+    text = texts.get((row["kind"], row["id"]), row["id"])
+    return Sample(
+        _key(what), f"{row['id']}.{row['kind']}.{row['direction']}", str(text), rank, rank,
+        "rank of the first right one", row[what["metric"]], row["reason"], facts=facts,
+    )  # fmt: skip
+
+
+def _tasks(config: Mapping[str, Any], name: str) -> dict[tuple[str, str], Task]:
+    """The tasks of a run, read again for their texts; none where the data have gone, which is said."""
+    fields = {item.name for item in dataclasses.fields(EvalConfig)}
+    given = EvalConfig(**{key: value for key, value in config.items() if key in fields})
+    try:
+        sets = negbench.selected(given)
+    except UserError as error:
+        log.warning("without the data, captions are left out of the export: %s", error)
+        return {}
+    tasks = [task for data, those in sets if data.name == name for task in those]
+    return {(task.name.rpartition("/")[2], task.variant): task for task in tasks}
+
+
+def _texts(task: Task | None) -> Texts:
+    """Of a task."""
+    if task is None:
+        return {}
+    if isinstance(task, ChoiceTask):
+        return {one.id: tuple(option.text for option in one.options) for one in task.questions}
+    return {
+        (item.kind, f"{item.id}#{place}"): caption
+        for item in (*task.original, *task.negated)
+        for place, caption in enumerate(item.captions)
+    }

@@ -1,0 +1,72 @@
+"""A finished run of NeIn for other programs: an editor on a track."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from metrics import METRICS
+from nein.benchmarks.nein import figures, runs
+from nein.benchmarks.nein.runs import RunDir
+from nein.engine.folder import Folder
+from nein.reporting import figures as frames
+from nein.reporting.interchange import Exported, Judge, Result, Sample, public
+
+
+def read(path: Path) -> Exported:
+    """The run in a folder OUT/<editor>/<track>."""
+    run = runs.of_folder(Folder(path, "edits"))
+    manifest = public(run.manifest())
+    config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
+    rows = frames.records(frames.select(figures.of(run), task="results"))
+    questions = _questions(run)
+    results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
+    shown = ("kind", "split", "records_sha256", "n", "selected", "revision")
+    return Exported(
+        "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
+        {key: data.get(key) for key in shown}, data.get("name"), str(config.get("preset")),
+        str(config.get("protocol")), results, lambda: _samples(run), manifest, path,
+    )  # fmt: skip
+
+
+def _key(metric: str, track: str) -> str:
+    return f"{track}/{metric}"
+
+
+def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: dict[str, str]) -> Result:
+    metric = METRICS[row["metric"]]
+    models = config.get("models", {})
+    judge = (
+        Judge(models["vqa"], questions[metric.name])
+        if "vqa" in metric.models and models.get("vqa") and metric.name in questions
+        else None
+    )
+    return Result(
+        _key(metric.name, track), metric.name, metric.title, row["value"], row["low"], row["high"],
+        row["standard_error"], int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row),
+        metric.better, metric.range, 100.0 if metric.unit == "per cent" else 1.0,
+        metric.kind == "proportion", judge,
+    )  # fmt: skip
+
+
+def _questions(run: RunDir) -> dict[str, str]:
+    """Metric -> the question that its judge was asked, with {object} for what it was asked about."""
+    found: dict[str, str] = {}
+    for row in run.read_scores():
+        question, what = row["detail"].get("question"), row["detail"].get("object")
+        if row["metric"] not in found and question:
+            found[row["metric"]] = question.replace(what, "{object}") if what else question
+    return found
+
+
+def _samples(run: RunDir) -> Iterator[Sample]:
+    edits = {edit["id"]: edit for edit in run.read_edits()}
+    for row in run.read_scores():
+        edit, detail = edits[row["id"]], row["detail"]
+        answer = detail.get("answer", "" if row["value"] is None else str(row["value"]))
+        facts = {key: edit.get(key) for key in ("object", "source_id", "seed", "sha256", "template")}
+        yield Sample(
+            _key(row["metric"], run.track), row["id"], edit.get("instruction", ""), edit["image"] or "",
+            str(answer), row["metric"], row["value"], row["reason"], facts=facts,
+        )  # fmt: skip

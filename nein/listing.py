@@ -1,0 +1,315 @@
+"""`nein list KIND`: what there is, where it comes from, its licence, and whether it is on this machine.
+
+Every row follows from the table that loads the thing. Nothing is loaded, and nobody is asked over a network:
+a size is that of the files that are here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from nein.config import options
+from nein.config.options import Options, argument
+from nein.engine import store
+from nein.engine.store import Need
+from nein.fetch import BENCHMARKS, EVALUATIONS
+
+HEAD = ("name", "what", "from", "licence", "size", "here")
+WIDTH = 60  # of a column
+SHIPPED, OURS = "ships with nein", "Apache-2.0"
+
+
+@dataclass(kw_only=True)
+class ListConfig(Options):
+    """What is listed."""
+
+    kind: Literal["editors", "metrics", "judges", "models", "data", "benchmarks"] = argument(
+        "KIND", "editors, metrics, judges, models, data or benchmarks"
+    )
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A row.
+
+    name     As it is typed.
+    origin   Where it comes from: a repository, "ships with nein", or how to come by it.
+    needs    What of it comes from elsewhere; empty where nothing does.
+    folder   Of the files that ship.
+    lacking  Why it is not here, where neither needs nor files decide that.
+    """
+
+    name: str
+    what: str
+    origin: str
+    licence: str
+    needs: tuple[Need, ...] = ()
+    folder: Path | None = None
+    lacking: str = ""
+
+    def row(self) -> tuple[str, ...]:
+        """The cells of `HEAD`."""
+        sizes = [store.on_disk(need) for need in self.needs]
+        absent = sizes.count(None)
+        size = sum(size for size in sizes if size) + (_size(self.folder) if self.folder else 0)
+        here = f"no: {absent} of {len(sizes)}" if 0 < absent < len(sizes) else "no" if absent else "yes"
+        origin = self.origin if len(self.origin) <= WIDTH else f"{self.origin[: WIDTH - 3]}..."
+        cells = (self.name, self.what, origin, self.licence, _shown(size))
+        return (*cells, self.lacking or here)
+
+
+def run(config: ListConfig) -> str:
+    """The table, as text."""
+    import tabulate
+
+    rows = [thing.row() for thing in KINDS[config.kind]()]
+    here = sum(row[-1] == "yes" for row in rows)
+    table = tabulate.tabulate(rows, HEAD, disable_numparse=True)
+    return f"{table}\n\n{here} of {len(rows)} are here. {NOTES[config.kind]}\n"
+
+
+# --- kinds ---------------------------------------------------------------------------------------
+
+
+def _editors() -> Iterator[Thing]:
+    import editors
+
+    rows = editors.PRESETS.values()
+    for row in rows:
+        what = f"--editor {row.editor} --preset {row.preset}"
+        if row.checkpoint is None:
+            yield Thing(row.name, what, row.obtain.partition(":")[0], "see there", lacking="by hand")
+            continue
+        references = (row.checkpoint, *row.models.values())
+        embedded = [name for name in references if name.startswith("nano:")]
+        needs = () if embedded else tuple(Need(*origin) for origin in editors.origins(row.name, None))
+        lacking = "" if embedded else _by_hand(row.models.values())
+        yield _of(row.name, what, row.checkpoint, needs, lacking=lacking)
+    known = {name for row in rows for name in (row.name, row.editor)}
+    for name in editors.available():
+        if name not in known:
+            plugin = editors.plugins().get(name)
+            origin = SHIPPED if plugin is None else f"plug-in {plugin.value}"
+            yield Thing(name, "no model" if plugin is None else "", origin, OURS if plugin is None else "")
+
+
+def _metrics() -> Iterator[Thing]:
+    import metrics
+
+    for one in metrics.METRICS.values():
+        asks = f"asks {', '.join(one.models)}" if one.models else "pixels"
+        yield Thing(one.name, f"{one.title}, {one.better} is better; {asks}", one.source or SHIPPED, OURS)
+
+
+def _judges() -> Iterator[Thing]:
+    import metrics
+    from metrics.judges import plugin
+
+    yield from _played(metrics.JUDGES)
+    for name, point in plugin.available().items():
+        yield Thing(f"plugin:{name}", "a judge", f"plug-in {point.value}", "")
+    yield Thing("module:attribute", "a judge of yours", "a Python file of yours", "")
+    for form, package in (
+        ("openai:URL#MODEL", "openai"),
+        ("vllm:URL#MODEL", "openai"),
+        ("vllm:MODEL", "vllm"),
+    ):
+        absent = importlib.util.find_spec(package) is None
+        what = "vqa, in vLLM here" if package == "vllm" else "vqa, behind an endpoint"
+        yield Thing(form, what, f"the package {package}", "the model's", lacking="no" if absent else "")
+
+
+def _models() -> Iterator[Thing]:
+    import metrics
+    from nein.benchmarks.negbench.models import MODELS
+    from nein.nano import zoo
+
+    for name in zoo.available():
+        yield _of(f"nano:{name}", "embedded", f"nano:{name}", ())
+    yield from _played((*metrics.ENCODERS, "model"), embedded=False)
+    for row in MODELS.values():
+        if row.reference is None:
+            yield Thing(row.name, "two towers (negbench)", row.obtain, "see there", lacking="by hand")
+        else:
+            yield _of(row.name, "two towers (negbench)", row.reference, _needs("model", row.name))
+
+
+def _data() -> Iterator[Thing]:
+    from nein.datasets.hub import PUBLISHED
+    from nein.datasets.negbench.registry import ROWS
+    from nein.models.needs import of_data
+    from nein.nano.worlds import WORLDS
+
+    for world in WORLDS.values():
+        yield Thing(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
+    for what, name in PUBLISHED.items():
+        reference = f"hub:{name}"
+        yield _of(reference, what, reference, tuple(of_data(reference)))
+    for row in ROWS.values():
+        tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
+        yield Thing(row.name, f"NegBench, {row.title}: {tasks}", row.pictures, "see there", lacking="by hand")
+
+
+def _benchmarks() -> Iterator[Thing]:
+    from nein.models.needs import of_data, of_editors
+
+    for name in EVALUATIONS:
+        typed = {"nein": "nein eval", "negbench": "nein negbench eval"}.get(name, f"nein {name}")
+        for preset, values in _presets(name):
+            models = [one[3] for one in _named() if one[:2] == (name, preset)]
+            edited = [] if preset == "nano" else of_editors(values.get("editor") or (), preset)
+            needs = [*edited, *of_data(values.get("data"))]
+            needs += [need for one in _named() if one[:2] == (name, preset) for need in _needs(*one[2:])]
+            data = values.get("data") or ("nano" if preset == "nano" else "yours, by --data")
+            what = f"models: {len(models)}; data: {data}"
+            origin = ", ".join(dict.fromkeys(need.reference.strip("*") for need in needs)) or SHIPPED
+            yield Thing(f"{typed} --preset {preset}", what, origin, "", tuple(dict.fromkeys(needs)))
+
+
+KINDS: dict[str, Callable[[], Iterable[Thing]]] = {
+    "editors": _editors,
+    "metrics": _metrics,
+    "judges": _judges,
+    "models": _models,
+    "data": _data,
+    "benchmarks": _benchmarks,
+}
+_FETCH = "What is not is downloaded at its first use, or beforehand:"
+NOTES = {
+    "editors": f"{_FETCH} nein fetch --editor NAME. A folder, a hub id or module:function is an editor, too.",
+    "metrics": "Their models: nein list judges, nein list models.",
+    "judges": f"{_FETCH} nein fetch. A folder or a hub id is a judge, too.",
+    "models": f"{_FETCH} nein fetch. A folder or a hub id is a model, too.",
+    "data": "hub:OWNER/NAME is downloaded at its first use, or beforehand: nein fetch --data hub:OWNER/NAME.",
+    "benchmarks": "What is lacking, and how large it is: nein fetch --preset PRESET --benchmarks NAME.",
+}
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lacking: str = "") -> Thing:
+    """Of a reference: an embedded model, or what is downloaded."""
+    from nein.models import licences
+
+    if reference.startswith("nano:"):
+        folder = _embedded(reference)
+        return Thing(name, what, SHIPPED, _card_licence(folder) or OURS, (), folder)
+    origin = str(needs[0]) if needs else reference
+    if needs and needs[0].layout == "torch":
+        origin = f"the metric's package, as '{reference}'"
+    card = next(filter(None, (_card_licence(store.snapshot(need)) for need in needs)), None)
+    licence = card or licences.of(needs[0].reference if needs else reference)
+    return Thing(name, what, origin, licence, needs, None, lacking)
+
+
+def _played(kinds: Iterable[str], *, embedded: bool = True) -> Iterator[Thing]:
+    """What presets name as models of these kinds, each once; without the rows of NegBench."""
+    from nein.benchmarks.negbench.models import MODELS
+
+    parts: dict[tuple[str, str], list[str]] = {}
+    for command, preset, kind, reference in _named():
+        if kind in kinds and reference not in MODELS and (embedded or not reference.startswith("nano:")):
+            parts.setdefault((reference, kind), []).append(f"{command} {preset}")
+    for (reference, kind), where in parts.items():
+        yield _of(reference, f"{kind} of {', '.join(where)}", reference, _needs(kind, reference))
+
+
+def _needs(kind: str, reference: str) -> tuple[Need, ...]:
+    """What a model of a preset comes from elsewhere with.
+
+    What only a library knows that takes seconds to import is looked for by its name: the networks of lpips
+    and clean-fid, and of an open_clip tag the repositories that hold the same weights.
+    """
+    import metrics
+    from nein.benchmarks.negbench.models import MODELS
+    from nein.models.needs import of_model
+
+    if kind in metrics.ENCODERS and "/" not in reference and ":" not in reference:
+        return (Need("torch", f"{reference}*"),)
+    row = MODELS.get(reference) if kind == "model" else None
+    if row is None or row.reference is None:
+        return tuple(of_model("choices" if kind == "model" else kind, reference))
+    weights = row.reference.partition("#")[0]
+    same = [other.same for other in MODELS.values() if (other.reference or "").partition("#")[0] == weights]
+    names = [
+        weights.removeprefix("open_clip:").removeprefix("hf-hub:"),
+        *(name for row in same for name in row),
+    ]
+    needs = [Need("open_clip", name) for name in names if not name.startswith("ViT-")]
+    return tuple([need for need in needs if store.on_disk(need) is not None][:1] or needs[-1:])
+
+
+def _presets(command: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(preset, its values) of a command of `nein.fetch`."""
+    kind: Any = pkgutil.resolve_name(BENCHMARKS[command])
+    for preset in kind.preset_names:
+        file = options.preset_file(preset, str(kind.presets))
+        yield preset, yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+
+
+@functools.cache
+def _named() -> tuple[tuple[str, str, str, str], ...]:
+    """(command, preset, kind, reference) of every model that a preset names, or that is its default."""
+    found = []
+    for command, place in BENCHMARKS.items():
+        fields = {field.name: field for field in dataclasses.fields(pkgutil.resolve_name(place))}
+        group = fields["models"].default_factory if "models" in fields else None
+        defaults = dataclasses.asdict(group()) if callable(group) else {}
+        for preset, values in _presets(command):
+            models = {**defaults, **values.get("models", {}), "model": values.get("model")}
+            for kind, option in (("vqa", "judge"), ("ovd", "detector")):
+                models[kind] = values.get(option, models.get(kind))
+            for kind, given in models.items():
+                for reference in given if isinstance(given, list) else [given]:
+                    if isinstance(reference, str) and kind in _kinds():
+                        found.append((command, preset, kind, reference))
+    return tuple(found)
+
+
+def _kinds() -> set[str]:
+    import metrics
+
+    return {*metrics.ENCODERS, *metrics.JUDGES, "model"}
+
+
+def _by_hand(models: Iterable[str]) -> str:
+    """What of further models is a file that has to be fetched by hand, and is not there."""
+    files = [name for name in models if Path(name).suffix in (".pth", ".ckpt", ".safetensors")]
+    return f"no {files[0]}" if files and not Path(files[0]).exists() else ""
+
+
+def _embedded(reference: str) -> Path:
+    from nein.nano import zoo
+
+    name = reference.removeprefix("nano:")
+    return zoo.ZOO / zoo.ALIASES.get(name, name)
+
+
+def _card_licence(folder: Path | None) -> str | None:
+    """What a card says: `license` of its first lines."""
+    card = folder / "README.md" if folder is not None else None
+    if card is None or not card.is_file():
+        return None
+    said = re.search(r"^license: *(\S.*)$", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return said[1].strip() if said else None
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _shown(size: int) -> str:
+    if not size:
+        return ""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{max(size / 1e6, 0.1):.1f} MB"

@@ -1,0 +1,304 @@
+"""Finished runs as other programs read them: what is given away, and the schema "every eval ever".
+
+    OUT/data/<collection>/<developer>/<model>/<uuid>.json            figures of a run
+    OUT/data/<collection>/<developer>/<model>/<uuid>_samples.jsonl   a line per sample and figure
+
+Schema 0.3.0, github.com/evaleval/every_eval_ever. It has no sample without a score: those are left out of the
+lines, and counted, with their reasons, in the details of their figure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic
+
+SCHEMA = "0.3.0"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The model that decides a score, and how it is asked; `{object}` stands for what it is asked about."""
+
+    reference: str
+    prompt: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure of a run.
+
+    key       Which it is, unique in its run: "results/removal_vqa/negative".
+    metric, title   Its name in files and for readers.
+    value, low, high, standard_error   In the unit of the data: proportions from 0 to 1.
+    scale     What it is multiplied by for readers: 100 for percentages.
+    bounds    Possible values; infinite ones too.
+    """
+
+    key: str
+    metric: str
+    title: str
+    value: float
+    low: float | None
+    high: float | None
+    standard_error: float | None
+    n: int
+    unscored: int
+    reasons: Mapping[str, int]
+    better: str
+    bounds: tuple[float, float]
+    scale: float = 1.0
+    binary: bool = False
+    judge: Judge | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one sample gives to a figure (`Result.key`).
+
+    input, choices, reference   What the model was given, the options, and what is right, as texts.
+    output     What it gave: a text, or the file of a picture in the run.
+    extracted  What the score was read from, and `method` how.
+    value      None: unscored, for the `reason`.
+    """
+
+    key: str
+    id: str
+    input: str
+    output: str
+    extracted: str
+    method: str
+    value: float | None
+    reason: str = ""
+    reference: tuple[str, ...] = ()
+    choices: tuple[str, ...] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A finished run.
+
+    benchmark, title   "negvqa", "NegVQA". `name`: of the run in tables. `part`: of the benchmark: a track.
+    reference  Of its model: a hub id, a folder, "nano:...", "openai:...".
+    dataset    The data as the manifest has them; `repository` on the hub, where they come from there.
+    samples    Reads them, when they are asked for.
+    manifest   Without command lines.
+    """
+
+    benchmark: str
+    title: str
+    name: str
+    part: str
+    reference: str
+    dataset: Mapping[str, Any]
+    repository: str | None
+    preset: str
+    protocol: str
+    results: Sequence[Result]
+    samples: Callable[[], Iterator[Sample]]
+    manifest: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def nano(self) -> bool:
+        return self.preset == "nano"
+
+    @property
+    def when(self) -> str:
+        """ISO 8601, of the latest command."""
+        started = [item["started"] for item in self.manifest.get("invocations", []) if item.get("started")]
+        return started[-1] if started else ""
+
+
+def public(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest without command lines, which may hold more than the configuration does."""
+    commands = [
+        {key: value for key, value in item.items() if key not in ("command", "directory")}
+        for item in manifest.get("invocations", [])
+    ]
+    return {**manifest, "invocations": commands}
+
+
+def every_eval_ever(runs: Sequence[Exported], out: Path) -> list[Path]:
+    """Writes the two files of each run; the files. A run that is exported again has the same names."""
+    return [path for run in runs for path in _log(run, out)]
+
+
+def _log(run: Exported, out: Path) -> list[Path]:
+    model = _model(run.reference, run.name)
+    identity = json.dumps([run.manifest.get("identity"), run.part, run.name], sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).digest()
+    identifier = f"{run.benchmark}/{model['id']}/{digest.hex()[:16]}"
+    name = str(uuid.UUID(bytes=digest[:16], version=4))
+    folder = out / "data" / _slug(_collection(run)) / _slug(model["developer"]) / _slug(model["name"])
+    results = {result.key: result for result in run.results}
+    lines = [
+        _line(sample, results[sample.key], run, identifier, model["id"])
+        for sample in run.samples()
+        if sample.value is not None and sample.key in results
+    ]
+    samples, log = folder / f"{name}_samples.jsonl", folder / f"{name}.json"
+    content: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "evaluation_id": identifier,
+        "evaluation_timestamp": run.when,
+        "retrieved_timestamp": str(int(time.time())),
+        "source_metadata": {
+            "source_name": "nein",
+            "source_type": "evaluation_run",
+            "source_organization_name": "unknown",
+            "evaluator_relationship": "other",
+        },
+        "eval_library": {"name": "nein", "version": version("nein")},
+        "model_info": model,
+        "evaluation_results": [_result(result, run) for result in run.results],
+    }
+    if lines:
+        atomic.write_lines(samples, lines)
+        content["detailed_evaluation_results"] = {
+            "format": "jsonl",
+            "file_path": samples.relative_to(out).as_posix(),
+            "hash_algorithm": "sha256",
+            "checksum": hashlib.sha256(samples.read_bytes()).hexdigest(),
+            "total_rows": len(lines),
+        }
+    atomic.write_json(log, content)
+    return [log, *([samples] if lines else [])]
+
+
+def _collection(run: Exported) -> str:
+    return f"{run.benchmark}-nano" if run.nano else run.benchmark
+
+
+def _result(result: Result, run: Exported) -> dict[str, Any]:
+    low, high = (_bound(bound) for bound in result.bounds)
+    config: dict[str, Any] = {
+        "evaluation_description": f"{result.title}, protocol {run.protocol}",
+        "metric_id": result.metric if result.metric == "accuracy" else f"{run.benchmark}.{result.metric}",
+        "metric_name": result.title,
+        "metric_unit": "proportion" if result.scale == 100 else "points",
+        "lower_is_better": result.better == "lower",
+        "score_type": "continuous",
+        "min_score": low,
+        "max_score": high,
+    }
+    if result.judge is not None:
+        judge = {"model_info": _model(result.judge.reference, result.judge.reference)}
+        config["llm_scoring"] = {"judges": [judge], "input_prompt": result.judge.prompt}
+    uncertainty: dict[str, Any] = {"num_samples": result.n}
+    if result.low is not None and result.high is not None:
+        uncertainty["confidence_interval"] = {
+            "lower": result.low,
+            "upper": result.high,
+            "confidence_level": 0.95,
+            "method": "clustered by source picture",
+        }
+    if result.standard_error is not None:
+        uncertainty["standard_error"] = {"value": result.standard_error, "method": "clustered"}
+    details = {"unscored": result.unscored, "reasons": dict(result.reasons), "protocol": run.protocol}
+    return {
+        "evaluation_result_id": result.key,
+        "evaluation_name": f"{_collection(run)}.{result.key.replace('/', '.')}",
+        "source_data": _source(run),
+        "evaluation_timestamp": run.when,
+        "metric_config": config,
+        "score_details": {
+            "score": result.value,
+            "uncertainty": uncertainty,
+            "details": _texts(details),
+        },
+    }
+
+
+def _line(sample: Sample, result: Result, run: Exported, identifier: str, model: str) -> dict[str, Any]:
+    given = {"raw": sample.input, "reference": list(sample.reference)}
+    packed = json.dumps(given, sort_keys=True, separators=(",", ":"))
+    facts = {**sample.facts, "reason": sample.reason, "part": run.part}
+    if not result.binary:
+        facts["is_correct"] = "not defined for this metric"
+    return {
+        "schema_version": SCHEMA,
+        "evaluation_id": identifier,
+        "model_id": model,
+        "evaluation_name": f"{_collection(run)}.{result.key.replace('/', '.')}",
+        "evaluation_result_id": result.key,
+        "sample_id": sample.id,
+        "sample_hash": hashlib.sha256(packed.encode()).hexdigest(),
+        "interaction_type": "single_turn",
+        "input": {**given, "choices": None if sample.choices is None else list(sample.choices)},
+        "output": {"raw": [sample.output]},
+        "answer_attribution": [
+            {
+                "turn_idx": 0,
+                "source": "output.raw",
+                "extracted_value": sample.extracted,
+                "extraction_method": sample.method,
+                "is_terminal": True,
+            }
+        ],
+        "evaluation": {"score": sample.value, "is_correct": bool(result.binary and sample.value == 1)},
+        "metadata": _texts({name: value for name, value in facts.items() if value not in ("", None)}),
+    }
+
+
+def _model(reference: str, name: str) -> dict[str, Any]:
+    """The description of a model; what has no place on the hub gets "nein" or "unknown" as its developer."""
+    where = reference.removeprefix("open_clip:hf-hub:")
+    hub = where.count("/") == 1 and not where.startswith((".", "/", "~")) and ":" not in where
+    served = reference.startswith("openai:")
+    if served:
+        where = reference.partition("#")[2]
+    elif reference.startswith("nano:"):
+        where = f"nein/{reference.replace(':', '-')}"
+    elif not hub:
+        where = f"unknown/{_slug(name)}"
+    developer, _, short = where.partition("/") if "/" in where else ("unknown", "", where)
+    open_weights = hub or reference.startswith(("nano:", "open_clip:"))
+    return {
+        "name": short.partition("@")[0],
+        "id": where.partition("@")[0],
+        "developer": developer,
+        "additional_details": {
+            "deployment_type": "unknown" if served else "self_deployed",
+            "model_availability": "open_weights" if open_weights else "unknown",
+            "name_in_tables": name,
+            **({"revision": where.partition("@")[2]} if "@" in where else {}),
+        },
+    }
+
+
+def _source(run: Exported) -> dict[str, Any]:
+    details = _texts({key: value for key, value in run.dataset.items() if value is not None})
+    name = f"{run.title} nano (drawn scenes)" if run.nano else run.title
+    if run.repository:
+        source = {"dataset_name": name, "source_type": "hf_dataset", "hf_repo": run.repository}
+        return {**source, "additional_details": details}
+    return {"dataset_name": name, "source_type": "other", "additional_details": details}
+
+
+def _bound(value: float) -> float | str:
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The schema's details are texts: JSON of all that is none."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+        for key, value in facts.items()
+    }
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "unknown"

@@ -1,0 +1,65 @@
+"""Figures for tensorboard, wandb, trackio and the other trackers of accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from nein.engine.errors import UserError, unknown
+from nein.reporting import figures as frames
+
+#: Folder of trackers that write files, below a command's.
+FOLDER = "tracking"
+
+
+def check(wanted: Sequence[str]) -> None:
+    """Raises UserError for a tracker that there is not, or that is not installed."""
+    if not wanted:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    supported = [str(getattr(key, "value", key)) for key in LOGGER_TYPE_TO_CLASS]
+    installed = [str(getattr(key, "value", key)) for key in get_available_trackers()]
+    for name in wanted:
+        if name not in supported:
+            raise unknown("tracker", name, [*sorted(supported), "none"])
+        if name not in installed:
+            hint = "pip install 'nein[train]'" if name == "tensorboard" else f"pip install {name}"
+            raise UserError(f"The tracker '{name}' is not installed: {hint}, or say --trackers none.")
+
+
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a configuration what every tracker takes."""
+    return {key: value for key, value in config.items() if isinstance(value, int | float | str)}
+
+
+def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd.DataFrame) -> None:
+    """Gives the figures of a command to its trackers, each as NAME, NAME/low, NAME/high and NAME/unscored,
+    where NAME says what it is of; files lie in OUT/tracking."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    values: dict[str, float] = {}
+    for row in frames.records(figures):
+        if row["value"] is None:
+            continue
+        name = _name(row)
+        values[name] = row["value"]
+        values |= {f"{name}/{end}": row[end] for end in ("low", "high", "unscored") if row[end] is not None}
+    for tracker in wanted:
+        kind = LOGGER_TYPE_TO_CLASS[tracker]
+        made = kind(FOLDER, str(out)) if kind.requires_logging_directory else kind(FOLDER)
+        made.start()
+        made.store_init_configuration(plain(config))
+        made.log(values, step=0)
+        made.finish()
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """What a figure is of: "nein/ip2p/negative/results/removal_vqa"."""
+    parts = [row[name] for name in ("benchmark", "model", "task", "metric", "variant")]
+    known = {*frames.LEADING, *frames.TRAILING}
+    parts += [value for name, value in row.items() if name not in known and isinstance(value, str)]
+    return "/".join(part for part in parts if part)

@@ -1,0 +1,138 @@
+"""`nein export`: what other programs read of finished runs of every benchmark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pytest
+
+from nein.benchmarks import export
+from nein.engine import atomic
+from nein.reporting import interchange
+from tests.helpers.commands import exit_code, outcome
+
+#: The structure of the schemas 0.3.0 of github.com/evaleval/every_eval_ever, without their descriptions.
+SCHEMAS = Path(__file__).parent / "every_eval_ever"
+
+
+def validator(name: str) -> Any:
+    return jsonschema.Draft7Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def runs(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A finished folder of each benchmark."""
+    root = tmp_path_factory.mktemp("runs")
+    machine = ("--device", "cpu")
+    assert (
+        exit_code("negbench", "eval", "--model", "random", "--limit", 12, *machine, "--out", root / "b") == 0
+    )
+    words = ("--model", "nano:negvqa", "--limit", 8, "--formats", "csv", *machine)
+    assert exit_code("negvqa", *words, "--out", root / "v") == 0
+    return {"nein": out, "negbench": root / "b", "negvqa": root / "v"}
+
+
+@pytest.mark.parametrize("benchmark", export.READERS)
+def test_every_eval_ever_validates_and_its_lines_are_the_figures(
+    runs: dict[str, Path], benchmark: str, tmp_path: Path
+) -> None:
+    assert exit_code("export", runs[benchmark], "--out", tmp_path) == 0
+    logs = sorted(tmp_path.glob("data/*/*/*/*.json"))
+    assert logs
+    for file in logs:
+        log = json.loads(file.read_text())
+        assert list(validator("eval").iter_errors(log)) == []
+        link = log["detailed_evaluation_results"]
+        samples = tmp_path / link["file_path"]
+        assert link["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
+        lines = atomic.read_lines(samples)
+        assert link["total_rows"] == len(lines)
+        assert [error for line in lines for error in validator("instance_level_eval").iter_errors(line)] == []
+        scores = defaultdict(list)
+        for line in lines:
+            assert line["evaluation_id"] == log["evaluation_id"]
+            scores[line["evaluation_result_id"]].append(line["evaluation"]["score"])
+        results = {one["evaluation_result_id"]: one["score_details"] for one in log["evaluation_results"]}
+        assert set(scores) <= set(results)
+        for key, values in scores.items():
+            assert len(values) == results[key]["uncertainty"]["num_samples"]
+            # Sums of the same numbers in another order.
+            assert math.isclose(sum(values) / len(values), results[key]["score"], rel_tol=1e-9, abs_tol=1e-12)
+
+
+def test_an_export_that_is_made_again_has_the_same_names(runs: dict[str, Path], tmp_path: Path) -> None:
+    for _ in range(2):
+        assert exit_code("export", runs["negvqa"], "--out", tmp_path) == 0
+    assert len(list(tmp_path.glob("data/*/*/*/*.json"))) == 1
+
+
+def test_an_unscored_sample_is_counted_and_never_a_zero(out: Path, tmp_path: Path) -> None:
+    [one] = export.read(out / "ip2p" / "negative")
+    lost = [
+        interchange.Sample(
+            "negative/removal_vqa", "lost", "No dog.", "", "", "removal_vqa", None, "the editor failed"
+        )
+    ]
+    changed = interchange.Exported(**{**vars(one), "samples": lambda: iter([*one.samples(), *lost])})
+    [_, samples] = interchange.every_eval_ever([changed], tmp_path)
+    assert "lost" not in {line["sample_id"] for line in atomic.read_lines(samples)}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("benchmark", export.READERS)
+def test_tables_have_every_row_of_every_run(
+    runs: dict[str, Path], benchmark: str, kind: str, tmp_path: Path
+) -> None:
+    assert exit_code("export", runs[benchmark], "--format", kind, "--out", tmp_path) == 0
+    for file in tmp_path.glob(f"*.{kind}"):
+        frame = pd.read_csv(file) if kind == "csv" else pd.read_parquet(file)
+        if file.stem == "figures":
+            continue
+        rows = [
+            row
+            for folder in export.finished([runs[benchmark]])
+            for path in [*folder.glob(f"{file.stem}.jsonl"), *folder.glob(f"samples/{file.stem}.jsonl")]
+            for row in atomic.read_lines(path)
+        ]
+        assert len(frame) == len(rows) > 0
+        assert [str(one) for one in frame["id"]] == [row["id"] for row in rows]
+        assert frame["run"].nunique() == len(export.finished([runs[benchmark]]))
+
+
+def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    atomic.write_lines(run / "answers.jsonl", [{"id": "1", "text": "=cmd()"}])
+    atomic.write_json(run / "manifest.json", {"format": 3, "status": "complete", "identity": {}})
+    assert exit_code("export", run, "--format", "csv", "--out", tmp_path / "x") == 0
+    assert "'=cmd()" in (tmp_path / "x" / "answers.csv").read_text()
+
+
+@pytest.mark.parametrize("benchmark", export.READERS)
+def test_a_bundle_is_a_folder_to_put_on_a_server(
+    runs: dict[str, Path], benchmark: str, tmp_path: Path
+) -> None:
+    assert exit_code("export", runs[benchmark], "--format", "bundle", "--out", tmp_path) == 0
+    page = (tmp_path / "index.html").read_text()
+    assert page.lower().startswith("<!doctype html>")
+    assert str(runs[benchmark]) not in page
+    assert (tmp_path / "data" / "figures.csv").exists()
+
+
+def test_what_cannot_be_exported_is_a_sentence(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = outcome(capsys, "export", tmp_path)
+    assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
+    format_ = outcome(capsys, "export", out, "--push", "me/model")
+    assert (format_.code, "--push and --dataset are for --format hf" in format_.stderr) == (2, True)
+    atomic.write_json(tmp_path / "manifest.json", {"format": 3, "status": "running", "identity": {}})
+    unfinished = outcome(capsys, "export", tmp_path)
+    assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)

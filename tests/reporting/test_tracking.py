@@ -1,0 +1,42 @@
+"""Trackers show the figures of an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nein.reporting import figures as frames
+from tests.helpers.commands import exit_code, outcome
+
+WORDS = ("negbench", "eval", "--model", "random", "--limit", "12", "--device", "cpu")
+
+
+def test_tensorboard_gets_every_figure_of_an_evaluation(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert exit_code(*WORDS, "--trackers", "tensorboard", "--out", tmp_path) == 0
+    events = EventAccumulator(str(tmp_path / "tracking"))
+    events.Reload()
+    shown = {tag: events.Scalars(tag)[-1].value for tag in events.Tags()["scalars"]}
+    figures = frames.records(frames.read(tmp_path / "random" / "nano" / "figures.csv"))
+    recall = next(
+        row for row in figures if row["metric"] == "recall@1" and row["direction"] == "text_to_image"
+    )
+    name = f"negbench/random/retrieval/recall@1/templated/{recall['kind']}/text_to_image"
+    assert shown[name] == pytest.approx(recall["value"])  # tensorboard keeps float32
+    assert shown[f"{name}/unscored"] == 0
+    numbers = {tag for tag in shown if not tag.endswith(("/low", "/high", "/unscored"))}
+    assert len(numbers) == sum(row["value"] is not None for row in figures)
+
+
+def test_a_tracker_that_is_not_there_is_said_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = outcome(capsys, *WORDS, "--trackers", "tensorbord", "--out", tmp_path / "x")
+    assert (said.code, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?" in said.stderr) == (
+        2,
+        True,
+    )
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,141 @@
+"""`nein list`: rows from the tables that load, and whether what they name is on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import editors
+import metrics
+from nein import listing
+from nein.benchmarks.negbench.models import MODELS
+from nein.datasets.negbench.registry import ROWS
+from nein.fetch import EVALUATIONS
+from nein.models import licences
+from nein.nano import worlds, zoo
+from tests.helpers import commands
+from tests.served.test_vllm import MODULE
+
+
+def things(kind: str) -> dict[str, listing.Thing]:
+    return {thing.name: thing for thing in listing.KINDS[kind]()}
+
+
+def cells(kind: str, name: str) -> dict[str, str]:
+    return dict(zip(listing.HEAD, things(kind)[name].row(), strict=True))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def snapshot(hub: Path, name: str, files: dict[str, str]) -> Path:
+    """A repository as the hub's cache has it."""
+    root = hub / name
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("abc")
+    for file, text in files.items():
+        path = root / "snapshots" / "abc" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_every_row_of_every_table_is_listed() -> None:
+    assert {*editors.PRESETS, "identity", "solid"} <= things("editors").keys()
+    assert things("metrics").keys() >= metrics.METRICS.keys()
+    assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:MODEL"} <= things("judges").keys()
+    assert {*(f"nano:{name}" for name in zoo.available()), *MODELS} <= things("models").keys()
+    assert {*worlds.WORLDS, *ROWS, "hub:yuhuizhang/NegVQA"} <= things("data").keys()
+    assert len(things("benchmarks")) == 2 * len(EVALUATIONS)
+
+
+def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub: Path) -> None:
+    row = cells("editors", "ip2p-nano")
+    assert (row["from"], row["licence"], row["here"]) == ("ships with nein", "apache-2.0", "yes")
+    assert 1 < float(row["size"].removesuffix(" MB")) < 20
+    assert cells("benchmarks", "nein eval --preset nano")["here"] == "yes"
+    assert cells("benchmarks", "nein negvqa --preset paper")["here"] == "no"
+
+
+def test_a_repository_is_here_when_its_weights_are_whole_and_its_own_card_says_the_licence(hub: Path) -> None:
+    name = "timbrooks/instruct-pix2pix"
+    assert cells("editors", "ip2p")["here"] == "no"
+    assert cells("editors", "ip2p")["licence"] == licences.LICENCES[name]
+    root = snapshot(hub, "models--timbrooks--instruct-pix2pix", {"model_index.json": "{}"})
+    assert cells("editors", "ip2p")["here"] == "no"  # no weights
+    weights = root / "snapshots" / "abc" / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(bytes(3_000_000))
+    (root / "snapshots" / "abc" / "README.md").write_text("---\nlicense: wtfpl\n---\n")
+    row = cells("editors", "ip2p")
+    assert (row["here"], row["size"], row["licence"]) == ("yes", "3.0 MB", "wtfpl")
+    (root / "blobs").mkdir()
+    (root / "blobs" / "1234.incomplete").touch()
+    assert cells("editors", "ip2p")["here"] == "no"  # half a file
+
+
+def test_of_several_repositories_those_that_lack_are_counted(hub: Path, tmp_path: Path) -> None:
+    snapshot(hub, "models--llava-hf--llava-1.5-7b-hf", {"model.safetensors": "x"})
+    assert cells("benchmarks", "nein negvqa --preset paper")["here"].startswith("no: ")
+    snapshot(hub, "datasets--yuhuizhang--NegVQA", {"data.parquet": "x"})
+    snapshot(hub, "models--llava-hf--llava-v1.6-mistral-7b-hf", {"model.safetensors": "x"})
+    assert cells("benchmarks", "nein negvqa --preset paper")["here"] == "yes"
+    assert cells("data", "hub:yuhuizhang/NegVQA")["here"] == "yes"
+
+
+def test_a_network_of_a_library_is_looked_for_where_the_library_looks(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(hub))
+    assert cells("models", "alex")["here"] == "no"
+    (hub / "hub" / "checkpoints").mkdir(parents=True)
+    (hub / "hub" / "checkpoints" / "alexnet-owt-7be5be79.pth").write_bytes(bytes(200_000))
+    assert (cells("models", "alex")["here"], cells("models", "alex")["size"]) == ("yes", "0.2 MB")
+
+
+def test_a_tag_of_open_clip_is_here_under_any_name_of_its_weights(hub: Path) -> None:
+    assert cells("models", "clip")["here"] == "no"
+    snapshot(hub, "models--openai--clip-vit-base-patch32", {"model.safetensors": "x"})
+    assert cells("models", "clip")["here"] == "yes"
+
+
+def test_vllm_is_here_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cells("judges", "vllm:MODEL")["here"] == "no"
+    monkeypatch.syspath_prepend(str(MODULE))
+    assert cells("judges", "vllm:MODEL")["here"] == "yes"
+
+
+def test_every_licence_is_of_something_that_a_table_names() -> None:
+    rows = [thing for kind in listing.KINDS for thing in things(kind).values()]
+    named = {need.reference for thing in rows for need in thing.needs}
+    assert set(licences.LICENCES) - named == set()
+
+
+def test_the_command_counts_what_is_here_and_refuses_another_kind(
+    hub: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = commands.outcome(capsys, "list", "metrics")
+    assert done.code == 0, done.stderr
+    assert f"{len(metrics.METRICS)} of {len(metrics.METRICS)} are here." in done.stdout
+    refused = commands.outcome(capsys, "list", "editor")
+    assert refused.code == 2
+    assert "editors" in refused.stderr
+
+
+def test_listing_everything_imports_no_library_of_models() -> None:
+    code = (
+        "import sys; from nein import listing\n"
+        "for kind in listing.KINDS: listing.run(listing.ListConfig(kind=kind))\n"
+        "heavy = {'torch', 'transformers', 'diffusers', 'open_clip', 'cleanfid', 'lpips'}\n"
+        "print(*heavy & sys.modules.keys())"
+    )
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, cwd=commands.ROOT, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == ""
