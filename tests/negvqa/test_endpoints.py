@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import email.utils
 import io
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -270,7 +271,7 @@ def test_failures_are_counted_aloud_with_the_command_that_asks_again(
         assert ask(server, questions, out, "--protocol", protocol) == 0
         said = capsys.readouterr().err
         assert "openai-eye-7b: 2 have no score (2 x the endpoint refused the question: HTTP 400" in said
-        assert f"2 failed; to ask again: nein negvqa --out {out}" in said
+        assert f"2 failed; to ask again: nein negvqa --out {shlex.quote(str(out))}" in said
     assert ask(server, questions, out, "--fail-on-unscored") == 3
     assert "Negation gap" in capsys.readouterr().out  # nothing is lost by it
     assert folder_of(out).manifest()["status"] == "complete"
