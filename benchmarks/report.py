@@ -162,6 +162,9 @@ def main() -> None:
     )
     parser.add_argument("--samples", type=int, default=24182, help="at least 12: the search is for thing 11")
     parser.add_argument("--editors", type=int, default=7)
+    parser.add_argument(
+        "--tracks", type=int, choices=(1, 2), default=1, help="1: negative; 2: remove as well"
+    )
     parser.add_argument("--side", type=int, default=64, help="pixels of a picture, a multiple of 8")
     parser.add_argument("--out", type=Path, help="keep everything here (default: a temporary folder)")
     options = parser.parse_args()
@@ -172,7 +175,7 @@ def main() -> None:
         runs = (
             root / "runs"
             if (root / "runs").is_dir()
-            else make(root, options.samples, options.editors, options.side)
+            else make(root, options.samples, options.editors, options.side, options.tracks)
         )
         start = time.perf_counter()
         cpu = time.process_time()

@@ -11,9 +11,11 @@ import pytest
 
 from tests.loopback import Server
 
-# Both are read when the libraries are first imported, so they are set before any test module is.
+# They are read when the libraries are first imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
+# The tests' own servers and browser are on this machine, which a proxy cannot reach.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 from nein.engine import store
 from nein.engine.environment import keep_freed_memory

@@ -111,7 +111,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         for run, folder in zip(runs, folders, strict=True):
             facts = {**run.facts, "name": run.name, "invocation": invocation(executor)}
             path = folder.manifest_path
-            finished = path.exists() and atomic.read_json(path).get("status") == COMPLETE
+            finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
             folder.open(run.identity, facts, overwrite=config.overwrite)
             for output, identity in run.outputs.items():
                 folder.open_output(output, identity, overwrite=config.overwrite)

@@ -89,7 +89,7 @@ class Folder:
         Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed;
         the answers of its models stay, each of which says what it answers.
         """
-        before = atomic.read_json(self.manifest_path) if self.manifest_path.exists() else {}
+        before = atomic.read_json(self.manifest_path, dict) if self.manifest_path.exists() else {}
         if before and before.get("format") != FORMAT:
             raise UserError(
                 f"'{self.path}' was written by another version (format {before.get('format')}); "
@@ -113,12 +113,12 @@ class Folder:
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""
-        atomic.write_json(self.manifest_path, {**atomic.read_json(self.manifest_path), **entries})
+        atomic.write_json(self.manifest_path, {**atomic.read_json(self.manifest_path, dict), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
         """Adds an output (a metric, say) to the run; refuses one whose rows another identity decided."""
         path = self.path / output / "identity.json"
-        difference = first_difference(atomic.read_json(path), identity) if path.exists() else None
+        difference = first_difference(atomic.read_json(path, dict), identity) if path.exists() else None
         if difference and not overwrite:
             raise UserError(
                 f"'{self.path}' holds {Path(output).name} made with {difference}; "
@@ -132,7 +132,7 @@ class Folder:
     def outputs(self, group: str) -> dict[str, dict[str, Any]]:
         """Name -> identity of the outputs `group`/<name> that have been opened."""
         paths = sorted((self.path / group).glob("*/identity.json"))
-        return {path.parent.name: atomic.read_json(path) for path in paths}
+        return {path.parent.name: atomic.read_json(path, dict) for path in paths}
 
     def _nobody_is_at_work(self) -> None:
         """Raises UserError where a worker would go on writing what another identity decides."""
@@ -159,7 +159,7 @@ class Folder:
     def notes(self, kind: str) -> dict[str, dict[str, Any]]:
         """Name -> what was noted, by name."""
         return {
-            path.stem: atomic.read_json(path)
+            path.stem: atomic.read_json(path, dict)
             for path in sorted((self.path / "notes" / kind).glob("[!.]*.json"))
         }
 

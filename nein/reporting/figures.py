@@ -218,7 +218,11 @@ def write(path: Path, figures: pd.DataFrame) -> None:
 def read(path: Path) -> pd.DataFrame:
     """The frame that `write` wrote. Raises UserError where the file cannot be read."""
     try:
-        return read_csv(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        head = text.partition("\n")[0].split(",")
+        if lacking := [name for name in ("n", "unscored", "value") if name not in head]:
+            raise ValueError(f"there is no column '{lacking[0]}'")
+        return read_csv(text)
     except FileNotFoundError:
         raise UserError(f"'{path}' does not exist.") from None
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, ValueError) as error:

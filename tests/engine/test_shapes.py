@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from nein.benchmarks.nein.reporting import judge_tables
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder
 from nein.engine.shapes import fault, quick
+from nein.reporting import figures
 
 SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [str]}}
 
@@ -49,3 +52,28 @@ def test_a_file_without_its_shape_is_a_sentence_with_its_line(tmp_path: Path) ->
     path.write_text(json.dumps({"id": 3, "value": 1}))
     with pytest.raises(UserError, match="'id' is 3, which must be a text"):
         atomic.read_json(path, SHAPE)
+
+
+@pytest.mark.parametrize("text", ["model,metric\na,b\n", "", "n,value\n1,2\n"])
+def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "figures.csv").write_text(text)
+    with pytest.raises(UserError, match="holds no figures"):
+        figures.read(tmp_path / "figures.csv")
+
+
+def test_calibration_files_have_a_shape(tmp_path: Path) -> None:
+    (tmp_path / "vqa.json").write_text('{"kind": "vqa", "fingerprint": "x"}')
+    lines = tmp_path / "vqa.jsonl"
+    row = {"set": "nano", "cluster": "a", "present": True, "score": 0.5}
+    row |= {"verdict_fixed": True, "verdict_paper": None}
+    lines.write_text(json.dumps(row) + "\n")
+    assert judge_tables.load([tmp_path], explicit=True)[0].rows == [row]
+    lines.write_text(json.dumps({**row, "present": "yes"}) + "\n")
+    with pytest.raises(UserError, match="line 1: 'present' is \"yes\", which must be true or false"):
+        judge_tables.load([tmp_path], explicit=True)
+
+
+def test_a_manifest_or_note_that_is_a_list_is_a_sentence(tmp_path: Path) -> None:
+    atomic.write_json(tmp_path / "notes" / "models" / "model.json", [])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="which must be an object"):
+        Folder(tmp_path, "rows").notes("models")

@@ -45,7 +45,7 @@ def test_values_equal_one_pair_at_a_time_with_the_library(models: Path, blip, he
 def test_values_do_not_depend_on_the_batch_size(models: Path, blip, head) -> None:
     small = metrics.load_judge("itm", str(models / "blip"), batch_size=2)
     for a, b in zip(small.match(IMAGES, TEXTS, head), blip.match(IMAGES, TEXTS, head), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # float32 in another order: 4e-7 of 1
 
 
 def test_a_picture_is_encoded_once_for_all_its_texts(blip, monkeypatch) -> None:

@@ -139,7 +139,10 @@ def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.Capt
     assert "## Coverage" in text
 
 
-def test_mistakes_are_one_sentence(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_sentence(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the checkout may be one that nobody can write to
     cases: list[tuple[str, list[object], str]] = [
         ("report", [tmp_path / "none"], "holds no run"),
         ("report", [out, "-o", tmp_path], "is a folder"),

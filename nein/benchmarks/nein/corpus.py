@@ -13,7 +13,6 @@ import safetensors
 from metrics import METRICS, MetricError
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, identity_hash, scores_of
-from nein.engine import atomic
 
 if TYPE_CHECKING:
     from metrics.fid import FidInterval
@@ -79,9 +78,8 @@ def figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequenc
     seal = identity_hash(
         {"samples": [sample.id for sample in plan.selection()], "identity": run.metrics()[metric]}
     )
-    path = run.path / "corpus.json"
-    if path.exists() and (earlier := atomic.read_json(path).get(metric, {})).get("seal") == seal:
-        return earlier
+    if (earlier := run.read_corpus().get(metric, {})).get("seal") == seal:
+        return dict(earlier)
     return {**_figure(metric, run, plan, protocol, reasons), "seal": seal}
 
 
@@ -125,8 +123,7 @@ def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequen
 
 def read_entry(run: RunDir, metric: str = "fid") -> dict[str, Any] | None:
     """What corpus.json says about a metric; None where there is no value."""
-    path = run.path / "corpus.json"
-    entry = atomic.read_json(path).get(metric) if path.exists() else None
+    entry = run.read_corpus().get(metric)
     return entry if entry and entry["value"] is not None else None
 
 

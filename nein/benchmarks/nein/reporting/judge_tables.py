@@ -55,6 +55,14 @@ class Calibration:
         )
 
 
+#: What a calibration's two files hold, as far as it is read back.
+_FACTS = {"kind": str, "fingerprint": str, "article?": (str, None), "threshold?": (float, None)}
+_VERDICT = {
+    "set": str, "cluster": str, "present": bool, "score": (float, None), "verdict_fixed": (bool, None),
+    "verdict_paper": (bool, None),
+}  # fmt: skip
+
+
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     """The calibrations in the folders. With `explicit`, a folder without one is a UserError."""
     calibrations = []
@@ -67,7 +75,8 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
             lines = file.with_suffix(".jsonl")
             if not isinstance(manifest, dict) or "fingerprint" not in manifest or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
-            calibrations.append(Calibration(manifest["kind"], manifest, atomic.read_lines(lines)))
+            manifest, rows = atomic.read_json(file, _FACTS), atomic.read_lines(lines, _VERDICT)
+            calibrations.append(Calibration(manifest["kind"], manifest, rows))
     return calibrations
 
 
