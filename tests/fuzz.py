@@ -53,6 +53,10 @@ LINES: dict[str, str] = {
     "data check": "{w}/data --split val --full",
     "status": "{w}/runs",
     "retry": "{w}/done",
+    "fetch": "--preset nano --out {w}/out/models",
+    "export": "{w}/runs --format csv --out {w}/out/export",
+    "merge": "{w}/runs --out {w}/out/merged",
+    "list": "editors",
     "convert": "{w}/weights.safetensors {w}/out/pipeline",
     "generate": "--source {w}/captions.jsonl --images {w}/pictures --limit 1 --out {w}/out/generate "
     "--device cpu",
