@@ -223,7 +223,7 @@ def test_probabilities_of_letters_choose_too(tmp_path: Path) -> None:
 
 def test_frames_of_a_video_become_one_picture() -> None:
     media = Drawn(lambda name: [np.full((4, 6, 3), k, dtype=np.uint8) for k in range(4)])
-    sheet = vlm._picture(replace(TASK, media=media), TASK.questions[0])
+    sheet = vlm.picture(media, TASK.questions[0].image)
     assert not isinstance(sheet, str)
     assert sheet.shape == (8, 12, 3)
     assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]
