@@ -1,0 +1,163 @@
+"""A figure has one interval, wherever it stands, and the tests of a table are those that were asked for."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from nein.benchmarks.nein import report as run_report
+from nein.benchmarks.nein.config import CompareConfig
+from nein.benchmarks.nein.reporting.command import compare
+from nein.engine.errors import UserError
+from nein.reporting import format
+from tests.reporting import made
+
+Row = dict[str, str]
+#: "75.0 [66.1, 82.3]", "11.2 ± 0.4".
+SHOWN = re.compile(r"-?\d+\.\d+ (?:\[-?\d+\.\d+, -?\d+\.\d+\]|± \d+\.\d+)")
+
+
+def rows_of(path: Path) -> list[Row]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def with_interval(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["low"] and row["high"]]
+
+
+def visible(page: Path) -> str:
+    """What a reader of the page, of the LaTeX or of the Markdown sees, less drawings and scripts."""
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"(?s)<(script|style|svg)\b.*?</\1>", " ", text)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("$\\pm$", "±"))
+
+
+def texts(row: Row) -> set[str]:
+    """The ways in which a row of the figures may be printed."""
+    numbers = {name: float(row[name]) for name in ("value", "low", "high")}
+    figure = {**numbers, "unit": row["unit"]}
+    return {format.text(figure, interval=way) for way in ("ends", "reach")}
+
+
+def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of_the_csv(page: Path) -> None:
+    allowed = {text for row in with_interval(rows_of(page.with_suffix(".csv"))) for text in texts(row)}
+    for path in (page, page.with_suffix(".md"), page.with_suffix(".tex")):
+        shown = set(SHOWN.findall(visible(path)))
+        assert len(shown) > 20, path
+        assert shown <= allowed, (path, shown - allowed)
+
+
+def identity(row: Row) -> tuple[str, ...]:
+    """What a figure is of: runs, metric, role, the samples that entered, and the value."""
+    role = row.get("statistic", "")
+    runs = (row["model"], row["variant"], row.get("first", ""), row.get("second", ""))
+    return (*runs, row["metric"], role, row["n"], row["clusters"], f"{float(row['value']):.9g}")
+
+
+def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out: Path, page: Path) -> None:
+    """The page's CSV, the CSV that the evaluation wrote for all runs, and that of every run."""
+    run_report.report(out)
+    tables = [
+        rows_of(page.with_suffix(".csv")),
+        rows_of(out / "figures.csv"),
+        *(
+            [{**row, "model": path.parent.parent.name, "variant": path.parent.name} for row in rows_of(path)]
+            for path in out.glob("*/*/figures.csv")
+        ),
+    ]
+    every: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
+    places: dict[tuple[str, ...], int] = defaultdict(int)
+    for table in tables:
+        for row in with_interval(table):
+            if not row.get("group"):  # parts of the samples are other figures, though their counts be equal
+                ends = tuple(f"{float(row[name]):.9g}" for name in ("low", "high"))
+                every[identity(row)].add((ends[0], ends[1]))
+                places[identity(row)] += 1
+    assert sum(count > 1 for count in places.values()) > 12
+    assert {key: ends for key, ends in every.items() if len(ends) > 1} == {}
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: str) -> list[Row]:
+    assert compare(CompareConfig.parse([*words, "--format", "csv"])) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    return [row for row in rows if row["statistic"] == "difference"]
+
+
+def test_the_gap_of_the_report_and_the_comparison_of_its_two_runs_are_one_figure(
+    out: Path, page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gaps = [row for row in rows_of(page.with_suffix(".csv")) if row["task"] == "gap"]
+    found = compared(capsys, str(out), "--track", "all")
+    for metric in ("removal_vqa", "removal_ovd"):
+        [gap] = [row for row in gaps if (row["metric"], row["statistic"]) == (metric, "gap")]
+        [pair] = [
+            row
+            for row in found
+            if {row["first"], row["second"]} == {"ip2p/negative", "ip2p/remove"} and row["metric"] == metric
+        ]
+        sign = 1 if pair["first"] == "ip2p/remove" else -1
+        ends = sorted(sign * float(pair[name]) for name in ("low", "high"))
+        assert ends == pytest.approx([float(gap["low"]), float(gap["high"])], rel=1e-9)
+        assert float(pair["p"]) == pytest.approx(float(gap["p"]), rel=1e-9)
+
+
+def test_the_family_of_a_comparison_is_its_metric_or_with_all_the_whole_table(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = (str(out), "--track", "all", "--metrics", "l1,removal_vqa,retention_vqa")
+    by_metric = compared(capsys, *runs)
+    together = compared(capsys, *runs, "--family", "all")
+    assert len(by_metric) == len(together) == 3 * 3  # three pairs of runs, three metrics
+    assert {row["family"] for row in by_metric} == {"3"}
+    assert {row["family"] for row in together} == {"9"}
+    assert [row["p"] for row in by_metric] == [row["p"] for row in together]
+    for rows, families in ((by_metric, {row["metric"] for row in by_metric}), (together, {""})):
+        for family in families:
+            members = [row for row in rows if family in ("", row["metric"])]
+            smallest = min(members, key=lambda row: float(row["p"]))
+            assert float(smallest["p_holm"]) == pytest.approx(
+                min(1.0, len(members) * float(smallest["p"])), rel=1e-9
+            )
+    assert all(
+        float(one["p_holm"]) <= float(all_["p_holm"]) for one, all_ in zip(by_metric, together, strict=True)
+    )
+
+
+def test_against_a_baseline_only_its_pairs_are_compared_and_corrected_for(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = (str(out), "--track", "all", "--metrics", "removal_vqa")
+    found = compared(capsys, *runs, "--baseline", "ip2p/remove")
+    assert {(row["first"], row["second"]) for row in found} == {
+        ("ip2p/negative", "ip2p/remove"),
+        ("magicbrush/negative", "ip2p/remove"),
+    }
+    assert {row["family"] for row in found} == {"2"}
+    # An editor is compared on every track that both have.
+    found = compared(capsys, *runs, "--baseline", "ip2p")
+    assert {(row["first"], row["second"]) for row in found} == {("magicbrush/negative", "ip2p/negative")}
+    assert [row["p"] for row in found] == [row["p_holm"] for row in found]
+    with pytest.raises(UserError, match="magic"):
+        compare(CompareConfig.parse([*runs, "--baseline", "magik"]))
+
+
+def test_where_no_difference_could_be_significant_a_sentence_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four pictures of one sample: the least p of a share is above 2 / 2^4 = 0.125."""
+    few = made.records(4, 1)
+    data = made.write_data(tmp_path / "data", few)
+    for editor, value in (("ip2p", 1.0), ("magicbrush", 0.0)):
+        made.write_run(
+            tmp_path / "runs", data, editor, "negative", few, {"removal_vqa": lambda i, v=value: v}
+        )
+    assert compare(CompareConfig.parse([str(tmp_path / "runs")])) == 0
+    text = capsys.readouterr().out
+    assert "With 4 source images no p of a share can be below 0.12" in text
+    assert "(never below 0.12 here)" in text
