@@ -272,9 +272,11 @@ def test_options_go_to_the_editors_that_have_a_use_for_them():
 
 def test_an_interrupted_call_goes_on_when_it_is_made_again(tmp_path):
     (tmp_path / "call.py").write_text(
-        "import time, nein\n\n\n"
+        "import os, time, nein\n\n\n"
         "def edit(image, instruction):\n"
-        "    time.sleep(0.05)\n"
+        "    begun = os.path.exists('calls') and os.path.getsize('calls') > 8\n"
+        "    while begun and not os.path.exists('go-on'):\n"
+        "        time.sleep(0.01)\n"
         "    with open('calls', 'a') as file:\n"
         "        file.write('.')\n"
         "    return image\n\n\n"
@@ -285,6 +287,8 @@ def test_an_interrupted_call_goes_on_when_it_is_made_again(tmp_path):
     while not (calls.exists() and calls.stat().st_size > 8) and first.poll() is None:
         time.sleep(0.02)
     first.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # until it is noticed; blocks that have begun are then finished
+    (tmp_path / "go-on").touch()
     assert first.communicate(timeout=120)[1].rstrip().endswith("KeyboardInterrupt")
     assert calls.stat().st_size < 64
     subprocess.run(line, check=True, capture_output=True, timeout=300, cwd=tmp_path)

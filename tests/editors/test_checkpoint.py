@@ -164,7 +164,7 @@ def test_a_path_that_is_not_there_is_refused(name):
 
 
 def test_a_hub_id_without_a_network_says_how_to_fetch_it():
-    with pytest.raises(EditorError, match=r"cannot load 'no-such-owner/no-such-model@main'.*hf download"):
+    with pytest.raises(EditorError, match=r"cannot load 'no-such-owner/no-such-model@main'.*nein fetch"):
         get_editor("no-such-owner/no-such-model@main")
 
 

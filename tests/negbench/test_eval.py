@@ -23,12 +23,15 @@ from nein.benchmarks.negbench import (
     run,
     sections,
 )
+from nein.benchmarks.negbench.folder import ResultsDir
 from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
+
+NO_FOLDER = ResultsDir(Path("not-written"))  # of figures that are made up here
 
 
 def test_the_released_files_are_evaluated_as_they_are(
@@ -279,7 +282,7 @@ def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
     what = {"model": "clip", "dataset": "coco", "data": "COCO", "task": "mcq", "variant": "rephrased"}
     own = frames.frame([{**frames.number(0.4, unit="%", metric="accuracy", type="all"), **what}])
     for preset, names in {"paper": ["clip", "clip, as printed (repository)"], "nano": ["clip"]}.items():
-        frame = report.together([report.Evaluated({**about, "preset": preset}, own)])
+        frame = report.together([report.Evaluated(NO_FOLDER, {**about, "preset": preset}, own)])
         rows = sections.MULTIPLE_CHOICE.sheet(frame).rows
         assert [row[0] for row in rows] == names
         assert [row[3] for row in rows] == ["40.0", "39.3"][: len(names)]
@@ -301,7 +304,7 @@ def test_a_model_without_quick_gelu_is_not_silently_compared_with_figures_made_w
         ),
         ("clip-h", False, ["m", "m, as printed (repository, scaling)"]),
     ):  # fmt: skip
-        run_ = report.Evaluated({**about, "row": row, "quick_gelu": quick_gelu}, own)
+        run_ = report.Evaluated(NO_FOLDER, {**about, "row": row, "quick_gelu": quick_gelu}, own)
         rows = sections.MULTIPLE_CHOICE.sheet(report.together([run_])).rows
         assert [cells[0] for cells in rows] == names
         assert any("not comparable" in note for note in report.notes([run_])) == ("QuickGELU" in names[1])

@@ -137,7 +137,10 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--split", "dev", "--data", "."], "--data nano"),
         (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
         (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "have one name, 'openai-m'"),
-        (["--vlm", "openai:x", "--tasks", "retrieval", "--model", "none"], "multiple choice only"),
+        (
+            ["--vlm", "openai:http://localhost:1/v1#x", "--tasks", "retrieval", "--model", "none"],
+            "multiple choice only",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:

@@ -96,6 +96,7 @@ def test_edit_records_say_what_was_done(make_data: Make, evaluate: Evaluate, tmp
         "edited": 2,
         "edit_errors": 0,
         "unscored": {"l1": 0, "l2": 0},
+        "unanswered": 0,
     }
     assert manifest["invocations"][0]["environment"]["packages"]["numpy"] == np.__version__
 
