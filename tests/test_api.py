@@ -272,7 +272,8 @@ def test_options_go_to_the_editors_that_have_a_use_for_them():
 
 def test_an_interrupted_call_goes_on_when_it_is_made_again(tmp_path):
     (tmp_path / "call.py").write_text(
-        "import os, time, nein\n\n\n"
+        "import os, signal, time, nein\n\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it\n\n\n"
         "def edit(image, instruction):\n"
         "    begun = os.path.exists('calls') and os.path.getsize('calls') > 8\n"
         "    while begun and not os.path.exists('go-on'):\n"
