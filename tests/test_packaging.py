@@ -205,6 +205,9 @@ def test_the_container_has_two_variants_and_its_commands_are_not_those_of_root()
     assert not [name for name in names[names.index("USER") :] if name == "RUN"]
     for text in (str(rows), str(definition())):
         assert "cpu) pip install" in text or '"$VARIANT" = cpu' in text
+        assert "VARIANT=cpu needs CPU_INDEX" in text
+    for recipe in ("Dockerfile", "nein.def"):  # which host has the wheels is for who builds to say
+        assert "://" not in (ROOT / recipe).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("recipe", ["Dockerfile", "nein.def"])
