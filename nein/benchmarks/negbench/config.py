@@ -14,6 +14,7 @@ from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.engine.store import Need
+from nein.models.references import JUDGE
 
 
 @dataclass(kw_only=True)
@@ -94,7 +95,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
 
         return [
             *(need for name in self.model for need in models.needs(name)),
-            *(need for name in self.vlm for need in needs.of_model("vqa", name.removeprefix(models.JUDGE))),
+            *(need for name in self.vlm for need in needs.of_model("vqa", name.removeprefix(JUDGE))),
         ]
 
     def check(self) -> None:

@@ -20,10 +20,10 @@ from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
 from nein.models import lineage, mending_encoders, references
 from nein.models.needs import of_model
+from nein.models.references import JUDGE
 
 log = logging.getLogger(__name__)
 
-JUDGE = "judge:"
 _CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
 
 

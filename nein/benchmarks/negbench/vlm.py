@@ -16,13 +16,13 @@ from metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
 from metrics.letters import LETTERS, parse
 from nein.benchmarks.negbench import mcq
 from nein.benchmarks.negbench.encode import UNUSABLE
-from nein.benchmarks.negbench.models import JUDGE
 from nein.datasets.negbench.other_tests import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
+from nein.models.references import JUDGE
 
 #: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
 PICTURE, MODEL = "picture", "model"
