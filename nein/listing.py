@@ -155,7 +155,7 @@ def _models() -> Iterator[Thing]:
 
 def _data() -> Iterator[Thing]:
     from nein.datasets.hub import PUBLISHED
-    from nein.datasets.negbench.registry import ROWS
+    from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data
     from nein.nano.worlds import WORLDS
 
@@ -166,10 +166,12 @@ def _data() -> Iterator[Thing]:
         yield _of(reference, what, reference, tuple(of_data(reference)))
     for row in ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
-        yield Thing(row.name, f"NegBench, {row.title}: {tasks}", row.pictures, "see there", lacking="by hand")
+        origin = row.pictures if row.suite == NEGBENCH else row.files_at
+        yield Thing(row.name, f"{row.suite}, {row.title}: {tasks}", origin, row.licence, lacking="by hand")
 
 
 def _benchmarks() -> Iterator[Thing]:
+    from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data, of_editors
 
     for name in EVALUATIONS:
@@ -183,6 +185,10 @@ def _benchmarks() -> Iterator[Thing]:
             what = f"models: {len(models)}; data: {data}"
             origin = ", ".join(dict.fromkeys(need.reference.strip("*") for need in needs)) or SHIPPED
             yield Thing(f"{typed} --preset {preset}", what, origin, "", tuple(dict.fromkeys(needs)))
+    for row in ROWS.values():
+        if row.suite != NEGBENCH:
+            command, what = f"nein negbench eval --datasets {row.name}", f"{row.title}, {row.suite}"
+            yield Thing(command, what, row.files_at, row.licence, lacking="by hand")
 
 
 KINDS: dict[str, Callable[[], Iterable[Thing]]] = {
