@@ -7,9 +7,9 @@ Prints how long `nein report` takes, the size of the page and of the files besid
 chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
 search and one sort. Scores, features and pictures are random: this measures the report, not an editor.
 
-`--before` is a checkout of commit 3ee297b (`git worktree add FOLDER 3ee297b`): its `nein-report` gets the same
-runs, and the ratio of the times is printed. Times are of whole commands, start of Python included; those of
-the processor (user and system) mean something on a machine that does other work as well.
+`--before` is a checkout of commit 3ee297b (`git worktree add FOLDER 3ee297b`): its `nein-report` gets the
+same runs, and the ratio of the times is printed. Times are of whole commands, start of Python included; those
+of the processor (user and system) mean something on a machine that does other work as well.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ EVIDENCE = {
 
 
 def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Path:
-    """Finished runs of `editors` editors on `count` samples, each on the first of `TRACKS`, with their figures;
+    """Finished runs of `editors` editors on `count` samples, each on the first of `TRACKS`, with figures;
     pictures come from a stock of 64 by hard links."""
     rng = np.random.default_rng(0)
     stock = []
@@ -158,7 +158,9 @@ def timed(words: Sequence[str], folder: Path) -> Taken:
     """How long `python WORDS` takes, with the packages of `folder`. Raises CalledProcessError."""
     clock, before = time.perf_counter(), os.times()
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    subprocess.run([sys.executable, *words], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
+    )
     after = os.times()
     processor = after.children_user + after.children_system - before.children_user - before.children_system
     return Taken(time.perf_counter() - clock, processor)
@@ -258,7 +260,9 @@ def main() -> None:
         if options.before:
             shutil.rmtree(root / "before", ignore_errors=True)
             asked = ["-o", str(root / "before" / "report.html"), "--formats", "html,csv"]
-            old = timed(["-c", BEFORE, str(as_before(runs, root / "before")), *asked], options.before.resolve())
+            old = timed(
+                ["-c", BEFORE, str(as_before(runs, root / "before")), *asked], options.before.resolve()
+            )
             print(
                 f"before: {old.clock:.1f} s ({old.processor:.1f} s of the processor), "
                 f"{old.clock / now.clock:.1f} ({old.processor / now.processor:.1f}) times as long"

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import report
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import command
+from nein.reporting import figures as frames
 from tests.helpers import commands
 
 
@@ -20,6 +21,12 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert "editor-0" in text
     assert "editor-1" in text
     assert "thing 11" in text
+    figures = frames.read(page.with_suffix(".csv"))
+    compared = frames.pick(figures, task="comparisons", metric="fid", statistic="difference")
+    assert compared is not None
+    assert compared["low"] < compared["high"]
+    files = sorted(path.name for path in report.as_before(runs, tmp_path / "old").glob("editor-0/negative/*"))
+    assert files == ["corpus.json", "edits.jsonl", "features", "images", "manifest.json", "scores.jsonl"]
 
 
 @pytest.mark.slow
