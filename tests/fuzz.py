@@ -93,8 +93,9 @@ LINES |= {
     "slurm eval": "--editor identity --data {w}/data --out {w}/out/jobs --dry-run",
     "fetch eval": "--preset nano --models-from {w}/out/models",
     "negbench nano": "--out {w}/out/study --dry-run",
-    "train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 --steps 1 "
-    "--batch-size 2 --trackers none --device cpu --workers 0 --out {w}/out/editor --features {w}/out/features",
+    "train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
+    "--steps 1 --batch-size 2 --trackers none --device cpu --workers 0 --out {w}/out/editor "
+    "--features {w}/out/features",
     "train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 --batch-size 6 --questions-per-step 4 "
     "--device cpu --workers 0 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
     "train.instruct.shards": "{w}/pairs {w}/out/shards --per-shard 2",
@@ -374,7 +375,7 @@ def _other_kind(chance: random.Random, name: str, words: list[str], files: list[
 
 
 def run(name: str, words: Sequence[str], folder: Path) -> Ended:
-    """A command in a fork of this process, with the folder as its own; what it has imported is imported here."""
+    """A command in a fork of this process, with the folder as its own; what it imports is imported here."""
     printed, said, imported = folder / ".stdout", folder / ".stderr", folder / ".modules"
     child = os.fork()
     if child == 0:
