@@ -26,6 +26,13 @@ from nein.fetch import BENCHMARKS, EVALUATIONS
 
 HEAD = ("name", "what", "from", "licence", "size", "here")
 WIDTH = 60  # of a column
+#: Judges of edits: (as it is typed, what it is, where it comes from).
+REWARDS = (
+    ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
+    ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
+    ("editreward:FOLDER", "heads on Qwen2.5-VL (arXiv:2509.26346)", "the collection editreward of TIGER-Lab"),
+    ("pairwise:MODEL", "which of two edits obeys, both orders", "any model of nein negvqa --model"),
+)
 SHIPPED, OURS = "ships with nein", "Apache-2.0"
 
 
@@ -119,6 +126,8 @@ def _judges() -> Iterator[Thing]:
     for name, point in plugin.available().items():
         yield Thing(f"plugin:{name}", "a judge", f"plug-in {point.value}", "")
     yield Thing("module:attribute", "a judge of yours", "a Python file of yours", "")
+    for name, what, origin in REWARDS:
+        yield Thing(name, f"reward, {what}", origin, "see its card", lacking="by hand")
     for form, package in (
         ("openai:URL#MODEL", "openai"),
         ("vllm:URL#MODEL", "openai"),

@@ -50,7 +50,9 @@ def snapshot(hub: Path, name: str, files: dict[str, str]) -> Path:
 def test_every_row_of_every_table_is_listed() -> None:
     assert {*editors.PRESETS, "identity", "solid"} <= things("editors").keys()
     assert things("metrics").keys() >= metrics.METRICS.keys()
-    assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:MODEL"} <= things("judges").keys()
+    assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:MODEL", "pairwise:MODEL"} <= things(
+        "judges"
+    ).keys()
     assert {*(f"nano:{name}" for name in zoo.available()), *MODELS} <= things("models").keys()
     assert {*worlds.WORLDS, *ROWS, "hub:yuhuizhang/NegVQA"} <= things("data").keys()
     others = {f"nein negbench eval --datasets {row.name}" for row in ROWS.values() if row.suite != NEGBENCH}

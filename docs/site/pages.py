@@ -60,6 +60,8 @@ API = {
         (
             "metrics.judges.base", "metrics.judges.templates", "metrics.judges.plugin", "metrics.presence",
             "metrics.objects", "metrics.answers", "metrics.letters", "metrics.choices.base",
+            "metrics.rewards", "metrics.rewards.base", "metrics.rewards.editscore",
+            "metrics.rewards.editreward", "metrics.rewards.pairwise",
             "metrics.dual.base",
         ),
     ),
