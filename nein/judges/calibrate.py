@@ -61,7 +61,7 @@ def run(options: CalibrateConfig) -> None:
     device = Processes().device(options.device or config.device)
     for kind in options.judges:
         judge = models.load_models([f"removal_{kind}"], config, device)[kind]
-        file = calibrate(kind, judge, cases, config, out, options.batch_size)
+        file = calibrate(kind, judge, cases, config, out, options.block_size)
         print(_summary(file))
 
 
