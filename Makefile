@@ -5,11 +5,13 @@ LOWEST ?= .venv-lowest
 # More options for the command at hand, e.g. make eval ARGS="--limit 20", make test ARGS="-k grid -x".
 ARGS ?=
 
+BENCHMARKS := coverage editing executors finetune image_metrics judges negbench report retrieval rewriting
+
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help eval test test-slow test-lowest test-device check format bench docs clean
+.PHONY: help eval test test-slow test-lowest test-device check format bench bench-true bench-gpu docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -50,7 +52,13 @@ format: $(STAMP) ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 
 bench: $(STAMP) ## the benchmarks, one after the other
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python -m "benchmarks.$$script" $(ARGS) || exit 1; done
+
+bench-true: $(STAMP) ## true-size models with random weights beside diffusers and transformers; tens of minutes
+	$(BIN)/python -m benchmarks.true_size --layers 2 $(ARGS)
+
+bench-gpu: $(STAMP) ## the same on the GPU that is there, whole, with batch sizes found automatically
+	$(BIN)/python -m benchmarks.true_size --device cuda --images 8 --steps 20 --batch-size auto $(ARGS)
 
 docs: $(STAMP) ## the documentation as pages: build/site/index.html, which opens from disk
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --strict $(ARGS)

@@ -1,12 +1,16 @@
-"""What the metric benchmarks share: pictures of the nano world on disk, models, and a stopwatch."""
+"""What the benchmarks share: pictures of the nano world on disk, models, a stopwatch, limits and profiles."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import gc
 import json
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +19,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
+from nein.engine import environment, memory
 from nein.nano import data
 
 Result = TypeVar("Result")
+#: Sizes of the probes: a square matrix and a 3 x 3 convolution (channels, side) of the kind a UNet has.
+PROBES = {"cpu": (1536, 320, 48), "other": (8192, 1280, 64)}
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,12 @@ def model_folders(kinds: dict[str, str], tiny: bool) -> Iterator[dict[str, str]]
         }
 
 
-def pairs(limit: int, root: Path) -> list[Pair]:
+def pairs(limit: int, root: Path, size: tuple[int, int] | None = None) -> list[Pair]:
     """Samples of the nano evaluation split, with an imagined edit: the sample with its lower half from the
     target.
 
     Half of the objects are thereby gone and half of them are not, as with an editor that works sometimes.
+    size: (width, height) that all pictures are enlarged to, as files in `root`.
     """
     folder = data.ensure("val")
     rows = json.loads((folder / "val.json").read_text(encoding="utf-8"))[:limit]
@@ -77,6 +86,8 @@ def pairs(limit: int, root: Path) -> list[Pair]:
     for row in rows:
         sample = folder / "nein_val" / f"{row['NeIn']}.png"
         target = folder / "coco_for_val" / f"{row['COCO']}.png"
+        if size is not None:
+            sample, target = (_enlarged(path, root, size) for path in (sample, target))
         edited = np.array(Image.open(sample).convert("RGB"))
         half = edited.shape[0] // 2
         edited[half:] = np.asarray(Image.open(target).convert("RGB"))[half:]
@@ -85,6 +96,13 @@ def pairs(limit: int, root: Path) -> list[Pair]:
         name = " ".join(row["T_generated"].split()[2:]).rstrip(".")
         found.append(Pair(row["NeIn"], path, sample, target, name, row["T_original"]))
     return found
+
+
+def _enlarged(path: Path, root: Path, size: tuple[int, int]) -> Path:
+    with Image.open(path) as image:
+        copy = root / f"{path.parent.name}-{path.name}"
+        image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(copy)
+    return copy
 
 
 def decode(path: Path) -> np.ndarray:
@@ -100,7 +118,135 @@ def timed(function: Callable[[], Result]) -> tuple[Result, float]:
     return result, time.perf_counter() - start
 
 
-def blocks(items: list[Any], size: int) -> Iterator[list[Any]]:
+@dataclass(frozen=True)
+class Measured:
+    """What one side of a comparison took.
+
+    seconds     On a GPU of the clock; on a CPU of the processor divided by the threads, so that other work on
+                the machine does not count. clock: of the clock in any case.
+    operations  Floating-point operations; a multiply-add is two. None: not counted.
+    peak        As `nein.engine.memory.peak` gives it, of this side alone where the system can begin anew.
+    profile     The operators that took longest: name, share of the time, calls.
+    """
+
+    result: Any
+    seconds: float
+    clock: float
+    operations: float | None = None
+    peak: dict[str, Any] | None = None
+    profile: tuple[tuple[str, float, int], ...] = ()
+
+    def rate(self) -> float | None:
+        """Operations per second."""
+        return None if self.operations is None else self.operations / self.seconds
+
+
+def measure(
+    work: Callable[[], Any],
+    device: str,
+    *,
+    warm: Callable[[], Any] | None = None,
+    scale: float = 1.0,
+    count: bool = True,
+    profile: bool = False,
+) -> Measured:
+    """`work` after a warm-up, whose operations are counted.
+
+    warm   The warm-up, if not `work` itself; scale: how many times its operations those of `work` are.
+    count  False for what is compiled: the counter sees no operators there.
+    """
+    operations = None
+    warm = warm or work
+    if count:
+        operations = scale * count_operations(warm)
+    else:
+        warm()
+    most = profiled(warm, device) if profile else ()
+    synchronize(device)
+    reset_peak(device)
+    clock, start = time.perf_counter(), time.process_time()
+    result = work()
+    synchronize(device)
+    seconds, processor = time.perf_counter() - clock, time.process_time() - start
+    if device == "cpu":
+        return Measured(
+            result, processor / torch.get_num_threads(), seconds, operations, memory.peak(device), most
+        )
+    return Measured(result, seconds, seconds, operations, memory.peak(device), most)
+
+
+def count_operations(work: Callable[[], Any]) -> int:
+    """Floating-point operations by torch's counter; a multiply-add is two."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple[str, float, int], ...]:
+    """(operator, share of the time in operators, calls) of the longest."""
+    from torch.profiler import ProfilerActivity, profile
+
+    kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
+    with profile(activities=kinds) as profiler:
+        work()
+        synchronize(device)
+    rows = profiler.key_averages()
+    own = {
+        row.key: row.self_device_time_total if device.startswith("cuda") else row.self_cpu_time_total
+        for row in rows
+    }
+    calls, total = {row.key: row.count for row in rows}, sum(own.values()) or 1
+    longest = sorted(own, key=lambda key: -own[key])[:most]
+    return tuple((key, round(own[key] / total, 3), calls[key]) for key in longest)
+
+
+def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
+    """Operations per second of a large matrix product and of a 3 x 3 convolution, the best of a few: what
+    this device reaches in this number type."""
+    size, channels, side = PROBES["cpu" if device == "cpu" else "other"]
+    matrix = torch.randn(size, size, device=device).to(dtype)
+    picture = torch.randn(2, channels, side, side, device=device).to(dtype)
+    kernel = torch.randn(channels, channels, 3, 3, device=device).to(dtype)
+    work = {
+        "matmul": (lambda: matrix @ matrix, 2 * size**3),
+        "conv": (
+            lambda: torch.nn.functional.conv2d(picture, kernel, padding=1),
+            2 * 2 * side**2 * channels**2 * 9,
+        ),
+    }
+    rates = {}
+    with torch.inference_mode():
+        for name, (function, operations) in work.items():
+            fastest = min(measure(function, device, count=False).seconds for _ in range(8))
+            rates[name] = operations / max(fastest, 1e-9)
+    return rates
+
+
+def synchronize(device: str) -> None:
+    """Waits for what a GPU is still at."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def reset_peak(device: str) -> None:
+    """Peak memory counts from here on; on a CPU where the system can forget it (Linux with glibc)."""
+    gc.collect()
+    memory.reset(device)
+    if device == "cpu" and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def describe_device(device: str) -> str:
+    """ "AMD EPYC, 2 threads, AVX512"."""
+    facts = environment.describe(device)
+    if device.startswith("cuda"):
+        return str(facts["device_name"])
+    return f"{facts['device_name']}, {torch.get_num_threads()} threads, {facts['arithmetic']}"
+
+
+def blocks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     """Consecutive parts of at most `size`."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

@@ -6,19 +6,19 @@
 
 Both sides get the same weights, pictures, instructions, seeds, steps and guidance; each is warmed up once.
 In float32 the pictures are compared as well; in other dtypes diffusers draws its step noise in that dtype, so
-the pictures differ by design. The arithmetic of one edit is counted operation by operation and set against
-the device's published peak, where the table below has one.
+the pictures differ by design. The arithmetic is counted operation by operation and set against the fastest
+matrix product or convolution of the device in the same number type.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
-import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,14 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import numpy as np
 import torch
-from diffusers import (
-    AutoencoderKL,
-    EulerAncestralDiscreteScheduler,
-    StableDiffusionInstructPix2PixPipeline,
-    UNet2DConditionModel,
-)
+from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 from PIL import Image
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from benchmarks import published
+from benchmarks.common import Measured, describe_device, limits, measure, synchronize
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
 from editors.machine import ATTENTIONS, DTYPES
-from nein.benchmarks.nein.reporting.costs import peak_of
-from nein.engine import memory
 from nein.engine.environment import keep_freed_memory
 from nein.models.references import resolve
 
@@ -49,12 +42,21 @@ OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one side needed for all requests; `peak` is None where the system does not tell."""
+class Sides:
+    """Ours and diffusers' pipeline on the same requests.
 
-    pictures: list[np.ndarray]
-    seconds: float
-    peak: dict[str, Any] | None
+    settings  Of the editor, as it describes itself. parts: seconds and calls of UNet and VAE on either side.
+    """
+
+    ours: Measured
+    theirs: Measured
+    settings: dict[str, Any]
+    parts: dict[str, dict[str, tuple[float, int]]]
+
+    def difference(self) -> np.ndarray:
+        """Of every value of every picture, in grey levels."""
+        ours, theirs = (np.stack(side.result).astype(int) for side in (self.ours, self.theirs))
+        return np.abs(ours - theirs)
 
 
 def main() -> None:
@@ -62,13 +64,13 @@ def main() -> None:
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
         if options.size == "sd15" and options.checkpoint is None:
-            checkpoint: str = str(build_full_size(Path(folder) / "sd15", DTYPES[options.dtype]))
+            checkpoint: str = published.make("ip2p", Path(folder) / "sd15")
         else:
             checkpoint, _ = resolve(options.checkpoint or "nano:ip2p")
-        compare(checkpoint, options)
+        show(side_by_side(checkpoint, options), options)
 
 
-def parse() -> argparse.Namespace:
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--size", choices=("nano", "sd15"), default="nano", help="sd15: random weights of that architecture"
@@ -78,40 +80,56 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--resolution", type=int, help="default: that of the checkpoint")
+    parser.add_argument("--height", type=int, help="of the pictures, in pixels; default: they are square")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --size sd15 bfloat16")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--attention", choices=ATTENTIONS, default="sdpa")
     parser.add_argument("--compile", action="store_true", help="torch.compile, on our side only")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    options = parser.parse_args()
+    parser.add_argument("--profile", action="store_true", help="say which operators of ours take longest")
+    options = parser.parse_args(words)
     options.dtype = options.dtype or ("bfloat16" if options.size == "sd15" else "float32")
     torch.set_num_threads(options.threads)
     return options
 
 
-def compare(checkpoint: str, options: argparse.Namespace) -> None:
-    ours, settings, operations = measure_ours(checkpoint, options)
+def side_by_side(checkpoint: str, options: argparse.Namespace) -> Sides:
+    ours, settings, our_parts = measure_ours(checkpoint, options)
     gc.collect()
-    theirs = measure_stock(checkpoint, settings, options)
-    for name, side in (("diffusers, one at a time", theirs), ("editors, batched", ours)):
-        print(
-            f"{name:<26}{options.images / side.seconds:8.2f} images/s{efficiency(operations, side, options)}"
+    theirs, their_parts = measure_stock(checkpoint, settings, options)
+    return Sides(ours, theirs, settings, {"ours": our_parts, "theirs": their_parts})
+
+
+def show(sides: Sides, options: argparse.Namespace) -> None:
+    limit = max(limits(options.device, DTYPES[options.dtype]).values())
+    side = sides.settings["resolution"]
+    print(
+        f"{options.images} pictures of {side} x {options.height or side}, {options.steps} steps, "
+        f"{options.dtype}, {describe_device(options.device)}, batch size {options.batch_size}, limit "
+        f"{limit / 1e12:.2f} TFLOP/s"
+    )
+    for name, one in (("diffusers, one at a time", sides.theirs), ("editors, batched", sides.ours)):
+        rate = one.rate()
+        share = (
+            "" if rate is None else f", {rate / 1e12:.3f} TFLOP/s ({100 * rate / limit:.1f} % of the limit)"
         )
-    print(f"{'ratio':<26}{theirs.seconds / ours.seconds:8.2f}")
-    if operations is not None:
-        print(f"{'one edit':<26}{operations / 1e12:8.3f} TFLOP")
-    for name, side in (("diffusers", theirs), ("editors", ours)):
-        if side.peak is not None:
-            print(f"peak memory, {memory.sentence(name, side.peak)}")
+        print(f"{name:<26}{options.images / one.seconds:8.2f} images/s{share}")
+        if one.peak is not None:
+            print(f"{'':<26}peak memory {one.peak['bytes'] / 2**30:.1f} GiB")
+    print(f"{'ratio':<26}{sides.theirs.seconds / sides.ours.seconds:8.2f}")
+    for name, part, calls in sides.ours.profile:
+        print(f"{100 * part:6.1f} %{calls:8} x {name}")
     if options.dtype == "float32":
-        difference = np.abs(np.stack(ours.pictures).astype(int) - np.stack(theirs.pictures).astype(int))
+        difference = sides.difference()
         print(f"{'largest difference':<26}{difference.max():8d} of 255 (mean {difference.mean():.4f})")
 
 
-def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured, dict[str, Any], int | None]:
-    """What our loop needs, its settings, and the operations of one edit (not counted when compiled)."""
-    editor = get_editor(
+def measure_ours(
+    checkpoint: str, options: argparse.Namespace
+) -> tuple[Measured, dict[str, Any], dict[str, tuple[float, int]]]:
+    """What our loop needs, its settings and its parts."""
+    editor: Any = get_editor(
         "ip2p",
         checkpoint=checkpoint,
         device=options.device,
@@ -124,12 +142,6 @@ def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured
         compile=options.compile,
     )
     settings = editor.describe()
-    side = settings["resolution"]
-    requests = make_requests(options.images, side)
-    print(
-        f"{options.images} pictures of {side} x {side}, {options.steps} steps, {options.dtype}, "
-        f"{describe_device(options.device)}, batch size {options.batch_size}"
-    )
 
     def batched(part: list[EditRequest]) -> list[Any]:
         results = editor.edit(part)
@@ -138,11 +150,15 @@ def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured
             raise RuntimeError(errors[0])
         return [result.image for result in results]
 
-    operations = None if options.compile else count_operations(lambda: batched(requests[:1]))
-    return measure(batched, requests, options.batch_size, options), settings, operations
+    parts = Parts(editor._unet, editor._vae, options.device)
+    requests = make_requests(options.images, settings["resolution"], options.height)
+    measured = compared(batched, requests, options.batch_size, options, parts, count=not options.compile)
+    return measured, settings, parts.seconds
 
 
-def measure_stock(checkpoint: str, settings: dict[str, Any], options: argparse.Namespace) -> Measured:
+def measure_stock(
+    checkpoint: str, settings: dict[str, Any], options: argparse.Namespace
+) -> tuple[Measured, dict[str, tuple[float, int]]]:
     """What diffusers' pipeline needs, called once per picture."""
     stock = load_stock(checkpoint, options)
 
@@ -160,16 +176,46 @@ def measure_stock(checkpoint: str, settings: dict[str, Any], options: argparse.N
             pictures.append(np.asarray(output.images[0]))
         return pictures
 
-    return measure(one_by_one, make_requests(options.images, settings["resolution"]), 1, options)
+    parts = Parts(stock.unet, stock.vae, options.device)
+    requests = make_requests(options.images, settings["resolution"], options.height)
+    return compared(one_by_one, requests, 1, options, parts), parts.seconds
 
 
-def make_requests(count: int, side: int) -> list[EditRequest]:
+class Parts:
+    """How long UNet and VAE take: seconds as in `common.Measured`, and calls, of the latest pass."""
+
+    def __init__(self, unet: Any, vae: Any, device: str) -> None:
+        self._device = device
+        self.seconds: dict[str, tuple[float, int]] = {}
+        for name, module in (("unet", unet), ("encoder", vae.encoder), ("decoder", vae.decoder)):
+            module.register_forward_pre_hook(self._begin)
+            module.register_forward_hook(functools.partial(self._end, name))
+        self._start = 0.0
+
+    def forget(self) -> None:
+        self.seconds.clear()
+
+    def _now(self) -> float:
+        synchronize(self._device)
+        if self._device == "cpu":
+            return time.process_time() / torch.get_num_threads()
+        return time.perf_counter()
+
+    def _begin(self, module: Any, inputs: Any) -> None:
+        self._start = self._now()
+
+    def _end(self, name: str, module: Any, inputs: Any, output: Any) -> None:
+        before, calls = self.seconds.get(name, (0.0, 0))
+        self.seconds[name] = before + self._now() - self._start, calls + 1
+
+
+def make_requests(count: int, width: int, height: int | None = None) -> list[EditRequest]:
     """Pictures of noise, which cost what any picture costs."""
     rng = np.random.default_rng(0)
     return [
         EditRequest(
             id=str(i),
-            image=rng.integers(0, 256, (side, side, 3), dtype=np.uint8),
+            image=rng.integers(0, 256, (height or width, width, 3), dtype=np.uint8),
             instruction=f"The image has no {OBJECTS[i % len(OBJECTS)]}.",
             seed=i,
         )
@@ -177,44 +223,27 @@ def make_requests(count: int, side: int) -> list[EditRequest]:
     ]
 
 
-def count_operations(edit: Callable[[], Any]) -> int:
-    """Floating-point operations of one edit by torch's counter; a multiply-add is two."""
-    with FlopCounterMode(display=False) as counter:
-        edit()
-    return counter.get_total_flops()
-
-
-def efficiency(operations: int | None, side: Measured, options: argparse.Namespace) -> str:
-    """Arithmetic per second, and its share of the device's published peak where the table has one."""
-    if operations is None:
-        return ""
-    rate = operations * options.images / side.seconds
-    peak = peak_of(describe_device(options.device), options.dtype)
-    share = (
-        "no published peak for this device" if peak is None else f"{100 * rate / 1e12 / peak:.1f} % of {peak}"
-    )
-    return f", {rate / 1e12:.3f} TFLOP/s ({share})"
-
-
-def measure(
+def compared(
     work: Callable[[list[EditRequest]], list[Any]],
     requests: list[EditRequest],
-    warm_up: int,
+    batch_size: int,
     options: argparse.Namespace,
+    parts: Parts,
+    *,
+    count: bool = True,
+    profile: bool = False,
 ) -> Measured:
-    """All requests, after a warm-up with the first few."""
+    """All requests after a warm-up with a batch of them."""
+    first = requests[:batch_size]
 
-    def synchronize() -> None:
-        if options.device.startswith("cuda"):
-            torch.cuda.synchronize()
+    def warm() -> None:
+        work(first)
+        parts.forget()
 
-    memory.reset(options.device)
-    work(requests[:warm_up])
-    synchronize()
-    start = time.perf_counter()
-    pictures = work(requests)
-    synchronize()
-    return Measured(pictures, time.perf_counter() - start, memory.peak(options.device))
+    return measure(
+        lambda: work(requests), options.device, warm=warm, scale=len(requests) / len(first), count=count,
+        profile=profile,
+    )  # fmt: skip
 
 
 def load_stock(checkpoint: str, options: argparse.Namespace) -> Any:
@@ -229,54 +258,6 @@ def load_stock(checkpoint: str, options: argparse.Namespace) -> Any:
         pipeline.to(options.device, DTYPES[options.dtype])
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
-
-
-def build_full_size(folder: Path, dtype: torch.dtype) -> Path:
-    """Save a pipeline of InstructPix2Pix's size (Stable Diffusion 1.5, 8 input channels), random weights."""
-    folder.mkdir(parents=True)
-    letters = [chr(code) for code in range(33, 127)]
-    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
-    (folder / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    tokenizer = CLIPTokenizer.from_pretrained(folder, model_max_length=77)
-    blocks = (320, 640, 1280, 1280)
-    vae_blocks = (128, 256, 512, 512)
-    with quiet():
-        pipeline: Any = StableDiffusionInstructPix2PixPipeline(
-            vae=AutoencoderKL(
-                block_out_channels=vae_blocks,
-                down_block_types=("DownEncoderBlock2D",) * 4,
-                up_block_types=("UpDecoderBlock2D",) * 4,
-                layers_per_block=2,
-                sample_size=512,
-            ),
-            text_encoder=CLIPTextModel(
-                CLIPTextConfig(hidden_size=768, intermediate_size=3072, num_attention_heads=12)
-            ),
-            tokenizer=tokenizer,
-            unet=UNet2DConditionModel(
-                sample_size=64,
-                in_channels=8,
-                block_out_channels=blocks,
-                cross_attention_dim=768,
-                attention_head_dim=8,
-            ),
-            scheduler=EulerAncestralDiscreteScheduler(
-                beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"
-            ),
-            safety_checker=None,
-            feature_extractor=None,
-            requires_safety_checker=False,
-        )
-        pipeline.to(dtype=dtype)
-        pipeline.save_pretrained(folder)
-    return folder
-
-
-def describe_device(device: str) -> str:
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    return f"CPU with {torch.get_num_threads()} threads"
 
 
 if __name__ == "__main__":

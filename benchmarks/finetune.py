@@ -6,8 +6,8 @@
 Both get the same model, pictures, sentences, batch and precision. The recipe as a plain loop runs the VAE on
 input and target and the text encoder on the sentences and on "" in every step; its pictures lie decoded in
 memory, which favours it. Ours is the real command, reading stored features from disk; making them once is
-timed apart. The arithmetic limit is the speed of large matrix products on this machine in the same number
-type.
+timed apart. The arithmetic limit is the fastest large matrix product or convolution of this machine in the
+same number type.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.editing import build_full_size, describe_device
+from benchmarks import published
+from benchmarks.common import describe_device, limits
 from editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
@@ -52,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         if options.size == "sd15":
-            base = str(build_full_size(root / "sd15", torch.float32))
+            base = published.make("ip2p", root / "sd15")
         else:
             base = resolve("nano:ip2p")[0]
         print(
@@ -60,7 +61,7 @@ def main() -> None:
             f"{options.precision}, {describe_device(options.device)}"
         )
         operations = count_operations(base, options)
-        peak = peak_speed(options)
+        peak = max(limits(options.device, PRECISIONS[options.precision]).values())
         plain, plain_memory = plain_loop(base, options)
         ours, ours_memory, preparation = command(base, options, root, precompute=True)
         every_step, _, _ = command(base, options, root, precompute=False)
@@ -204,25 +205,6 @@ def count_operations(base: str, options: Any) -> float:
         states = torch.randn(1, limit, unet.config.cross_attention_dim, device=options.device)
         unet(inputs, torch.tensor([1], device=options.device), states).sample.sum().backward()
     return float(counter.get_total_flops()) * options.batch_size
-
-
-def peak_speed(options: Any) -> float:
-    """Operations per second of large matrix products, the best of a few."""
-    size = 8192 if options.device == "cuda" else 1536
-    a = torch.randn(size, size, device=options.device).to(PRECISIONS[options.precision])
-    best = 0.0
-    for _ in range(8):
-        _wait(options)
-        start = time.perf_counter()
-        a @ a
-        _wait(options)
-        best = max(best, 2 * size**3 / (time.perf_counter() - start))
-    return best
-
-
-def _wait(options: Any) -> None:
-    if options.device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _memory() -> float | None:

@@ -11,6 +11,7 @@ remembered. Every decision must be equal.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,18 @@ NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retentio
 KINDS = {"vqa": "llava", "ovd": "owlv2"}
 
 
-def naive(work: list[Pair], judge: Any, library: Any) -> dict[str, list[float | None]]:
-    """Every question and every label by itself; NeIn's own reading of the answers."""
-    ask = template(judge.template).ask_presence
+def naive(work: Sequence[Pair], judges: dict[str, Any], library: Any) -> dict[str, list[float | None]]:
+    """Every question and every label by itself; NeIn's own reading of the answers.
+
+    judges  Of one kind or both ("vqa", "ovd"); library: the pipeline of the detector, None without one.
+    """
 
     def generate(path: Path, word: str) -> str:
+        judge = judges["vqa"]
+        ask = template(judge.template).ask_presence
         with Image.open(path) as image:
             inputs = judge.processor(images=image.convert("RGB"), text=ask(word), return_tensors="pt")
+        inputs = inputs.to(judge.model.device, judge.model.dtype)
         with torch.inference_mode():
             output = judge.model.generate(**inputs, max_new_tokens=judge.max_new_tokens, do_sample=False)
         new = output[0, inputs["input_ids"].shape[1] :]
@@ -44,27 +50,48 @@ def naive(work: list[Pair], judge: Any, library: Any) -> dict[str, list[float | 
         with Image.open(path) as image, torch.inference_mode():
             return [box["score"] for box in library(image.convert("RGB"), candidate_labels=[label])]
 
-    result: dict[str, list[float | None]] = {name: [] for name in NAMES}
+    result: dict[str, list[float | None]] = {name: [] for name in names(judges)}
     for pair in work:
         roots = caption_objects([pair.caption])[0]
-        result["removal_vqa"].append(float(generate(pair.edited, pair.object) == "No"))
-        kept = [word for word in roots if generate(pair.sample, word).lower() == "yes"]
-        still = [word for word in kept if generate(pair.edited, word).lower() == "yes"]
-        result["retention_vqa"].append(len(still) / len(kept) if kept else None)
-        scores = detect(pair.edited, pair.object)
-        result["removal_ovd"].append(float(not scores))
-        result["auc_removal"].append(1 - max(scores, default=0.0))
-        kept = [word for word in dict.fromkeys(roots) if detect(pair.sample, word)]
-        still = [word for word in kept if detect(pair.edited, word)]
-        result["retention_ovd"].append(len(still) / len(kept) if kept else None)
+        if "vqa" in judges:
+            result["removal_vqa"].append(float(generate(pair.edited, pair.object) == "No"))
+            kept = [word for word in roots if generate(pair.sample, word).lower() == "yes"]
+            still = [word for word in kept if generate(pair.edited, word).lower() == "yes"]
+            result["retention_vqa"].append(len(still) / len(kept) if kept else None)
+        if "ovd" in judges:
+            scores = detect(pair.edited, pair.object)
+            result["removal_ovd"].append(float(not scores))
+            result["auc_removal"].append(1 - max(scores, default=0.0))
+            kept = [word for word in dict.fromkeys(roots) if detect(pair.sample, word)]
+            still = [word for word in kept if detect(pair.edited, word)]
+            result["retention_ovd"].append(len(still) / len(kept) if kept else None)
     return result
 
 
+def names(judges: dict[str, Any]) -> list[str]:
+    """The metrics that these judges answer for."""
+    return [name for name in NAMES if ("vqa" if name.endswith("vqa") else "ovd") in judges]
+
+
+def detection_pipeline(folder: str, detector: Any) -> Any:
+    """transformers' own call, around the network of `detector`."""
+    from transformers import AutoImageProcessor, AutoTokenizer, pipeline
+
+    return pipeline(
+        "zero-shot-object-detection",
+        model=detector.model,
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        image_processor=AutoImageProcessor.from_pretrained(folder),
+        device=detector.model.device,
+        dtype=detector.model.dtype,
+    )
+
+
 def ours(
-    work: list[Pair], judges: dict[str, Any], store: MemoryRecords, batch_size: int
+    work: Sequence[Pair], judges: dict[str, Any], store: MemoryRecords, batch_size: int
 ) -> dict[str, list[float | None]]:
     """The same five scores together, in blocks."""
-    result: dict[str, list[float | None]] = {name: [] for name in NAMES}
+    result: dict[str, list[float | None]] = {name: [] for name in names(judges)}
     for block in blocks(work, batch_size):
         items = []
         for pair in block:
@@ -80,7 +107,7 @@ def ours(
                 )
             )
         batch = metrics.Batch(items, judges, records=store)
-        for name, row in metrics.score([metrics.METRICS[name] for name in NAMES], batch).items():
+        for name, row in metrics.score([metrics.METRICS[name] for name in result], batch).items():
             result[name] += [score.value for score in row]
     return result
 
@@ -98,25 +125,16 @@ def main() -> None:
     options = arguments(__doc__, limit=40).parse_args()
     setup(options.threads)
     with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
-        from transformers import AutoImageProcessor, AutoTokenizer, pipeline
-
         work = pairs(options.limit, Path(root))
-        judge = metrics.load_judge("vqa", folders["vqa"], batch_size=options.batch_size)
-        detector = metrics.load_judge("ovd", folders["ovd"], batch_size=options.batch_size)
-        library = pipeline(
-            "zero-shot-object-detection",
-            model=detector.model,
-            tokenizer=AutoTokenizer.from_pretrained(folders["ovd"]),
-            image_processor=AutoImageProcessor.from_pretrained(folders["ovd"]),
-            device="cpu",
-        )
-
-        judges = {"vqa": judge, "ovd": detector}
+        judges = {
+            kind: metrics.load_judge(kind, folders[kind], batch_size=options.batch_size) for kind in KINDS
+        }
+        library = detection_pipeline(folders["ovd"], judges["ovd"])
         spacy_model()
-        naive(work[:1], judge, library)  # both sides warm
+        naive(work[:1], judges, library)  # both sides warm
         ours(work[:1], judges, MemoryRecords(), options.batch_size)
         store = MemoryRecords()
-        expected, naive_seconds = timed(lambda: naive(work, judge, library))
+        expected, naive_seconds = timed(lambda: naive(work, judges, library))
         first, seconds = timed(lambda: ours(work, judges, store, options.batch_size))
         second, again_seconds = timed(lambda: ours(work, judges, store, options.batch_size))
     agree(first, expected)

@@ -41,6 +41,10 @@ COMMANDS: dict[str, Command] = {
         "write finished runs for other programs: every-eval-ever, the hub, CSV, parquet, a page to host",
         "nein.benchmarks.export:ExportConfig", "nein.benchmarks.export:run",
     ),
+    "leaderboard": Command(
+        "write one page of all models and cures on all benchmarks, by what a negation costs them",
+        "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.leaderboard:run",
+    ),
     "calibrate": Command(
         "measure the error rates of a run's judges on pictures whose truth is known",
         "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run",

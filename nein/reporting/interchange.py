@@ -20,9 +20,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, shapes
+from nein.engine.errors import UserError
+from nein.reporting.figures import Figure
 
 SCHEMA = "0.3.0"
+#: The metric of results that say what is lost when what a model is told becomes a negation.
+GAP = "negation_gap"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Result:
     value, low, high, standard_error   In the unit of the data: proportions from 0 to 1.
     scale     What it is multiplied by for readers: 100 for percentages.
     bounds    Possible values; infinite ones too.
+    facts     What else belongs to it.
     """
 
     key: str
@@ -59,6 +64,21 @@ class Result:
     scale: float = 1.0
     binary: bool = False
     judge: Judge | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def gap(measure: str, affirmed: Figure, negated: Figure, difference: Figure) -> Result:
+    """The negation gap of a run as one of its figures.
+
+    measure  What is told and denied: "Removal (VQA)".
+    affirmed, negated, difference  Figures of the frame: shares, and the first minus the second.
+    """
+    facts = {"measure": measure, "affirmed": affirmed["value"], "negated": negated["value"]}
+    return Result(
+        f"gap/{measure}", GAP, f"Negation gap, {measure}", difference["value"], difference["low"],
+        difference["high"], difference["standard_error"], int(difference["n"] or 0),
+        int(difference["unscored"] or 0), {}, "lower", (-1.0, 1.0), 100.0, facts=facts,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,6 +132,11 @@ class Exported:
     @property
     def nano(self) -> bool:
         return self.preset == "nano"
+
+    @property
+    def digest(self) -> str:
+        """Of the records of its data."""
+        return str(self.dataset.get("records_sha256") or self.dataset.get("sha256") or "")
 
     @property
     def when(self) -> str:
@@ -176,6 +201,67 @@ def _log(run: Exported, out: Path) -> list[Path]:
     return [log, *([samples] if lines else [])]
 
 
+_LOG = {
+    "evaluation_id": str,
+    "evaluation_timestamp?": (str, None),
+    "model_info": {"name": str, "additional_details?": {"name_in_tables?": str}},
+    "evaluation_results": [
+        {
+            "metric_config": {"metric_id?": (str, None)},
+            "score_details": {"score": float, "details?": {}, "uncertainty?": {}},
+            "source_data": {"additional_details?": {}},
+        }
+    ],
+}
+_TOLD = {"measure": str, "affirmed": str, "negated": str}
+_UNCERTAIN = {
+    "num_samples?": (int, None), "confidence_interval?": {"lower": float, "upper": float},
+    "standard_error?": {"value": float},
+}  # fmt: skip
+
+
+def read_gaps(path: Path) -> Iterator[dict[str, Any]]:
+    """The negation gaps in a file that `every_eval_ever` wrote: benchmark, model, date, data (what is said of
+    them), facts (as of `gap`) and figure (of the frame). Raises UserError."""
+    log = atomic.read_json(path, _LOG)
+    model, when = log["model_info"], log.get("evaluation_timestamp") or ""
+    for result in log["evaluation_results"]:
+        benchmark, _, metric = (result["metric_config"].get("metric_id") or "").partition(".")
+        if metric != GAP:
+            continue
+        score = result["score_details"]
+        told, uncertain = score.get("details", {}), score.get("uncertainty", {})
+        if said := shapes.fault(told, _TOLD, "details") or shapes.fault(uncertain, _UNCERTAIN, "uncertainty"):
+            raise UserError(f"'{path}': {said}; export the run again with nein export.")
+        ends = {name: _number(told[name], path) for name in ("affirmed", "negated")}
+        interval = uncertain.get("confidence_interval", {})
+        yield {
+            "benchmark": benchmark,
+            "model": model.get("additional_details", {}).get("name_in_tables") or model["name"],
+            "date": when[:10],
+            "data": result["source_data"].get("additional_details", {}),
+            "facts": {"measure": told["measure"], **ends},
+            "figure": {
+                "value": score["score"],
+                "low": interval.get("lower"),
+                "high": interval.get("upper"),
+                "standard_error": uncertain.get("standard_error", {}).get("value"),
+                "n": uncertain.get("num_samples"),
+                "unscored": _number(told.get("unscored", "0"), path),
+            },
+        }
+
+
+def _number(text: str, path: Path) -> float:
+    """Of a detail, which the schema has as a text. Raises UserError."""
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(
+            f"'{path}': '{text[:60]}' is no number; export the run again with nein export."
+        ) from None
+
+
 def _collection(run: Exported) -> str:
     return f"{run.benchmark}-nano" if run.nano else run.benchmark
 
@@ -205,7 +291,12 @@ def _result(result: Result, run: Exported) -> dict[str, Any]:
         }
     if result.standard_error is not None:
         uncertainty["standard_error"] = {"value": result.standard_error, "method": "clustered"}
-    details = {"unscored": result.unscored, "reasons": dict(result.reasons), "protocol": run.protocol}
+    details = {
+        "unscored": result.unscored,
+        "reasons": dict(result.reasons),
+        "protocol": run.protocol,
+        **result.facts,
+    }
     return {
         "evaluation_result_id": result.key,
         "evaluation_name": f"{_collection(run)}.{result.key.replace('/', '.')}",

@@ -115,7 +115,7 @@ def _digest(
     if any(part.made_of is None for part in parts):
         return None
     printed = [[sheet.key, sheet.title, sheet.columns, sheet.rows, sheet.note] for sheet in every]
-    best = [sorted(sheet.best) for sheet in every]
+    best = [[sorted(sheet.best), sorted(sheet.links.items())] for sheet in every]
     plotted = [[repr(d.plot), d.plot.shown(d.figures).to_csv(), d.stamp] for d in drawn]
     asked = [[part.name, part.title, part.made_of] for part in parts]
     return record.digest([record.code(), printed, best, plotted, asked, *others])

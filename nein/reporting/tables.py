@@ -72,12 +72,14 @@ class Column:
     """One column: those of the row's figures that have the entries `where`, shown by `show`.
 
     higher_is_better  Which of several models is the best one; None where none is.
+    link  Column of the frame with the address that the cell leads to on a page.
     """
 
     title: str
     where: Mapping[str, Any] = field(default_factory=dict)
     show: Show = field(default_factory=estimate)
     higher_is_better: bool | None = None
+    link: str = ""
 
     def expanded(self, figures: pd.DataFrame) -> list[Column]:
         return [self]
@@ -88,6 +90,7 @@ class Across:
     """One column for every entry of the frame's column `by`: those of `order` first, then as they appear.
 
     higher_is_better  As of `Column`, or a function of the entry.
+    link              As of `Column`.
     """
 
     by: str
@@ -96,13 +99,17 @@ class Across:
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
     higher_is_better: bool | Callable[[str], bool | None] | None = None
+    link: str = ""
 
     def expanded(self, figures: pd.DataFrame) -> list[Column]:
         entries = frames.values(frames.select(figures, **self.where), self.by, self.order)
         return [
-            Column(_name(self.names, entry), {**self.where, self.by: entry}, self.show, self._better(entry))
+            Column(
+                _name(self.names, entry), {**self.where, self.by: entry}, self.show, self._better(entry),
+                self.link,
+            )
             for entry in entries
-        ]
+        ]  # fmt: skip
 
     def _better(self, entry: str) -> bool | None:
         return self.higher_is_better(entry) if callable(self.higher_is_better) else self.higher_is_better
@@ -160,8 +167,15 @@ class Table:
             if place in there
             for number in self._best(column, lines)
         }
+        links = {
+            (number, there.index(place)): address
+            for place, column in enumerate(columns, start=len(self.rows))
+            if place in there and column.link
+            for number, members in enumerate(lines.values())
+            if (address := _address(column, members))
+        }
         shown = [heads[place] for place in there]
-        return Sheet(self.key, self.title, shown, rows, self.note, frozenset(best))
+        return Sheet(self.key, self.title, shown, rows, self.note, frozenset(best), links)
 
     def _best(self, column: Column, lines: Mapping[tuple[str, ...], Sequence[Figure]]) -> list[int]:
         """The rows whose model is the best of those measured here that differ in nothing but the model.
@@ -192,6 +206,12 @@ def _cell(column: Column, members: Sequence[Figure]) -> str | None:
     return column.show(chosen) if chosen else None
 
 
+def _address(column: Column, members: Sequence[Figure]) -> str:
+    """Where the cell leads to, "" for nowhere: the entry of the first of its figures."""
+    chosen = (figure for figure in members if _fits(figure, column.where))
+    return str(next(chosen, {}).get(column.link) or "")
+
+
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
     return all(
         figure.get(name, "") in wanted if isinstance(wanted, tuple | list) else figure.get(name, "") == wanted
@@ -201,7 +221,11 @@ def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text: heads, and rows of as many cells. best: (row, column) of the best values."""
+    """A table as text: heads, and rows of as many cells.
+
+    best   (Row, column) of the best values.
+    links  (Row, column) -> address that the cell leads to on a page.
+    """
 
     key: str
     title: str
@@ -209,6 +233,7 @@ class Sheet:
     rows: list[list[str]]
     note: str = ""
     best: frozenset[tuple[int, int]] = frozenset()
+    links: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
     def numbers(self) -> list[bool]:
         """Of every column, whether it holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""

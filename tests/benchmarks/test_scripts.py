@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from diffusers import UNet2DConditionModel
+from transformers import MistralConfig, MistralModel
 
-from benchmarks import report
+from benchmarks import common, published, report, true_size
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import command
 from tests.helpers import commands
@@ -22,6 +25,36 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert "thing 11" in text
 
 
+def test_arithmetic_is_counted_over_all_of_the_work_and_set_against_a_limit_of_the_device() -> None:
+    matrix = torch.ones(32, 48)
+    done = common.measure(lambda: matrix @ matrix.T, "cpu", scale=3.0)
+    assert done.operations == 3 * 2 * 32 * 48 * 32
+    assert done.rate() == done.operations / done.seconds
+    assert done.peak is None or done.peak["bytes"] > 0
+
+
+@pytest.mark.parametrize(("fits", "expected"), [(64, 8), (4, 4)])
+def test_a_batch_size_is_found_where_twice_as_many_bring_nothing_or_do_not_fit(
+    fits: int, expected: int
+) -> None:
+    def items_a_second(size: int) -> float:
+        if size > fits:
+            raise torch.OutOfMemoryError
+        return min(size, 8)
+
+    assert true_size.best_batch(items_a_second, "auto") == expected
+    assert true_size.best_batch(items_a_second, "3") == 3
+
+
+def test_true_sizes_are_the_published_ones() -> None:
+    """By their parameters: Stable Diffusion 1.5 with 8 input channels, Mistral-7B without its head."""
+    with torch.device("meta"):
+        unet = UNet2DConditionModel(in_channels=8, out_channels=4, **published.IP2P["unet_sizes"])
+        language = MistralModel(MistralConfig(vocab_size=32064, **published.LLAVA["language"]))
+    assert round(sum(p.numel() for p in unet.parameters()) / 1e6, 1) == 859.5
+    assert round(sum(p.numel() for p in language.parameters()) / 1e9, 1) == 7.1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "printed"),
@@ -33,10 +66,11 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
         ("judges --limit 2 --tiny", "every decision equal: yes"),
         ("negbench --scenes 8 --width 64 --layers 1", "6 figures equal"),
         ("retrieval --width 64 --sizes 300x40 --memory 400", "every value equal"),
+        ("true_size --tiny --dtypes float32 --stages edit,ovd --out {out}", "0 of 4 decisions differ"),
     ],
 )
-def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str) -> None:
-    name, *options = line.split()
-    done = commands.in_a_process(*options, script=(f"benchmarks/{name}.py",))
+def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str, tmp_path: Path) -> None:
+    name, *options = line.format(out=tmp_path / "out.json").split()
+    done = commands.in_a_process(*options, script=("-m", f"benchmarks.{name}"))
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import (
@@ -27,6 +29,25 @@ from transformers import (
 from editors.zone.action import ActionClassifier, save_classifier
 
 TOKENS = 77
+TINY_UNET = {
+    "sample_size": 16,
+    "block_out_channels": (8, 16),
+    "layers_per_block": 1,
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    "cross_attention_dim": 32,
+    "attention_head_dim": 2,
+    "norm_num_groups": 4,
+}
+TINY_VAE = {
+    "block_out_channels": (8, 8, 8),
+    "down_block_types": ("DownEncoderBlock2D",) * 3,
+    "up_block_types": ("UpDecoderBlock2D",) * 3,
+    "layers_per_block": 1,
+    "norm_num_groups": 4,
+    "sample_size": 64,
+}
+TINY_TEXT = {"intermediate_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 def write_tokenizer(folder: Path) -> CLIPTokenizer:
@@ -39,43 +60,31 @@ def write_tokenizer(folder: Path) -> CLIPTokenizer:
     return CLIPTokenizer.from_pretrained(folder, model_max_length=TOKENS)
 
 
-def build_pipeline(folder: Path, *, seed: int = 0, in_channels: int = 8, hidden: int = 32) -> Path:
-    """Save a pipeline of random weights for 64 x 64 pictures (latents 16 x 16 x 4); returns its folder."""
+def build_pipeline(
+    folder: Path,
+    *,
+    seed: int = 0,
+    in_channels: int = 8,
+    hidden: int = 32,
+    unet_sizes: Mapping[str, Any] = TINY_UNET,
+    vae_sizes: Mapping[str, Any] = TINY_VAE,
+    text_sizes: Mapping[str, Any] = TINY_TEXT,
+) -> Path:
+    """Save a pipeline of random weights; returns its folder. With the tiny sizes it is one for 64 x 64
+    pictures (latents 16 x 16 x 4)."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         tokenizer = write_tokenizer(folder / "tokenizer")
-        unet = UNet2DConditionModel(
-            sample_size=16,
-            in_channels=in_channels,
-            out_channels=4,
-            block_out_channels=(8, 16),
-            layers_per_block=1,
-            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-            cross_attention_dim=32,
-            attention_head_dim=2,
-            norm_num_groups=4,
-        )
-        vae = AutoencoderKL(
-            block_out_channels=(8, 8, 8),
-            down_block_types=("DownEncoderBlock2D",) * 3,
-            up_block_types=("UpDecoderBlock2D",) * 3,
-            layers_per_block=1,
-            latent_channels=4,
-            norm_num_groups=4,
-            sample_size=64,
-        )
+        unet = UNet2DConditionModel(in_channels=in_channels, out_channels=4, **unet_sizes)
+        vae = AutoencoderKL(latent_channels=4, **vae_sizes)
         text_encoder = CLIPTextModel(
             CLIPTextConfig(
                 vocab_size=len(tokenizer),
-                hidden_size=hidden,
-                intermediate_size=37,
-                num_hidden_layers=1,
-                num_attention_heads=2,
                 max_position_embeddings=TOKENS,
                 bos_token_id=tokenizer.bos_token_id,
                 eos_token_id=tokenizer.eos_token_id,
                 pad_token_id=tokenizer.pad_token_id,
+                **{**text_sizes, "hidden_size": text_sizes.get("hidden_size", hidden)},
             )
         )
         pipeline = StableDiffusionInstructPix2PixPipeline(

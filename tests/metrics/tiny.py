@@ -1,19 +1,24 @@
 """Tiny randomly initialised models of the real classes, written as complete checkpoint folders.
 
 Every builder takes a folder and a seed, uses its own generator state and leaves the global one as it was.
+Those that also take sizes can be as large as what is published.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+#: Entries of a configuration of transformers, in place of the tiny ones.
+Sizes = Mapping[str, Any]
+AS_TINY: Sizes = {}
 
 SENTENCES = [
     f"[INST] \nDoes this image contain {name}? Answer only yes or no [/INST]"
@@ -68,65 +73,79 @@ def picture(seed: int, width: int = 40, height: int = 32) -> np.ndarray:
     return np.clip(blocks[rows][:, columns] + noise, 0, 255).astype(np.uint8)
 
 
-def make_clip(folder: Path, seed: int = 0) -> Path:
+def make_clip(
+    folder: Path, seed: int = 0, *, text: Sizes = AS_TINY, vision: Sizes = AS_TINY, projection_dim: int = 24
+) -> Path:
     from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
 
-    words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=24)
+    limit, side = text.get("max_position_embeddings", 24), vision.get("image_size", 32)
+    words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=limit)
     with seeded(seed):
         config = CLIPConfig(
             text_config={
                 "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "vocab_size": len(words), "max_position_embeddings": 24, "bos_token_id": words.bos_token_id,
-                "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id,
+                "vocab_size": len(words), "max_position_embeddings": limit,
+                "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id,
+                "pad_token_id": words.pad_token_id, **text,
             },
             vision_config={
                 "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "image_size": 32, "patch_size": 8,
+                "image_size": side, "patch_size": 8, **vision,
             },
-            projection_dim=24,
+            projection_dim=projection_dim,
         )  # fmt: skip
         CLIPModel(config).save_pretrained(folder)
     words.save_pretrained(folder)
-    CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(
-        folder
-    )
-    return folder
-
-
-def make_vit(folder: Path, seed: int = 0) -> Path:
-    from transformers import ViTConfig, ViTImageProcessor, ViTModel
-
-    with seeded(seed):
-        config = ViTConfig(
-            hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=32,
-            patch_size=8,
-        )  # fmt: skip
-        ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
-    ViTImageProcessor(
-        size={"height": 32, "width": 32}, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]
+    CLIPImageProcessor(
+        size={"shortest_edge": side}, crop_size={"height": side, "width": side}
     ).save_pretrained(folder)
     return folder
 
 
-def make_lpips(folder: Path, seed: int = 0, linear: bool = True) -> Path:
+def make_vit(folder: Path, seed: int = 0, *, vision: Sizes = AS_TINY) -> Path:
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    side = vision.get("image_size", 32)
+    with seeded(seed):
+        sizes = {
+            "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "image_size": side, "patch_size": 8, **vision,
+        }  # fmt: skip
+        ViTModel(ViTConfig(**sizes), add_pooling_layer=False).save_pretrained(folder)
+    ViTImageProcessor(
+        size={"height": side, "width": side}, image_mean=[0.485, 0.456, 0.406],
+        image_std=[0.229, 0.224, 0.225],
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def make_lpips(folder: Path, seed: int = 0, linear: bool = True, *, net: str = "squeeze") -> Path:
     from safetensors.torch import save_file
 
     from metrics.encoders.lpips_net import build
 
     with seeded(seed):
-        module = build("squeeze", linear=linear, version="0.1", pretrained=False)
+        module = build(net, linear=linear, version="0.1", pretrained=False)
         if linear:
             for layer in module.lins:
                 layer.model[-1].weight.data.abs_()
     folder.mkdir(parents=True, exist_ok=True)
     # The linear layers are registered twice (`lin0` and `lins.0`); safetensors wants every tensor once.
     save_file({k: v.clone() for k, v in module.state_dict().items()}, folder / "model.safetensors")
-    config = {"net": "squeeze", "lpips": linear, "version": "0.1"}
+    config = {"net": net, "lpips": linear, "version": "0.1"}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
-def make_llava(folder: Path, seed: int = 0, text: str = "mistral") -> Path:
+def make_llava(
+    folder: Path,
+    seed: int = 0,
+    text: str = "mistral",
+    *,
+    language: Sizes = AS_TINY,
+    vision: Sizes = AS_TINY,
+    pinpoints: Sequence[Sequence[int]] = ((32, 64), (64, 32), (64, 64)),
+) -> Path:
     from transformers import (
         CLIPVisionConfig,
         LlamaConfig,
@@ -138,23 +157,25 @@ def make_llava(folder: Path, seed: int = 0, text: str = "mistral") -> Path:
     )
 
     words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=4096)
-    pinpoints = [[32, 64], [64, 32], [64, 64]]
+    grid, side = [list(pair) for pair in pinpoints], vision.get("image_size", 32)
     options = {
         "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": len(words), "bos_token_id": words.bos_token_id,
         "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "initializer_range": 0.3,
+        **language,
     }  # fmt: skip
-    language = MistralConfig(**options, sliding_window=None) if text == "mistral" else LlamaConfig(**options)
+    eyes = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "image_size": side, "patch_size": 8, "initializer_range": 0.3, **vision,
+    }  # fmt: skip
+    spoken = MistralConfig(**options, sliding_window=None) if text == "mistral" else LlamaConfig(**options)
     with seeded(seed):
         config = LlavaNextConfig(
-            vision_config=CLIPVisionConfig(
-                hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2,
-                image_size=32, patch_size=8, initializer_range=0.3,
-            ),
-            text_config=language,
+            vision_config=CLIPVisionConfig(**eyes),
+            text_config=spoken,
             image_token_index=words.convert_tokens_to_ids("<image>"),
-            image_grid_pinpoints=pinpoints,
-        )  # fmt: skip
+            image_grid_pinpoints=grid,
+        )
         model = LlavaNextForConditionalGeneration(config)
         model.generation_config.eos_token_id = words.eos_token_id
         model.generation_config.bos_token_id = words.bos_token_id
@@ -167,24 +188,37 @@ def make_llava(folder: Path, seed: int = 0, text: str = "mistral") -> Path:
         head[words.convert_tokens_to_ids("No")] = -head[words.convert_tokens_to_ids("Yes")]
         model.save_pretrained(folder)
     images = LlavaNextImageProcessor(
-        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=pinpoints
+        size={"shortest_edge": side}, crop_size={"height": side, "width": side}, image_grid_pinpoints=grid
     )
     LlavaNextProcessor(
-        images, words, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1
-    ).save_pretrained(folder)
+        images, words, patch_size=eyes["patch_size"], vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    ).save_pretrained(folder)  # fmt: skip
     return folder
 
 
-def make_owlv2(folder: Path, seed: int = 0) -> Path:
+def make_owlv2(folder: Path, seed: int = 0, **sizes: Any) -> Path:
+    """sizes: of `save_owl`."""
     from transformers import Owlv2Config, Owlv2ForObjectDetection, Owlv2ImageProcessor
 
-    words = save_owl(folder, Owlv2Config, Owlv2ForObjectDetection, "owlv2", seed)
+    words = save_owl(folder, Owlv2Config, Owlv2ForObjectDetection, "owlv2", seed, **sizes)
     words.save_pretrained(folder)
-    Owlv2ImageProcessor(size={"height": 48, "width": 48}).save_pretrained(folder)
+    side = sizes.get("vision", {}).get("image_size", 48)
+    Owlv2ImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
     return folder
 
 
-def save_owl(folder: Path, config_class: Any, model_class: Any, body: str, seed: int) -> Any:
+def save_owl(
+    folder: Path,
+    config_class: Any,
+    model_class: Any,
+    body: str,
+    seed: int,
+    *,
+    text: Sizes = AS_TINY,
+    vision: Sizes = AS_TINY,
+    projection_dim: int = 32,
+) -> Any:
     """Writes a detector of OWL-ViT's family, its encoders in the attribute `body`; gives its tokenizer."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -193,10 +227,10 @@ def save_owl(folder: Path, config_class: Any, model_class: Any, body: str, seed:
             text_config={
                 **size, "vocab_size": len(words), "max_position_embeddings": 16,
                 "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id,
-                "pad_token_id": words.pad_token_id,
+                "pad_token_id": words.pad_token_id, **text,
             },
-            vision_config={**size, "image_size": 48, "patch_size": 8},
-            projection_dim=32,
+            vision_config={**size, "image_size": 48, "patch_size": 8, **vision},
+            projection_dim=projection_dim,
         )  # fmt: skip
         model = model_class(config)
         head = model.class_head

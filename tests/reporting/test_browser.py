@@ -298,3 +298,23 @@ def test_on_a_telephone_nothing_is_too_wide_and_figures_have_a_shape_of_their_ow
         assert shown / natural > 0.9  # 9 point letters are 9 point letters
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_head_sorts_its_table_and_turns_the_order(opened: Page) -> None:
+    table = "document.querySelector('#results table')"
+    opened.script(f"{table}.closest('details').open = true")
+
+    def column(at: int) -> list[str]:
+        return opened.script(f"return [...{table}.tBodies[0].rows].map(r => r.cells[{at}].textContent)")
+
+    numbers = opened.script(
+        f"return [...{table}.tHead.rows[0].cells].findIndex(c => c.classList.contains('number'))"
+    )
+    head = opened.driver.find_elements(By.CSS_SELECTOR, "#results table thead button")[numbers]
+    for order in ("ascending", "descending"):
+        head.send_keys(Keys.ENTER)
+        shown = [float(cell.split()[0]) for cell in column(numbers) if cell != "–"]
+        assert shown == sorted(shown, reverse=order == "descending")
+        assert len(set(shown)) > 1
+        assert column(numbers)[len(shown) :] == ["–"] * (len(column(numbers)) - len(shown))
+        assert head.find_element(By.XPATH, "..").get_attribute("aria-sort") == order

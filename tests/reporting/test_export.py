@@ -1,4 +1,5 @@
-"""`nein export`: what other programs read of finished runs of every benchmark."""
+"""`nein export`: what other programs read of finished runs of every benchmark; and `nein leaderboard`, which
+reads both."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from nein.benchmarks import export
+from nein.benchmarks import export, leaderboard
 from nein.engine import atomic
+from nein.reporting import figures as frames
 from nein.reporting import interchange
 from tests.helpers.commands import exit_code, outcome
 
@@ -136,3 +138,91 @@ def test_what_cannot_be_exported_is_a_sentence(
     atomic.write_json(tmp_path / "manifest.json", {"format": 3, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
+
+
+# --- the leaderboard -----------------------------------------------------------------------
+
+
+def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = outcome(capsys, "leaderboard", *runs.values(), "--out", tmp_path)
+    assert said.code == 0
+    board = frames.read(tmp_path / "index.csv")
+    ours = board[board["source"] == leaderboard.MEASURED]
+    expected = {
+        (one.name, result.title): (result.value, result.low, result.high, result.n, result.unscored)
+        for folder in export.finished(list(runs.values()))
+        for one in export.read(folder)
+        for result in one.results
+        if result.metric == interchange.GAP
+    }
+    gaps = frames.records(ours[ours["statistic"] == "gap"])
+    shown = {
+        (row["model"], f"Negation gap, {row['test'].partition(': ')[2]}"): tuple(
+            row[name] for name in ("value", "low", "high", "n", "unscored")
+        )
+        for row in gaps
+    }
+    assert shown == expected
+    assert {row["benchmark"] for row in gaps} == set(export.READERS)
+    for row in gaps:
+        what = {"model": row["model"], "test": row["test"], "source": row["source"]}
+        told, denied = (frames.pick(board, statistic=name, **what) for name in ("affirmed", "negated"))
+        assert told is not None
+        assert denied is not None
+        # A gap is paired: where one of a pair has no score, the shares are over a few more samples than it.
+        assert told["value"] - denied["value"] == pytest.approx(row["value"], abs=0.1)
+        assert (tmp_path / row["page"]).is_file()
+        assert f'href="{row["page"]}"' in (tmp_path / "index.html").read_text()
+        assert row["model"] in said.stdout
+    assert not (ours["page"] == "").any()
+
+
+def test_published_gaps_stand_below_and_are_marked(runs: dict[str, Path], tmp_path: Path) -> None:
+    assert exit_code("leaderboard", runs["negvqa"], "--out", tmp_path) == 0
+    board = frames.read(tmp_path / "index.csv")
+    printed = frames.pick(board, source=leaderboard.PUBLISHED, model="Qwen2-VL-7B", statistic="gap")
+    # NegVQA, Table 1: 83.9 and 52.3 on average.
+    assert printed is not None
+    assert printed["value"] == pytest.approx(0.316, abs=1e-9)
+    assert (printed["low"], printed["page"], printed["benchmark"]) == (None, "", "negvqa")
+    assert board["source"].tolist() == sorted(board["source"], reverse=True)
+    assert set(board["benchmark"]) == {"negvqa"}
+
+
+def test_what_others_exported_is_on_the_board_as_they_measured_it(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    for benchmark in ("nein", "negvqa"):
+        assert exit_code("export", runs[benchmark], "--out", tmp_path / "theirs") == 0
+    assert exit_code("leaderboard", tmp_path / "theirs", "--out", tmp_path / "a") == 0
+    assert exit_code("leaderboard", runs["nein"], runs["negvqa"], "--out", tmp_path / "b") == 0
+    theirs, ours = (frames.read(tmp_path / name / "index.csv") for name in "ab")
+    columns = ["test", "model", "statistic", "value", "low", "high", "n", "unscored"]
+    keys = ["test", "model", "statistic"]
+    first = theirs[theirs["source"] == "theirs"][columns].sort_values(keys, ignore_index=True)
+    second = ours[ours["source"] == leaderboard.MEASURED][columns].sort_values(keys, ignore_index=True)
+    pd.testing.assert_frame_equal(first, second)
+    assert len(first) > 0
+
+
+def test_what_has_no_gap_is_said(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = outcome(capsys, "leaderboard", runs["nein"] / "magicbrush", "--out", tmp_path)
+    assert (without.code, "None of these runs has a negation gap" in without.stderr) == (2, True)
+    assert exit_code("leaderboard", runs["nein"], "--out", tmp_path) == 0
+    assert "Without a gap, and so not here: magicbrush" in (tmp_path / "index.md").read_text()
+    nothing = outcome(capsys, "leaderboard", tmp_path / "nowhere", "--out", tmp_path)
+    assert (nothing.code, "no run and no exported file" in nothing.stderr) == (2, True)
+    (tmp_path / "x.json").write_text('{"evaluation_id": 3}')
+    broken = outcome(capsys, "leaderboard", tmp_path / "x.json", "--out", tmp_path)
+    assert (broken.code, "'evaluation_id' is 3, which must be a text" in broken.stderr) == (2, True)
+    details = {"measure": "accuracy", "affirmed": "much", "negated": "0.1"}
+    score = {"score": 0.5, "details": details}
+    result = {"metric_config": {"metric_id": "negvqa.negation_gap"}, "score_details": score}
+    log = {"evaluation_id": "x", "model_info": {"name": "m"}}
+    atomic.write_json(tmp_path / "x.json", {**log, "evaluation_results": [{**result, "source_data": {}}]})
+    worse = outcome(capsys, "leaderboard", tmp_path / "x.json", "--out", tmp_path)
+    assert (worse.code, "'much' is no number; export the run again" in worse.stderr) == (2, True)

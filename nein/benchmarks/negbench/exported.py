@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pandas as pd
+
 from nein.benchmarks.negbench import run as negbench
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.datasets.negbench.records import ChoiceTask, Task
+from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Task
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
+from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Result, Sample, public
 
 log = logging.getLogger(__name__)
@@ -27,15 +31,17 @@ def read(path: Path) -> Exported:
     """The run in a folder OUT/<model>/<data set>."""
     manifest = public(Folder(path, "answers").manifest())
     summary, config = manifest.get("summary", {}), manifest.get("config", {})
+    figures = frames.read(path / "figures.csv")
     rows = [
-        row for row in frames.records(frames.read(path / "figures.csv"))
+        row for row in frames.records(figures)
         if row["value"] is not None and (row["metric"] == "accuracy" or row["metric"].startswith("recall@"))
     ]  # fmt: skip
     data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
     return Exported(
         "negbench", f"NegBench {summary.get('title', '')}", str(manifest["name"]), str(data["name"]),
         str(manifest["identity"]["model"]), data, None, str(config.get("preset")),
-        str(summary.get("protocol")), [_result(row) for row in rows],
+        str(summary.get("protocol")),
+        [*(_result(row) for row in rows), *_gaps(figures)],
         lambda: _samples(path, config, str(data["name"])), manifest, path,
     )  # fmt: skip
 
@@ -55,6 +61,31 @@ def _result(row: dict[str, Any]) -> Result:
         _key(row), row["metric"], title, row["value"], row["low"], row["high"], row["standard_error"],
         int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row), "higher", (0.0, 1.0), 100.0, True,
     )  # fmt: skip
+
+
+def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
+    """What is lost in retrieval and in multiple choice, by the wording of the captions."""
+    recall = {"metric": "recall@5", "direction": TEXT_TO_IMAGE}
+    parts = {
+        "recall@5": (
+            {**recall, "kind": ORIGINAL},
+            {**recall, "kind": NEGATED},
+            {**recall, "metric": "gap@5"},
+        ),
+        "choices": (
+            {"metric": "accuracy", "type": AFFIRMATION},
+            {"metric": "accuracy", "type": NEGATION},
+            {"metric": "gap"},
+        ),
+    }
+    for task in frames.values(figures, "task"):
+        for variant in frames.values(frames.select(figures, task=task), "variant"):
+            for name, wanted in parts.items():
+                told, denied, gap = (
+                    frames.pick(figures, task=task, variant=variant, **where) for where in wanted
+                )
+                if told and denied and gap and gap["value"] is not None:
+                    yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
 
 
 def _samples(path: Path, config: Mapping[str, Any], name: str) -> Iterator[Sample]:

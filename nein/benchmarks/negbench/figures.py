@@ -3,6 +3,7 @@
 Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
 Metrics: "recall@k"; "gap@k", recall with original minus recall with negated captions, paired; "accuracy";
+"gap", accuracy where the right option affirms minus accuracy where it denies;
 "chance", what a constant scorer gets; "selected", the share of choices that fall on a template; "offered",
 the share of options made with it; "wrong", the share of wrong choices that fall on it.
 """
@@ -19,7 +20,14 @@ import numpy as np
 from nein import statistics
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
-from nein.datasets.negbench.records import KINDS, NEGATED, ORIGINAL, TEMPLATES
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    KINDS,
+    NEGATED,
+    NEGATION,
+    ORIGINAL,
+    TEMPLATES,
+)
 from nein.reporting.figures import figure, number
 from nein.statistics.estimates import Estimate
 
@@ -55,6 +63,8 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
     for type_ in types:
         members = [row for row in rows if row["type"] == type_]
         figures.append(_share(members, "credit", {"metric": "accuracy", "type": type_}))
+    if {AFFIRMATION, NEGATION} <= set(types):
+        figures.append(_choice_gap(rows))
     chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
     figures.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
     typed = [row for row in rows if all(row["templates"])]
@@ -71,6 +81,18 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
     for type_ in ["all", *types]:
         figures += _wrong([row for row in typed if type_ in ("all", row["type"])], type_)
     return figures
+
+
+def _choice_gap(rows: Rows) -> dict[str, Any]:
+    """Share of right choices where the right option affirms minus that where it denies."""
+    parts, unscored = [], 0
+    for type_ in (AFFIRMATION, NEGATION):
+        members = [row for row in rows if row["type"] == type_]
+        scored = [row for row in members if row["credit"] is not None]
+        unscored += len(members) - len(scored)
+        parts += [[row["credit"] for row in scored], [row["source"] for row in scored]]
+    difference = statistics.difference_of_means(*parts)
+    return figure(difference, unit="points", unscored=unscored, metric="gap", type="all")
 
 
 def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ All are over captions and options paraphrased by a language model, which the rel
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,25 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
             named = {**group, "model": f"{group['model']}, as printed ({words})", "source": "printed"}
             printed.append({**row, **named, "benchmark": "negbench"})
     return frames.frame(printed)
+
+
+def gaps() -> Iterator[dict[str, Any]]:
+    """What is printed as a leaderboard has it: recall with both kinds of captions, and the choices whose
+    right option affirms and denies; of the first source that has a model."""
+    ends = {"recall@5, retrieval": ("R@5", "R-Neg@5"), "choices, mcq": ("MCQ-positive", "MCQ-negative")}
+    by = {
+        (r["source"], r["model"], r["finetune_data"], r["dataset"], r["metric"]): r["value"] for r in rows()
+    }
+    for source, model, data, dataset in dict.fromkeys(key[:4] for key in by):
+        for measure, metrics in ends.items():
+            told, denied = (by.get((source, model, data, dataset, metric)) for metric in metrics)
+            if source in _PRINTED and told and denied:
+                tuned = "" if data == "none" else f" + {data}"
+                yield {
+                    "model": f"{model}{tuned}", "data": _SETS[dataset],
+                    "measure": f"{measure} ({REPHRASED})", "affirmed": float(told) / 100,
+                    "negated": float(denied) / 100,
+                }  # fmt: skip
 
 
 def _printed(

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from nein.datasets import hub
+from nein.datasets.negvqa.categories import AVERAGE
 from nein.engine import atomic
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
+from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Result, Sample, public
 
 
@@ -17,17 +19,29 @@ def read(path: Path) -> Exported:
     """The run in a folder OUT/<model>."""
     manifest = public(Folder(path, "answers").manifest())
     data = manifest.get("data", {})
-    rows = frames.records(frames.select(frames.read(path / "figures.csv"), task="accuracy"))
+    figures = frames.read(path / "figures.csv")
+    rows = frames.records(frames.select(figures, task="accuracy"))
     rows = [row for row in rows if row["metric"] == "accuracy" and row["interval"] == "clustered"]
     results = [_result(row) for row in rows if row["value"] is not None]
+    told = frames.select(figures, task="gap", category=AVERAGE, protocol="fixed", headline="yes")
+    by = {row["metric"]: row for row in frames.records(told)}
+    if by.get("gap", {}).get("value") is not None:
+        measure = f"accuracy ({by['gap']['scoring']})"
+        results.append(interchange.gap(measure, by["original"], by["negated"], by["gap"]))
+    shown = ("kind", "questions", "sha256", "split", "revision")
     source = str(data.get("source") or "")
     reference = hub.reference(source)
     return Exported(
         "negvqa", "NegVQA", path.name, "", str(manifest["reference"]),
-        {key: data.get(key) for key in ("kind", "questions", "sha256", "split", "revision")},
+        {"name": _name(data), **{key: data.get(key) for key in shown}},
         data.get("name") or (reference.name if reference else None), str(manifest.get("preset")),
         str(manifest.get("protocol")), results, lambda: _samples(path), manifest, path,
     )  # fmt: skip
+
+
+def _name(data: dict[str, Any]) -> str:
+    """What the data are called: OWNER/NAME of the hub, "nano:WORLD", or a file."""
+    return str(data.get("name") or data.get("world") or data.get("file") or data.get("kind"))
 
 
 def _key(row: dict[str, Any]) -> str:

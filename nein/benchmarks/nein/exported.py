@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from metrics import METRICS
-from nein.benchmarks.nein import figures, runs
+from nein.benchmarks.nein import figures, report, runs
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine.folder import Folder
+from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import figures as frames
+from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Judge, Result, Sample, public
 
 
@@ -22,10 +23,12 @@ def read(path: Path) -> Exported:
     rows = frames.records(frames.select(figures.of(run), task="results"))
     questions = _questions(run)
     results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
+    results += _gaps(run)
     shown = ("kind", "split", "records_sha256", "n", "selected", "revision")
     return Exported(
         "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
-        {key: data.get(key) for key in shown}, data.get("name"), str(config.get("preset")),
+        {"name": _name(data, config), **{key: data.get(key) for key in shown}},
+        data.get("name"), str(config.get("preset")),
         str(config.get("protocol")), results, lambda: _samples(run), manifest, path,
     )  # fmt: skip
 
@@ -48,6 +51,25 @@ def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: 
         metric.better, metric.range, 100.0 if metric.unit == "per cent" else 1.0,
         metric.kind == "proportion", judge,
     )  # fmt: skip
+
+
+def _name(data: dict[str, Any], config: dict[str, Any]) -> str:
+    """What the data are called: OWNER/NAME of the hub, "nano:WORLD", or the last part of a folder."""
+    given = str(config.get("data") or data.get("kind") or "")
+    return str(data.get("name") or (given if given.startswith("nano") else Path(given).name))
+
+
+def _gaps(run: RunDir) -> Iterator[Result]:
+    """Of the negative track, where its control is finished too."""
+    control = runs.of_folder(Folder(run.path.with_name("remove"), "edits"))
+    if run.track != "negative" or control.manifest().get("status") != COMPLETE:
+        return
+    records = {(run.editor, one.track): (one.read_edits(), one.read_scores()) for one in (run, control)}
+    told = report.gaps(records)
+    for metric in frames.values(frames.select(told, task="gap"), "metric"):
+        rows = frames.records(frames.select(told, task="gap", metric=metric))
+        by = {row["statistic"]: row for row in rows}
+        yield interchange.gap(METRICS[metric].title, by["remove"], by["negative"], by["gap"])
 
 
 def _questions(run: RunDir) -> dict[str, str]:

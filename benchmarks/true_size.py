@@ -1,0 +1,305 @@
+"""Every stage at true size: published architectures, random weights; ours beside the libraries' own calls.
+
+    python -m benchmarks.true_size                                     CPU, tens of minutes
+    python -m benchmarks.true_size --stages vqa,ovd --layers 2         part of it, fewer layers
+    python -m benchmarks.true_size --device cuda --batch-size auto     GPU, under ten minutes
+    python -m benchmarks.true_size --table build/true-size.json        the table of a finished run
+
+Theirs is diffusers' pipeline called once per picture, one `generate` of transformers per question, one call
+of its detection pipeline per label, one forward per picture and metric. Weights, pictures and number types
+are the same on both sides; another number type than float32 is also compared with ours in float32. Arithmetic
+is counted by torch's counter and set against the fastest matrix product or convolution measured on the same
+device in the same number type, a moment before. On a CPU seconds are the processor's, so that other work on
+the machine does not count. What was measured, with a profile of every stage, is written to --out after each
+stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import metrics
+from benchmarks import editing, image_metrics, judges, published
+from benchmarks.common import Measured, Pair, describe_device, limits, measure, pairs, setup
+from editors.machine import DTYPES
+from metrics.base import MemoryFeatures, MemoryRecords
+from metrics.objects import spacy_model
+from nein.engine.environment import keep_freed_memory
+
+STEPS = 100  # of InstructPix2Pix as published
+#: (width, height) of InstructPix2Pix's pictures where COCO's are 640 x 480, and of COCO's.
+RESIZED, COCO = (512, 384), (640, 480)
+#: What is written of a stage, and what ours gave.
+Stage = tuple[dict[str, Any], Any]
+
+
+def main() -> None:
+    keep_freed_memory()
+    options = parse()
+    if options.table:
+        print(table(json.loads(Path(options.table).read_text(encoding="utf-8"))))
+        return
+    setup(options.threads)
+    result: dict[str, Any] = {
+        "device": describe_device(options.device),
+        "torch": torch.__version__,
+        "limits": {dtype: limits(options.device, DTYPES[dtype]) for dtype in options.dtypes},
+        "stages": [],
+    }
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for stage in measured(options, result["limits"]):
+        result["stages"].append(stage)
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"{stage['stage']}, {stage['dtype']}: {stage['ratio']:.2f} x, {stage['agreement']}", flush=True)
+    print(table(result))
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda (default auto)")
+    parser.add_argument("--dtypes", default="float32,bfloat16", help="of editor and judges")
+    parser.add_argument("--stages", default=",".join(STAGES), help=f"of {', '.join(STAGES)}")
+    parser.add_argument("--layers", type=int, help="at most so many of the language model and the detector")
+    parser.add_argument("--steps", type=int, default=2, help=f"of the editor that are run, of {STEPS}")
+    parser.add_argument("--images", type=int, default=2, help="pictures, or samples (default 2)")
+    parser.add_argument("--batch-size", default="1", help="pictures in a pass of ours; auto: what pays")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU")
+    parser.add_argument("--tiny", action="store_true", help="tiny models in place of published ones")
+    parser.add_argument("--out", default="build/true-size.json", help="file of the results")
+    parser.add_argument("--table", help="print the table of this file, and measure nothing")
+    options = parser.parse_args(words)
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    for name in ("dtypes", "stages"):
+        setattr(options, name, getattr(options, name).split(","))
+    return options
+
+
+def measured(options: argparse.Namespace, top: dict[str, dict[str, float]]) -> Iterable[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        for stage in options.stages:
+            exact: Any = None
+            for dtype in options.dtypes if stage != "encoders" else ["float32"]:
+                row, values = STAGES[stage](root, dtype, options)
+                if dtype == "float32":
+                    exact = values
+                elif exact is not None:
+                    row["from_float32"] = apart(values, exact)
+                limit = max(top.setdefault(dtype, limits(options.device, DTYPES[dtype])).values())
+                for side in ("ours", "theirs"):
+                    row[side]["share"] = share(row[side], limit)
+                yield {"stage": stage, "dtype": dtype, **row}
+
+
+def apart(values: Any, exact: Any) -> str:
+    """How far ours is from ours in float32."""
+    if isinstance(exact, dict):
+        total, flips, _ = disagreement(values, exact)
+        return f"{flips} of {total} decisions flipped"
+    difference = np.abs(np.stack(values).astype(int) - np.stack(exact).astype(int))
+    return f"{difference.mean():.1f} grey levels on average, {difference.max()} at most"
+
+
+def share(side: dict[str, Any], limit: float) -> float | None:
+    return None if side["operations"] is None else side["operations"] / side["seconds"] / limit
+
+
+def side(one: Measured) -> dict[str, Any]:
+    """What is written of one side."""
+    return {key: value for key, value in asdict(one).items() if key != "result"}
+
+
+def compared(ours: Measured, theirs: Measured, items: int, **more: Any) -> Stage:
+    sides = {"ours": side(ours), "theirs": side(theirs)}
+    return {"items": items, "ratio": theirs.seconds / ours.seconds, **more, **sides}, ours.result
+
+
+def best_batch(measure_with: Callable[[int], float], wanted: str) -> int:
+    """The batch size that is `wanted`, or for "auto" the one from which twice as many bring less than a
+    twentieth or do not fit. measure_with: batch size -> items a second."""
+    if wanted != "auto":
+        return int(wanted)
+    size, rate = 1, measure_with(1)
+    while size < 256:
+        try:
+            more = measure_with(2 * size)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            break
+        if more < 1.05 * rate:
+            break
+        size, rate = 2 * size, more
+    return size
+
+
+# --- editing ---------------------------------------------------------------------------------------------
+
+
+def edit(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
+    folder = root / "ip2p"
+    if not folder.exists():
+        published.make("ip2p", folder, tiny=options.tiny)
+    width, height = (64, 64) if options.tiny else RESIZED
+    words = [f"--dtype={dtype}", f"--device={options.device}", f"--threads={options.threads}", "--profile"]
+    words += [f"--steps={options.steps}", f"--resolution={width}", f"--height={height}"]
+
+    def given(batch_size: int, images: int) -> argparse.Namespace:
+        return editing.parse([*words, f"--batch-size={batch_size}", f"--images={images}"])
+
+    def rate(batch_size: int) -> float:
+        ours, _, _ = editing.measure_ours(str(folder), given(batch_size, batch_size))
+        return batch_size / ours.seconds
+
+    batch_size = best_batch(rate, options.batch_size)
+    images = max(batch_size, options.images)
+    sides = editing.side_by_side(str(folder), given(batch_size, images))
+    steps = {name: parts["unet"][0] / images / options.steps for name, parts in sides.parts.items()}
+    whole = {
+        name: (one.seconds - sides.parts[name]["unet"][0]) / images + STEPS * steps[name]
+        for name, one in (("ours", sides.ours), ("theirs", sides.theirs))
+    }
+    if dtype == "float32":
+        difference = sides.difference()
+        agreement = f"{difference.max()} of 255 grey levels at most"
+    else:
+        agreement = "noise drawn in another type"
+    return compared(
+        sides.ours, sides.theirs, images, batch_size=batch_size, agreement=agreement,
+        what=f"{published.describe('ip2p', tiny=options.tiny)}, {width} x {height}, {options.steps} steps",
+        parts=sides.parts, step_seconds=steps, edit_seconds=whole,
+    )  # fmt: skip
+
+
+# --- judges ----------------------------------------------------------------------------------------------
+
+
+def judge(kind: str, root: Path, dtype: str, options: argparse.Namespace) -> Stage:
+    folder = root / kind
+    if not folder.exists():
+        published.make(kind, folder, layers=options.layers, tiny=options.tiny)
+    work = pairs(options.images, _made(root / "coco"), (40, 32) if options.tiny else COCO)
+    spacy_model()
+    loaded = metrics.load_judge(kind, str(folder), device=options.device, dtype=dtype)
+    models = {kind: loaded}
+
+    def ours(batch_size: int, items: Sequence[Pair]) -> Any:
+        loaded.batch_size = batch_size
+        return judges.ours(items, models, MemoryRecords(), batch_size)
+
+    def rate(batch_size: int) -> float:
+        items = (work * batch_size)[:batch_size]
+        return batch_size / measure(lambda: ours(batch_size, items), options.device, count=False).seconds
+
+    batch_size = best_batch(rate, options.batch_size)
+    mine = measure(lambda: ours(batch_size, work), options.device, profile=True)
+    library = judges.detection_pipeline(str(folder), loaded) if kind == "ovd" else None
+    naive = measure(lambda: judges.naive(work, models, library), options.device)
+    total, flips, most = disagreement(mine.result, naive.result)
+    return compared(
+        mine, naive, len(work), batch_size=batch_size,
+        what=published.describe(kind, layers=options.layers, tiny=options.tiny),
+        decisions=total, flips=flips, difference=most, agreement=f"{flips} of {total} decisions differ",
+    )  # fmt: skip
+
+
+def disagreement(a: dict[str, list[Any]], b: dict[str, list[Any]]) -> tuple[int, int, float]:
+    """(decisions, those that differ, largest difference of a score)."""
+    total, flips, most = 0, 0, 0.0
+    for name, values in b.items():
+        for one, other in zip(a[name], values, strict=True):
+            if name == "auc_removal":
+                most = max(most, abs(one - other))
+                continue
+            total += 1
+            flips += one != other
+    return total, flips, most
+
+
+# --- encoders --------------------------------------------------------------------------------------------
+
+
+def encoders(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
+    folders = {kind: root / kind for kind in ("clip", "dino", "lpips")}
+    for kind, folder in folders.items():
+        published.make(kind, folder, tiny=options.tiny)
+    work = pairs(options.images, _made(root / "edited"), (40, 32) if options.tiny else RESIZED)
+    loaded: dict[str, Any] = {
+        kind: metrics.load_encoder(kind, str(folder), device=options.device)
+        for kind, folder in folders.items()
+    }
+    loaded["fid"] = published.inception(options.device)
+    size = 16 if options.batch_size == "auto" else int(options.batch_size)
+    ours = functools.partial(image_metrics.ours, work, loaded)
+    mine = measure(lambda: ours(MemoryFeatures(), size), options.device, profile=True)
+    naive = measure(lambda: image_metrics.naive(work, loaded), options.device)
+    most = image_metrics.largest_difference(mine.result, naive.result)
+    return compared(
+        mine, naive, len(work), batch_size=size, difference=most, agreement=f"values equal to {most:.0e}",
+        what="CLIP B/32, DINO S/16, Inception-v3, LPIPS (AlexNet), L1 and L2, all whole, "
+        f"{RESIZED[0]} x {RESIZED[1]}",
+    )  # fmt: skip
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+STAGES: dict[str, Callable[[Path, str, argparse.Namespace], Stage]] = {
+    "edit": edit,
+    "vqa": functools.partial(judge, "vqa"),
+    "ovd": functools.partial(judge, "ovd"),
+    "encoders": encoders,
+}
+
+
+# --- table -----------------------------------------------------------------------------------------------
+
+
+def table(result: dict[str, Any]) -> str:
+    """The measured figures as Markdown."""
+    tops = ", ".join(f"{dtype} {max(rates.values()) / 1e12:.2f}" for dtype, rates in result["limits"].items())
+    lines = [
+        f"{result['device']}, torch {result['torch']}; measured limits in TFLOP/s: {tops}.",
+        "",
+        "| stage | number type | theirs, s an item | ours | ratio | TFLOP an item, theirs / ours | TFLOP/s | "
+        "of the limit | peak memory, theirs / ours | agreement |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["stages"]:
+        ours, theirs, items = row["ours"], row["theirs"], row["items"]
+        cells = [
+            f"{row['stage']}: {row['what']}, batch {row['batch_size']}",
+            row["dtype"],
+            f"{theirs['seconds'] / items:.2f}",
+            f"{ours['seconds'] / items:.2f}",
+            f"{row['ratio']:.2f}",
+            " / ".join(f"{side['operations'] / items / 1e12:.2f}" for side in (theirs, ours)),
+            f"{ours['operations'] / ours['seconds'] / 1e12:.3f}",
+            f"{100 * ours['share']:.0f} %",
+            " / ".join(f"{side['peak']['bytes'] / 2**30:.1f} GiB" for side in (theirs, ours)),
+            "; ".join(
+                [
+                    row["agreement"],
+                    *([f"from float32: {row['from_float32']}"] if "from_float32" in row else []),
+                ]
+            ),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

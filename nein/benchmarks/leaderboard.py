@@ -1,0 +1,237 @@
+"""`nein leaderboard`: one page of all models and cures on all benchmarks, by what a negation costs them.
+
+nein leaderboard runs/nano runs/negvqa-nano exported/ --out leaderboard
+
+The one figure that all benchmarks have is the negation gap: what is reached when a thing is told, minus what
+is reached when it is denied. It is read from the folders of finished runs, from files that others exported
+(`nein export --format every-eval-ever`), and from what the papers print; which of them a row is stands in it.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nein.benchmarks import export
+from nein.benchmarks.config import LeaderboardConfig
+from nein.engine.errors import UserError
+from nein.reporting import interchange, plots, tables
+from nein.reporting.report import Section
+from nein.reporting.tables import Across, Column, Row, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nein.reporting.interchange import Exported
+
+#: Benchmark -> what gives the gaps that its authors print.
+PRINTED = {
+    "nein": "nein.benchmarks.nein.paper_numbers:gaps",
+    "negbench": "nein.benchmarks.negbench.paper_numbers:gaps",
+    "negvqa": "nein.benchmarks.negvqa.paper_numbers:gaps",
+}
+TITLES = {"nein": "NeIn", "negbench": "NegBench", "negvqa": "NegVQA"}
+MEASURED, PUBLISHED = "measured here", "as published"
+_GAP = {"statistic": "gap"}
+#: Where `nein export` writes its files.
+EXPORTED = "data/*/*/*/*.json"
+NOTES = (
+    "The gap is what a model reaches when a thing is told, minus what it reaches when it is denied, "
+    "in points with its 95 % interval, clustered by picture. A small gap is no success where little is "
+    "reached when the thing is told: both stand in the tables of each benchmark.",
+    "Columns differ in data and in what is counted; figures of different columns are not comparable.",
+    "Published figures are on the published data, as their authors print them, without an interval.",
+)
+
+
+def run(config: LeaderboardConfig) -> str:
+    """The command. Raises UserError."""
+    from nein.engine import atomic
+    from nein.reporting import report
+
+    atomic.check_writable(config.out)
+    folders, logs = found(config.runs)
+    board = frame([*measured(folders, config.out), *reported(logs)])
+    tests = [test for test in board["test"].unique() if test]
+    written = report.write(
+        config.out / "index.html", board, title="Negation, the field",
+        subtitle=f"{board['model'].nunique()} models and cures, {len(tests)} tests.",
+        findings=findings(board), notes=[*NOTES, *lacking(folders, board)], sections=sections(board),
+    )  # fmt: skip
+    return f"{report.headline(board[board['source'] != PUBLISHED], [GAPS])}\nPage: {written[-1]}\n"
+
+
+def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """(folders of finished runs, exported files with the name of what was given) at or below the paths.
+    Raises UserError."""
+    from nein.engine.folder import runs_below
+
+    logs: list[tuple[Path, str]] = []
+    below: list[Path] = []
+    for path in paths:
+        files = [path] if path.suffix == ".json" and path.is_file() else sorted(path.glob(EXPORTED))
+        logs += [(file, path.name) for file in files]
+        if not files and not runs_below(path):
+            raise UserError(
+                f"There is no run and no exported file in '{path}'; name the --out of a command or of nein "
+                "export."
+            )
+        below += [] if files else [path]
+    return export.finished(below) if below else [], logs
+
+
+# --- rows ----------------------------------------------------------------------------------
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The rows, test by test, with those of the papers below them, as a frame. Raises UserError without
+    any."""
+    from nein.reporting import figures as frames
+
+    if not rows:
+        raise UserError(
+            "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --tracks "
+            "negative,remove), of NegBench both kinds of captions or of questions."
+        )
+    benchmarks = dict.fromkeys(row["benchmark"] for row in rows)
+    tests = list(dict.fromkeys(row["test"] for row in rows))
+    together = sorted(rows, key=lambda row: tests.index(row["test"]))
+    return frames.frame([*together, *(row for name in benchmarks for row in printed(name))])
+
+
+def measured(folders: Sequence[Path], out: Path) -> Iterator[dict[str, Any]]:
+    """The gaps of finished runs; writes a page of each, which their figures lead to."""
+    read = [one for folder in folders for one in export.read(folder)]
+    pages = write_pages([one for one in read if _gaps(one)], out)
+    for one in read:
+        for result in _gaps(one):
+            what = {"benchmark": one.benchmark, "model": one.name, "source": MEASURED}
+            named = {"test": _test(one.benchmark, one.dataset, result.facts["measure"])}
+            page = pages[one.folder].relative_to(out).as_posix()
+            ends = {"low": result.low, "high": result.high, "n": result.n, "unscored": result.unscored}
+            yield from _rows(
+                {**what, **named, "page": page, "date": one.when[:10]}, result.facts,
+                {"value": result.value, **ends, "standard_error": result.standard_error},
+            )  # fmt: skip
+
+
+def _gaps(run: Exported) -> list[interchange.Result]:
+    return [result for result in run.results if result.metric == interchange.GAP]
+
+
+def reported(logs: Sequence[tuple[Path, str]]) -> Iterator[dict[str, Any]]:
+    """The gaps in files that others exported, as `found` has them."""
+    for path, source in logs:
+        for gap in interchange.read_gaps(path):
+            what = {"benchmark": gap["benchmark"], "model": gap["model"], "date": gap["date"]}
+            test = _test(gap["benchmark"], gap["data"], gap["facts"]["measure"])
+            yield from _rows({**what, "source": source, "test": test}, gap["facts"], gap["figure"])
+
+
+def printed(benchmark: str) -> Iterator[dict[str, Any]]:
+    """The gaps that the authors print."""
+    for row in pkgutil.resolve_name(PRINTED[benchmark])():
+        what = {"benchmark": benchmark, "model": row["model"], "source": PUBLISHED}
+        test = _test(benchmark, {"name": row["data"]}, row["measure"])
+        told, denied = row["affirmed"], row["negated"]
+        gap = None if told is None else told - denied
+        yield from _rows({**what, "test": test}, row, {"value": gap})
+
+
+def _rows(
+    what: Mapping[str, Any], ends: Mapping[str, Any], gap: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """ends: `affirmed` and `negated`, shares; gap: a figure."""
+    elsewhere = "" if what["source"] in (MEASURED, PUBLISHED) else what["source"]
+    same = {**what, "task": "field", "metric": interchange.GAP, "elsewhere": elsewhere}
+    for name in ("affirmed", "negated"):
+        yield {**same, "statistic": name, "value": ends[name], "n": gap.get("n"), "unit": "%"}
+    yield {**same, **gap, "statistic": "gap", "unit": "points"}
+
+
+def _test(benchmark: str, data: Mapping[str, Any], measure: str) -> str:
+    return f"{TITLES[benchmark]} {data.get('name') or data.get('kind') or 'own data'}: {measure}"
+
+
+def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
+    """Folder of a run -> page with its pictures: one for all runs of a benchmark on the same data."""
+    groups: dict[tuple[str, str], dict[Path, Path]] = {}
+    for one in runs:
+        # NegBench's evaluation writes its own page, of all that lies in its --out.
+        root = one.folder.parents[1] if one.benchmark == "negbench" else one.folder
+        key = str(root.resolve()) if one.benchmark == "negbench" else one.digest
+        members = groups.setdefault((one.benchmark, key), {})
+        members[one.folder] = root
+        control = one.folder.with_name("remove")
+        if one.benchmark == "nein" and control.is_dir():
+            members[control] = control
+    pages: dict[Path, Path] = {}
+    for number, ((benchmark, _), members) in enumerate(groups.items(), start=1):
+        page = out / f"{benchmark}-{number}" / "index.html"
+        export.PAGES[benchmark](list(dict.fromkeys(members.values())), page, ["html"])
+        pages |= dict.fromkeys(members, page)
+    return pages
+
+
+# --- what is shown -------------------------------------------------------------------------
+
+_ENDS = (
+    Column("affirmed ↑", {"statistic": "affirmed"}, tables.value()),
+    Column("negated ↑", {"statistic": "negated"}, tables.value()),
+    Column("gap ↓", _GAP, tables.estimate(), link="page"),
+    Column("n", _GAP, tables.count()),
+    Column("unscored", _GAP, tables.count("unscored")),
+)
+#: What the command prints.
+GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("source")), _ENDS)
+
+
+def sections(board: pd.DataFrame) -> list[Section]:
+    """The field in one table and one plot, then a table of each test with what the papers print."""
+    from nein.reporting import figures as frames
+
+    ours = tuple(source for source in frames.values(board, "source") if source != PUBLISHED)
+    field = Table(
+        "field", "Negation gap of every model in every test, points", (Row("model"), Row("source")),
+        (Across("test", _GAP, tables.estimate(), link="page"),), {"source": ours},
+    )  # fmt: skip
+    columns = (*_ENDS, Column("date", _GAP, tables.entry("date")))
+    made = [Section("field", "The field", [field])]
+    for name in frames.values(board, "benchmark"):
+        where = {"benchmark": name}
+        table = Table(f"of_{name}", TITLES[name], GAPS.rows, columns, where)
+        plot = plots.Bars(
+            f"of_{name}", f"{TITLES[name]}: what a negation costs", place=("model", "elsewhere"),
+            series="test", where={**_GAP, **where, "source": ours}, axis="points", limits=None, dots=True,
+        )  # fmt: skip
+        made.append(Section(f"of_{name}", TITLES[name], [table], [plot]))
+    return made
+
+
+def findings(board: pd.DataFrame) -> list[str]:
+    """The widest gap of each test that something was measured in, in a sentence."""
+    from nein.reporting import figures as frames
+    from nein.reporting.findings import Gap, widest
+
+    said = []
+    for test in frames.values(board, "test"):
+        members = board[(board["test"] == test) & (board["source"] != PUBLISHED)]
+        gaps = []
+        for (model, _), part in members.groupby(["model", "source"], sort=False):
+            by = {figure["statistic"]: figure for figure in frames.records(part)}
+            gaps.append(Gap(str(model), by["affirmed"], by["negated"], by["gap"]))
+        sentence = widest(gaps, what=test, change="what is told is denied")
+        said += [sentence] if sentence else []
+    return said
+
+
+def lacking(folders: Sequence[Path], board: pd.DataFrame) -> list[str]:
+    """Runs without a gap, which are not on the page."""
+    there = set(board["model"])
+    names = [one.name for folder in folders for one in export.read(folder) if one.name not in there]
+    if not names:
+        return []
+    shown = ", ".join(dict.fromkeys(names))
+    return [f"Without a gap, and so not here: {shown} (NeIn: nein eval --tracks negative,remove)."]
