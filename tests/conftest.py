@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -19,12 +20,25 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 from nein.engine import store
 from nein.engine.environment import keep_freed_memory
+from tests.helpers import drawings
 from tests.helpers.commands import PLUGINS
 from tests.helpers.hub import Hub
 
 sys.path.insert(0, str(PLUGINS))
 
 keep_freed_memory()  # a multiple of the speed for everything below that runs a model
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now is no garbage, and need not be looked through again and again."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drawn() -> Iterator[drawings.Drawn]:
+    """Every plot that has been drawn, and is not drawn again while it is in there."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield drawings.remember(patch)
 
 
 @pytest.fixture(scope="session")
