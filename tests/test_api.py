@@ -519,7 +519,7 @@ def test_cures_stand_beside_the_editor_the_model_that_answers_and_the_encoder():
     def hears_no_not(image, question, options):
         return options[0]
 
-    answered = nein.negvqa(hears_no_not, mend=["flip"], questions=16, device="cpu")
+    answered = nein.negvqa(hears_no_not, mend=["flip"], questions=16, device="cpu", formats=["csv"])
     accuracy = answered.figures.query("task == 'accuracy' and protocol == 'fixed' and category == 'Average'")
     by = accuracy.query("interval == 'clustered'").set_index(["model", "variant"])["value"]
     name = hears_no_not.__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -180,10 +181,17 @@ def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.
     return config.EvalConfig.parse(line)
 
 
-def evaluate(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> dict[str, report.Evaluated]:
+#: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
+FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report=lambda config, folders: None)
+
+
+def evaluate(
+    tmp_path: Path, data: Path, pictures: Path, *extra: str, page: bool = False
+) -> dict[str, report.Evaluated]:
     """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
-    run.NEGBENCH(options, Threads(options.device))
+    benchmark = run.NEGBENCH if page else FIGURES_ALONE
+    benchmark(options, Threads(options.device))
     found = report.read(options.out_dir)
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
