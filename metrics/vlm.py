@@ -49,13 +49,15 @@ class VisionChat:
             "decoding": f"greedy, at most {self.max_new_tokens} tokens",
         }
 
-    def generate(self, inputs: Mapping[str, Any], tokens: int) -> tuple[list[list[int]], torch.Tensor]:
-        """Greedy answers to a batch: ids up to the end of each, and the first step's logits, (N, V)
-        float32."""
+    def generate(
+        self, inputs: Mapping[str, Any], tokens: int, **drawing: Any
+    ) -> tuple[list[list[int]], torch.Tensor]:
+        """Answers to a batch, greedy ones unless `drawing` says how they are drawn (`do_sample`,
+        `temperature`, ...): ids up to the end of each, and the first step's logits, (N, V) float32."""
         with exact():
             output = self.model.generate(
                 **{key: self._place(value) for key, value in inputs.items()},
-                do_sample=False,
+                **{"do_sample": False, **drawing},
                 num_beams=1,
                 max_new_tokens=tokens,
                 return_dict_in_generate=True,

@@ -26,6 +26,13 @@ from nein.fetch import BENCHMARKS, EVALUATIONS
 
 HEAD = ("name", "what", "from", "licence", "size", "here")
 WIDTH = 60  # of a column
+#: Judges of edits: (as it is typed, what it is, where it comes from).
+REWARDS = (
+    ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
+    ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
+    ("editreward:FOLDER", "heads on Qwen2.5-VL (arXiv:2509.26346)", "the collection editreward of TIGER-Lab"),
+    ("pairwise:MODEL", "which of two edits obeys, both orders", "any model of nein negvqa --model"),
+)
 SHIPPED, OURS = "ships with nein", "Apache-2.0"
 
 
@@ -119,6 +126,8 @@ def _judges() -> Iterator[Thing]:
     for name, point in plugin.available().items():
         yield Thing(f"plugin:{name}", "a judge", f"plug-in {point.value}", "")
     yield Thing("module:attribute", "a judge of yours", "a Python file of yours", "")
+    for name, what, origin in REWARDS:
+        yield Thing(name, f"reward, {what}", origin, "see its card", lacking="by hand")
     for form, package in (
         ("openai:URL#MODEL", "openai"),
         ("vllm:URL#MODEL", "openai"),
@@ -146,7 +155,7 @@ def _models() -> Iterator[Thing]:
 
 def _data() -> Iterator[Thing]:
     from nein.datasets.hub import PUBLISHED
-    from nein.datasets.negbench.registry import ROWS
+    from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data
     from nein.nano.worlds import WORLDS
 
@@ -157,10 +166,12 @@ def _data() -> Iterator[Thing]:
         yield _of(reference, what, reference, tuple(of_data(reference)))
     for row in ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
-        yield Thing(row.name, f"NegBench, {row.title}: {tasks}", row.pictures, "see there", lacking="by hand")
+        origin = row.pictures if row.suite == NEGBENCH else row.files_at
+        yield Thing(row.name, f"{row.suite}, {row.title}: {tasks}", origin, row.licence, lacking="by hand")
 
 
 def _benchmarks() -> Iterator[Thing]:
+    from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data, of_editors
 
     for name in EVALUATIONS:
@@ -174,6 +185,10 @@ def _benchmarks() -> Iterator[Thing]:
             what = f"models: {len(models)}; data: {data}"
             origin = ", ".join(dict.fromkeys(need.reference.strip("*") for need in needs)) or SHIPPED
             yield Thing(f"{typed} --preset {preset}", what, origin, "", tuple(dict.fromkeys(needs)))
+    for row in ROWS.values():
+        if row.suite != NEGBENCH:
+            command, what = f"nein negbench eval --datasets {row.name}", f"{row.title}, {row.suite}"
+            yield Thing(command, what, row.files_at, row.licence, lacking="by hand")
 
 
 KINDS: dict[str, Callable[[], Iterable[Thing]]] = {

@@ -12,7 +12,7 @@ import editors
 import metrics
 from nein import listing
 from nein.benchmarks.negbench.models import MODELS
-from nein.datasets.negbench.registry import ROWS
+from nein.datasets.negbench.registry import NEGBENCH, ROWS
 from nein.fetch import EVALUATIONS
 from nein.models import licences
 from nein.nano import worlds, zoo
@@ -50,10 +50,18 @@ def snapshot(hub: Path, name: str, files: dict[str, str]) -> Path:
 def test_every_row_of_every_table_is_listed() -> None:
     assert {*editors.PRESETS, "identity", "solid"} <= things("editors").keys()
     assert things("metrics").keys() >= metrics.METRICS.keys()
-    assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:MODEL"} <= things("judges").keys()
+    assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:MODEL", "pairwise:MODEL"} <= things(
+        "judges"
+    ).keys()
     assert {*(f"nano:{name}" for name in zoo.available()), *MODELS} <= things("models").keys()
     assert {*worlds.WORLDS, *ROWS, "hub:yuhuizhang/NegVQA"} <= things("data").keys()
-    assert len(things("benchmarks")) == 2 * len(EVALUATIONS)
+    others = {f"nein negbench eval --datasets {row.name}" for row in ROWS.values() if row.suite != NEGBENCH}
+    assert len(others) == 8
+    assert things("benchmarks").keys() > others
+    assert len(things("benchmarks")) == 2 * len(EVALUATIONS) + len(others)
+    assert {one: things("data")[one].licence for one in ("valse", "naturalbench", "beaf")} == {
+        "valse": "MIT", "naturalbench": "Apache-2.0", "beaf": "none stated",
+    }  # fmt: skip
 
 
 def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub: Path) -> None:

@@ -60,6 +60,8 @@ API = {
         (
             "metrics.judges.base", "metrics.judges.templates", "metrics.judges.plugin", "metrics.presence",
             "metrics.objects", "metrics.answers", "metrics.letters", "metrics.choices.base",
+            "metrics.rewards", "metrics.rewards.base", "metrics.rewards.editscore",
+            "metrics.rewards.editreward", "metrics.rewards.pairwise",
             "metrics.dual.base",
         ),
     ),
@@ -290,7 +292,7 @@ def _negbench_models() -> Iterator[str]:
 def _negbench_data() -> Iterator[str]:
     for row in registry.ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
-        yield _entry(f"`{row.name}`", f"{row.title}: {tasks}. Pictures: {_text(row.pictures)}")
+        yield _entry(f"`{row.name}`", f"{row.suite}, {row.title}: {tasks}. Pictures: {_text(row.pictures)}")
 
 
 def _families() -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from metrics.base import located
 from metrics.choices.base import ASKINGS, Asked, ChoiceModel, Reply, answer_each
-from metrics.choices.prompts import PROMPTS, Manner, Prompt, manner, matching, prompt
+from metrics.choices.prompts import PROMPTS, Manner, Prompt, manner, matching, prompt, yes_or_no
 from metrics.letters import SCORINGS
 from metrics.served import is_served
 
@@ -66,4 +66,5 @@ __all__ = [
     "matching",
     "of_judge",
     "prompt",
+    "yes_or_no",
 ]

@@ -103,6 +103,11 @@ def prompt(name: str, question: str, options: Sequence[str]) -> Prompt:
     return PROMPTS[choose("prompt", name, PROMPTS)](question, options)
 
 
+def yes_or_no(question: str) -> Prompt:
+    """A question to be answered with a word, not with a letter; the words behind it are NeIn's judge's."""
+    return Prompt("", f"{question} Answer only yes or no")
+
+
 def manner(reference: str) -> Manner:
     """How VLMEvalKit asks the model behind a hub id, a folder or openai:URL#MODEL, by its name alone."""
     name = reference.rpartition("#")[2].rstrip("/").rpartition("/")[2].partition("@")[0]

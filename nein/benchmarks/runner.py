@@ -12,6 +12,8 @@ import dataclasses
 import datetime
 import functools
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +22,12 @@ from typing import Any
 
 import pandas as pd
 
-from nein.config.groups import Scored, Tracked
-from nein.engine import atomic, environment, images, memory
+from nein.config.groups import Foreseen, Scored, Tracked
+from nein.engine import atomic, environment, foresight, images, memory
 from nein.engine.executors import Executor
 from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
+from nein.engine.processes import Processes
 from nein.engine.stages import Planned, Stage, Step, open_blocks
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
@@ -107,6 +110,8 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
     folders = folders_of(runs, benchmark.holds, config)
+    if isinstance(config, Foreseen) and config.plan:
+        return foresee(benchmark, config, executor, by_model(runs, folders))
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
             facts = {**run.facts, "name": run.name, "invocation": invocation(executor)}
@@ -120,11 +125,13 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
                 folder.update(status=COMPLETE)
     executor.barrier()  # no process reads a folder that another is about to refuse or to remove
     steps = by_model(runs, folders)
+    start = time.perf_counter()
     made = executor.compute(
         Planned(functools.partial(planned, benchmark.runs, benchmark.holds), config, steps)
     )
     if not executor.is_main:
         return None
+    compare_with_plan(config, folders, sum(made), time.perf_counter() - start)
     peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
     for step, blocks in zip(steps, made, strict=True):
         if blocks and step.stage.model is not None:
@@ -153,6 +160,40 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         return text
     print(text or "", end="", flush=True)
     return UNSCORED
+
+
+def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequence[Step]) -> str | None:
+    """What `steps` will take, as text and as OUT/plan.json; some of their blocks are made in a folder that is
+    removed again, where nothing is remembered."""
+    if not executor.is_main:
+        return None
+    at_once = Processes().workers(executor.device)
+    with tempfile.TemporaryDirectory() as name:
+        aside = dataclasses.replace(config, out=name, plan=False, cache=None)
+        runs = benchmark.runs(aside, executor.device)
+        folders = folders_of(runs, benchmark.holds, aside)
+        for run, folder in zip(runs, folders, strict=True):
+            folder.open(run.identity, {}, overwrite=False)
+        rates = foresight.calibrate(by_model(runs, folders), executor.device, at_once)
+    forecast = foresight.forecasts(steps, rates)
+    plan = foresight.record(forecast, executor.device, at_once)
+    atomic.write_json(config.out_dir / foresight.PLAN, plan)
+    return foresight.table(forecast, executor.device)
+
+
+def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, seconds: float) -> None:
+    """Notes in every run what was planned and what it took, where this command has made just what OUT's plan
+    is about."""
+    path = config.out_dir / foresight.PLAN
+    plan = atomic.read_json(path, dict) if isinstance(config, Foreseen) and path.exists() else {}
+    if not blocks or plan.get("blocks") != blocks:
+        return
+    planned = plan["seconds"]
+    for folder in folders:
+        folder.note("plan", "command", {"planned_seconds": planned, "seconds": seconds, "blocks": blocks,
+                                        "operations": plan["operations"]})  # fmt: skip
+    said, took = foresight.duration(planned), foresight.duration(seconds)
+    print(f"Planned {said}, took {took} ({planned / seconds:.2f}).", file=sys.stderr, flush=True)
 
 
 def why_unscored(benchmark: Benchmark, config: Any, folder: Folder, figures: pd.DataFrame) -> Counter[str]:

@@ -59,6 +59,18 @@ class Scored(Options):
 
 
 @dataclass(kw_only=True)
+class Foreseen(Options):
+    """What a command will take can be said before."""
+
+    plan: bool = option(
+        False,
+        "compute nothing: calibrate for 20 seconds and print arithmetic, expected time and GPU hours; the "
+        "manifest of the run that follows says planned against real",
+        "How",
+    )
+
+
+@dataclass(kw_only=True)
 class Tracked(Options):
     """Figures that other programs show while work goes on."""
 

@@ -23,6 +23,7 @@ from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)
 
+JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _OFFERED: dict[str, Any] = {}
 

@@ -87,7 +87,7 @@ def build_pipeline(
                 **{**text_sizes, "hidden_size": text_sizes.get("hidden_size", hidden)},
             )
         )
-        pipeline = StableDiffusionInstructPix2PixPipeline(
+        pipeline: Any = StableDiffusionInstructPix2PixPipeline(
             vae=vae,
             text_encoder=text_encoder,
             tokenizer=tokenizer,

@@ -86,6 +86,45 @@ def make_qwen2_vl(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+def make_qwen2_5_vl(folder: Path, seed: int = 0) -> Path:
+    """A `Qwen2_5_VLForConditionalGeneration` with a chat template that keeps pictures and words in order."""
+    from transformers import (
+        Qwen2_5_VLConfig,
+        Qwen2_5_VLForConditionalGeneration,
+        Qwen2_5_VLProcessor,
+        Qwen2VLImageProcessor,
+        Qwen2VLVideoProcessor,
+    )
+
+    special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
+    ids = {name: words.convert_tokens_to_ids(name) for name in special}
+    text = {
+        **_text(words),
+        "rope_parameters": {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4},
+    }
+    with seeded(seed):
+        config = Qwen2_5_VLConfig(
+            text_config=text,
+            vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 48, "num_heads": 2,
+                           "intermediate_size": 48, "patch_size": 4, "spatial_merge_size": 2,
+                           "temporal_patch_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
+                           "initializer_range": 0.3},
+            image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
+            vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
+            tie_word_embeddings=False,
+        )  # fmt: skip
+        model = Qwen2_5_VLForConditionalGeneration(config)
+        _loud(model, model.lm_head.weight.data, words)
+        model.save_pretrained(folder)
+    sizes = {"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
+    images = Qwen2VLImageProcessor(patch_size=4, size=sizes)
+    videos = Qwen2VLVideoProcessor(patch_size=4, size=sizes)
+    template = TEMPLATE.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+    Qwen2_5_VLProcessor(images, words, videos, chat_template=template).save_pretrained(folder)
+    return folder
+
+
 def make_owlvit(folder: Path, seed: int = 0) -> Path:
     """An `OwlViTForObjectDetection`."""
     from transformers import OwlViTConfig, OwlViTForObjectDetection, OwlViTImageProcessor, OwlViTProcessor

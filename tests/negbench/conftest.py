@@ -175,8 +175,9 @@ def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
 
 
-def settings(tmp_path: Path, data: Path, pictures: Path, *extra: str) -> config.EvalConfig:
-    line = ["--data", str(data), "--image-root", str(pictures), "--out", str(tmp_path / "out")]
+def settings(tmp_path: Path, data: Path | str, pictures: Path | None, *extra: str) -> config.EvalConfig:
+    line = ["--data", str(data), "--out", str(tmp_path / "out")]
+    line += [] if pictures is None else ["--image-root", str(pictures)]
     line += ["--batch-size", "3", "--device", "cpu", *extra]
     return config.EvalConfig.parse(line)
 
@@ -186,7 +187,7 @@ FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report=lambda config, folders:
 
 
 def evaluate(
-    tmp_path: Path, data: Path, pictures: Path, *extra: str, page: bool = False
+    tmp_path: Path, data: Path | str, pictures: Path | None, *extra: str, page: bool = False
 ) -> dict[str, report.Evaluated]:
     """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)

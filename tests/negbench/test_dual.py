@@ -204,7 +204,10 @@ def test_a_wrong_reference_is_one_sentence(reference: str, said: str) -> None:
 
 
 def test_a_model_with_one_tower_is_refused(tmp_path: Path) -> None:
-    tiny.make_vit(tmp_path / "vit")
+    from transformers import ViTConfig, ViTModel
+
+    size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    ViTModel(ViTConfig(**size, image_size=32)).save_pretrained(tmp_path / "vit")
     with pytest.raises(metrics.MetricError, match=r"has no get_(image|text)_features"):
         metrics.load_dual(str(tmp_path / "vit"))
 

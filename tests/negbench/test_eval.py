@@ -234,7 +234,8 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, 
 def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
     asked, (original, negated) = questions(), items()
     expected = set()
-    for row in registry.ROWS.values():
+    rows = [row for row in registry.ROWS.values() if row.suite == registry.NEGBENCH]
+    for row in rows:
         folder = tmp_path / row.name
         folder.mkdir()
         for part in row.parts:
@@ -248,7 +249,9 @@ def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
         assert {(t.name, t.variant) for t in found.tasks} == {
             e for e in expected if e[0].startswith(row.name + "/")
         }
-    assert {"coco", "voc2007", "hardneg-syn", "msr-vtt", "chexpert", "ham10000", "own"} == set(registry.ROWS)
+    assert [row.name for row in rows] == [
+        "coco", "voc2007", "hardneg-syn", "msr-vtt", "chexpert", "ham10000", "own",
+    ]  # fmt: skip
 
 
 def printed(model: str, dataset: str, task: str, variant: str, features: str = "normalised") -> pd.DataFrame:

@@ -14,6 +14,7 @@ from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.engine.store import Need
+from nein.models.references import JUDGE
 
 
 @dataclass(kw_only=True)
@@ -37,11 +38,12 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
     )
     vlm: Names = option(
         [],
-        "generative models asked the multiple-choice questions: folders, hub ids, openai:URL#MODEL",
+        "generative models asked the multiple-choice questions: folders, hub ids, openai:URL#MODEL; "
+        "judge:REFERENCE for a VQA judge in its own template",
         "What",
     )
     data: str = option(
-        NANO, "nano, nano:WORLD, a folder with NegBench's CSV files anywhere in it, or one such file", "Data"
+        NANO, "nano, nano:WORLD, a folder with the files of a test anywhere in it, or one such file", "Data"
     )
     datasets: Names = option(
         ["all"],
@@ -93,7 +95,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
 
         return [
             *(need for name in self.model for need in models.needs(name)),
-            *(need for name in self.vlm for need in needs.of_model("vqa", name)),
+            *(need for name in self.vlm for need in needs.of_model("vqa", name.removeprefix(JUDGE))),
         ]
 
     def check(self) -> None:
@@ -104,7 +106,7 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
             raise UserError("No model was named; say --model NAME or --vlm REFERENCE.")
         if self.preset == "paper" and self.data == NANO:
             raise UserError(
-                "The paper preset needs NegBench's data: --data FOLDER (with the released CSV files) and "
+                "The paper preset needs published data: --data FOLDER (with the released files) and "
                 "--image-root NAME=FOLDER for the pictures."
             )
         if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):

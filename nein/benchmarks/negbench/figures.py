@@ -5,7 +5,9 @@ Columns besides the usual: kind and direction (retrieval), type (of questions), 
 Metrics: "recall@k"; "gap@k", recall with original minus recall with negated captions, paired; "accuracy";
 "gap", accuracy where the right option affirms minus accuracy where it denies;
 "chance", what a constant scorer gets; "selected", the share of choices that fall on a template; "offered",
-the share of options made with it; "wrong", the share of wrong choices that fall on it.
+the share of options made with it; "wrong", the share of wrong choices that fall on it; "joint", the share of
+groups of questions that are all answered right, by score (type), and "joint chance", what guessing gets;
+"pair", of groups of two, which are answered right (outcome).
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
         figures.append(_choice_gap(rows))
     chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
     figures.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
-    typed = [row for row in rows if all(row["templates"])]
+    typed = [row for row in rows if all(row["templates"]) and len(set(row["templates"])) > 1]
     scored = [row for row in typed if row["shares"] is not None]
     clusters = [row["source"] for row in scored]
     for template in TEMPLATES:
@@ -81,6 +83,46 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
     for type_ in ["all", *types]:
         figures += _wrong([row for row in typed if type_ in ("all", row["type"])], type_)
     return figures
+
+
+#: Of two questions that belong together, which are answered right.
+OUTCOMES = ("both", "first alone", "second alone", "neither")
+
+
+def of_groups(rows: Rows) -> list[dict[str, Any]]:
+    """Of questions that belong together, how often all are answered right; of pairs, which of the two are.
+
+    A group with an unscored question is unscored; one that `--limit` has cut is none. Where a tie shares a
+    credit, it stands for its expectation.
+    """
+    groups: dict[str, dict[tuple[str, int], list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        for score, name, size in row["groups"]:
+            groups.setdefault(score, {}).setdefault((name, size), []).append(row)
+    figures = []
+    for score, by_name in groups.items():
+        members = [group for (_, size), group in by_name.items() if len(group) == size]
+        if not members:
+            continue
+        joint = [_together(group, [False] * len(group)) for group in members]
+        figures.append(_share(joint, "credit", {"metric": "joint", "type": score}))
+        guessed = [float(np.prod([1 / len(row["templates"]) for row in group])) for group in members]
+        chance = float(np.mean(guessed))
+        figures.append(number(chance, unit="%", n=len(members), metric="joint chance", type=score))
+        if all(len(group) == 2 for group in members):
+            for k, outcome in enumerate(OUTCOMES):
+                falls = [_together(group, (k >= 2, k in (1, 3))) for group in members]
+                figures.append(_share(falls, "credit", {"metric": "pair", "type": score, "outcome": outcome}))
+    return figures
+
+
+def _together(group: Rows, wrong: Sequence[bool]) -> dict[str, Any]:
+    """A row whose credit says whether every question of a group is answered right, or wrong where `wrong`."""
+    lost = next((row for row in group if row["credit"] is None), None)
+    if lost is not None:
+        return dict(lost)
+    credits = [1 - row["credit"] if no else row["credit"] for row, no in zip(group, wrong, strict=True)]
+    return {**group[0], "credit": float(np.prod(credits))}
 
 
 def _choice_gap(rows: Rows) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
 reference as `metrics.load_dual` takes it, or `nano:clip`; each may have a name of the user's before it
-(`nein.models.references`). `--vlm` takes what `vlm.load` takes.
+(`nein.models.references`). `--vlm` takes what `vlm.load` takes; `judge:REFERENCE` is a VQA judge, asked in
+its own template.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
 from nein.models import lineage, mending_encoders, references
 from nein.models.needs import of_model
+from nein.models.references import JUDGE
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +158,7 @@ class Choice:
 def choose(asked: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights (with where they are) or a reference that is none."""
     if references.offered(asked) is not None:
-        return Choice(asked, asked, asked, asked, None)
+        return Choice(asked, asked, asked, asked, None, kind)
     given, reference = references.named(asked)
     if given is None:
         return _of_reference(asked, kind)
@@ -214,6 +216,9 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
                 f"There is no model '{reference}'; {hint}Names: {', '.join(MODELS)}; else give a folder, a "
                 "hub id owner/name, open_clip:ARCHITECTURE/TAG, nano:clip, or random."
             )
+    if kind == "vlm" and reference.startswith(JUDGE):
+        where, revision = references.resolve(reference.removeprefix(JUDGE))
+        return f"{JUDGE}{where}", revision
     return references.resolve(reference)
 
 
@@ -238,7 +243,7 @@ def check(choice: Choice) -> None:
         return
     where = choice.reference
     if choice.kind == "vlm":
-        return metrics.check_reference(where, choice.revision)
+        return metrics.check_reference(where.removeprefix(JUDGE), choice.revision)
     prefix = metrics.dual_prefix(where)
     if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
         from metrics.dual import openclip
@@ -262,7 +267,7 @@ def weights(reference: str) -> str | None:
     notice replaced weights."""
     from metrics.loading import folder_digest
 
-    folder = Path(reference)
+    folder = Path(reference.removeprefix(JUDGE))
     return folder_digest(folder)[:16] if folder.is_dir() else None
 
 

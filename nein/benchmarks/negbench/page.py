@@ -89,7 +89,7 @@ class Questions:
         asked = list(self.asked.values())
         return cards.Samples(
             list(self.asked),
-            [one.question.options[one.question.correct].text for one in asked],
+            [_sentence(one.question) for one in asked],
             [" · ".join(filter(None, (one.data.title, one.question.type))) for one in asked],
             {
                 "Task": [[f"{one.data.title}, {files.task_name(one.task)}"] for one in asked],
@@ -109,7 +109,7 @@ class Questions:
             picture = vlm.picture(one.data.media, one.question.image)
             shown = {"none": picture} if isinstance(picture, str) else cards.thumbnail(picture, SIDE)
             captions = [
-                f"{option.text}{' (right)' if k == one.question.correct else ''}"
+                f"{option.shown}{' (right)' if k == one.question.correct else ''}"
                 for k, option in enumerate(one.question.options)
             ]
             said = [self._said(model, name, one.question) for model in self.models]
@@ -125,11 +125,11 @@ class Questions:
         taken = [question.options[k] for k in _taken(row)]
         mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
         made = " or ".join(dict.fromkeys(option.template or UNKNOWN for option in taken))
-        cell = Cell(" or ".join(option.text for option in taken), made, mark)
+        cell = Cell(" or ".join(option.shown for option in taken), made, mark)
         scores = row.get("scores")
         rows = [
             (
-                f"{letter}: {question.options[k].text}",
+                f"{letter}: {question.options[k].shown}",
                 _template(question, k),
                 f"{100 * row['shares'][k]:.0f} %",
                 f"{scores[k]:.3f}" if scores else "",
@@ -165,6 +165,11 @@ def part(results: Sequence[Results], sets: Sets) -> page.Part:
 
 def _id(data: DataSet, task: str, identity: Any) -> str:
     return f"{data.name}/{task}/{identity}"
+
+
+def _sentence(question: Question) -> str:
+    """What a question is headed by: what is asked, or the caption that is true."""
+    return question.asked or question.options[question.correct].text
 
 
 def _taken(row: Row) -> list[int]:

@@ -1,7 +1,8 @@
 """Rows per caption, picture and question, from features or answers. A row without a value says why.
 
 Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason.
-Choice row: id, source, type, templates, correct, shown, scores, shares, credit, reason (and answer, letter).
+Choice row: id, source, type, templates, correct, groups, shown, scores, shares, credit, reason (and answer,
+letter).
 """
 
 from __future__ import annotations
@@ -207,9 +208,9 @@ def choice_rows(
 
 def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
     """Why a question has no scores, or ""."""
-    return pictures.reasons.get(question.image) or next(
-        (texts.reasons[option.text] for option in question.options if option.text in texts.reasons), ""
-    )
+    shown = (pictures.reasons.get(question.picture(option)) for option in question.options)
+    said = (texts.reasons.get(option.text) for option in question.options)
+    return next(filter(None, (*shown, *said)), "")
 
 
 def _option_scores(
@@ -220,7 +221,7 @@ def _option_scores(
         return []
     counts = [len(question.options) for question in questions]
     said = [texts.rows[option.text] for question in questions for option in question.options]
-    shown = np.repeat([pictures.rows[question.image] for question in questions], counts)
+    shown = [pictures.rows[question.picture(option)] for question in questions for option in question.options]
     scores = products(prepare(pictures.features[shown], features), prepare(texts.features[said], features))
     return np.split(scores, np.cumsum(counts)[:-1])
 
@@ -249,5 +250,6 @@ def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
         "type": question.type,
         "templates": [option.template for option in question.options],
         "correct": question.correct,
+        "groups": [list(group) for group in question.groups],
         "shown": mcq.order(question, seed, protocol),
     }

@@ -63,10 +63,9 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
         load = shared(functools.partial(_load, config, choice, device))
-        kinds = (ChoiceTask,) if choice.kind == "vlm" else (ChoiceTask, RetrievalTask)
-        asked = [(data, [task for task in tasks if isinstance(task, kinds)]) for data, tasks in chosen]
+        asked = [(data, [task for task in tasks if _answers(choice, task)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in asked):
-            raise UserError(f"--vlm {choice.asked} answers multiple choice only, and there is no such task.")
+            raise UserError(_UNANSWERED[choice.kind].format(choice.asked))
         cures = ["", *(config.mend if choice.kind == "dual" else ())]
         all_runs += [
             _run(config, models.mended(choice, cure), data, tasks, device, load)
@@ -78,6 +77,19 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     return all_runs
 
 
+#: Kind of a model -> what is said where it can answer none of the tasks.
+_UNANSWERED = {
+    "vlm": "--vlm {} answers questions about one picture only, and there is no such task.",
+    "dual": "--model {} scores captions, and every task asks questions instead; say --model none and --vlm.",
+}
+
+
+def _answers(choice: Choice, task: Task) -> bool:
+    if isinstance(task, ChoiceTask):
+        return task.answered_by(choice.kind)
+    return choice.kind == "dual"
+
+
 def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     """The data sets with the tasks that are asked for."""
     sets = loading.load(
@@ -87,6 +99,7 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
         scenes=config.scenes,
         split=config.split,
         seed=config.seed,
+        protocol=config.protocol,
     )
     selected = []
     for data in sets:
@@ -247,6 +260,7 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         measured = figures.of_choices(rows)
         if task.kind == BINARY:  # two captions, of which nothing is known but which is right
             measured = [figure for figure in measured if figure["metric"] in ("accuracy", "chance")]
+        measured += figures.of_groups(rows)
     label = {"task": task.name.partition("/")[2], "variant": task.variant}
     return [{**label, **figure} for figure in measured]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
@@ -85,6 +86,19 @@ WRONG = Table(
     (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
+JOINT = Table(
+    "joint",
+    "Answered right together",
+    (*NAME, Row("type", "together")),
+    (
+        Column("all right ↑", {"metric": "joint"}, _SHOWN, True),
+        *(Column(outcome, {"outcome": outcome}, _SHOWN) for outcome in OUTCOMES[1:]),
+        Column("chance", {"metric": "joint chance"}),
+        Column("n", {"metric": "joint"}, tables.count()),
+        Column("unscored", {"metric": "joint"}, tables.count("unscored")),
+    ),
+    {"metric": ("joint", "pair", "joint chance")},
+)
 _RUN = ("model", "data", "variant")
 _RECALLS = tuple(f"recall@{k}" for k in KS)
 RECALL = plots.Bars(
@@ -136,5 +150,6 @@ SECTIONS = (
         (RECALL,),
     ),
     Section("choice", "Multiple choice", (MULTIPLE_CHOICE,), (ACCURACY,)),
+    Section("together", "Questions that belong together", (JOINT,)),
     Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
 )

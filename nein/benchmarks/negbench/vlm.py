@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from metrics.choices import Asked, ChoiceModel, Reply, prompt
+from metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
 from metrics.letters import LETTERS, parse
 from nein.benchmarks.negbench import mcq
 from nein.benchmarks.negbench.encode import UNUSABLE
+from nein.datasets.negbench.other_tests import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
+from nein.models.references import JUDGE
 
 #: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
 PICTURE, MODEL = "picture", "model"
@@ -45,13 +47,17 @@ class Manner:
 
 
 def load(reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int) -> ChoiceModel:
-    """A model of `metrics.choices`, or, for a reference only `metrics.load_judge` knows, that judge."""
+    """A model of `metrics.choices`; for `judge:REFERENCE`, or one that only `metrics.load_judge` knows, that
+    judge."""
     import metrics
     from metrics import choices
     from metrics.served import is_served
 
-    if metrics.special_reference(reference) is not None and not is_served(reference):
-        return choices.of_judge(metrics.load_judge("vqa", reference, device=device, dtype=dtype))
+    judge = reference.removeprefix(JUDGE)
+    if judge != reference or (metrics.special_reference(reference) is not None and not is_served(reference)):
+        return choices.of_judge(
+            metrics.load_judge("vqa", judge, revision=revision, device=device, dtype=dtype)
+        )
     return choices.load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
 
@@ -92,9 +98,8 @@ def _rows(model: ChoiceModel, block: Sequence[tuple[Question, Any]], manner: Man
     shown, asked = [], []
     for (question, picture), order in zip(block, orders, strict=True):
         if not isinstance(picture, str):
-            words = prompt(manner.wording, QUESTION, [question.options[k].text for k in order])
             shown.append(picture)
-            asked.append([Asked(words, len(order))])
+            asked.append([Asked(_words(question, order, manner), len(order))])
     replies = iter(model.answer(shown, asked, [manner.scoring]) if shown else ())
     rows = []
     for (question, picture), order in zip(block, orders, strict=True):
@@ -109,6 +114,15 @@ def _rows(model: ChoiceModel, block: Sequence[tuple[Question, Any]], manner: Man
             {"id": question.id, "answer": answer, "letter": letter, "chosen": chosen, "reason": reason,
              "failed": failed})  # fmt: skip
     return rows
+
+
+def _words(question: Question, order: Sequence[int], manner: Manner) -> Prompt:
+    """A question with its options behind letters; one to be answered with yes or no has none, unless letters
+    are what is scored."""
+    options = [question.options[k].text for k in order]
+    if sorted(options) == [NO, YES] and manner.scoring == "generated":
+        return yes_or_no(question.asked)
+    return prompt(manner.wording, question.asked or QUESTION, options)
 
 
 def _unread(question: Question, reason: str, failed: str) -> Row:

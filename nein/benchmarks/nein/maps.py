@@ -16,12 +16,8 @@ def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> Non
     """Draws the maps of `result` side by side, with its note and error; nothing when it has none."""
     if not result.maps:
         return
-    from nein.reporting.contact_sheet import (  # with matplotlib, which most runs never need
-        RED,
-        Cell,
-        Row,
-        draw,
-    )
+    # It loads matplotlib, which most runs never need.
+    from nein.reporting.contact_sheet import RED, Cell, Row, draw
 
     cells = [Cell(_rgb(picture)) for picture in result.maps.values()]
     columns = list(result.maps)

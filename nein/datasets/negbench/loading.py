@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nein.datasets.negbench import official
+from nein.datasets.negbench import official, other_tests
 from nein.datasets.negbench.media import Files
 from nein.datasets.negbench.records import (
     NEGATED,
@@ -73,31 +73,34 @@ def load(
     scenes: int | None = None,
     split: str = "val",
     seed: int = 0,
+    protocol: str = "fixed",
 ) -> list[DataSet]:
     """The data sets of a command.
 
-    data         "nano" or "nano:WORLD", a folder with official CSV files anywhere in it, or one such file.
-    names        Rows of `registry.ROWS`, or "all" that are there.
+    data         "nano" or "nano:WORLD", a folder with official files anywhere in it, or one such file.
+    names        Rows of `registry.ROWS`, or "all" that are there. Of "nano", "all" is NegBench's twin; of
+                 "nano" other tests have twins, too, which are asked for by name.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
     scenes       nano: how many scenes; `split` and `seed` likewise.
+    protocol     "paper" or "fixed", for readers with a quirk.
 
     Raises UserError, one sentence, for a set that is not there (with where to get it) and for wrong files.
     """
     if is_nano(data):
-        if not set(names) <= {"all", NANO}:
-            raise UserError(
-                f"--datasets is '{','.join(names)}', but --data is nano, which is a data set of its own; "
-                "give --data FOLDER with the CSV files."
-            )
-        return [_nano(world(data), scenes, split, seed)]
+        return [
+            _twin(name, data, scenes, split, protocol)
+            if name in ROWS
+            else _nano(world(data), scenes, split, seed)
+            for name in dict.fromkeys(NANO if name == "all" else name for name in names)
+        ]
     folder = Path(data).expanduser()
     if not folder.exists():
         raise UserError(
-            f"--data is '{data}'; it must be nano, a folder with NegBench's CSV files, or one of them."
+            f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
         )
     if folder.is_file() and names_of(folder) is None:
         raise UserError(
-            f"'{data}' has none of the names by which NegBench's files are known; give it the released name, "
+            f"'{data}' has none of the names by which files are known; give it the released name, "
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
     roots = _roots(image_roots)
@@ -114,10 +117,10 @@ def load(
         if not parts:
             files = ", ".join(part.files[0] for part in ROWS[name].parts)
             raise UserError(
-                f"'{data}' has none of the files of {ROWS[name].title} ({files}); {CSV_FILES}, "
+                f"'{data}' has none of the files of {ROWS[name].title} ({files}); {_at(ROWS[name])}, "
                 f"the pictures are {ROWS[name].pictures}."
             )
-    return [_dataset(ROWS[name], parts, roots, folder) for name, parts in parts_of.items()]
+    return [_dataset(ROWS[name], parts, roots, folder, protocol) for name, parts in parts_of.items()]
 
 
 def select(tasks: Iterable[Task], wanted: Sequence[str], variants: Sequence[str]) -> list[Task]:
@@ -170,7 +173,7 @@ def names_of(path: Path) -> str | None:
     """The row that a file belongs to by its name, or None."""
     for row in ROWS.values():
         for part in row.parts:
-            if path.name in (*part.files, *part.negated):
+            if _named(path) & {*part.files, *part.negated}:
                 return row.name
     return None
 
@@ -180,6 +183,24 @@ def _nano(world: World, scenes: int | None, split: str, seed: int) -> DataSet:
 
     tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
     return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
+
+
+def _twin(name: str, data: str, scenes: int | None, split: str, protocol: str) -> DataSet:
+    """A drawn twin of another test: files in exactly its form, read as they are."""
+    from nein.datasets.negbench import drawn_tests
+
+    if data != NANO or name not in drawn_tests.WRITERS:
+        raise UserError(
+            f"'{name}' is not drawn in '{data}'; --data nano has twins of {', '.join(drawn_tests.WRITERS)}. "
+            "For the published one give --data FOLDER."
+        )
+    folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
+    made = _dataset(row, _parts(row, folder), {"": folder}, folder, protocol)
+    return replace(made, name=f"{NANO}-{name}", title=f"{row.title} (drawn twin)")
+
+
+def _at(row: Row) -> str:
+    return row.files_at if row.files_at.startswith("the ") else f"they are {row.files_at}"
 
 
 def _roots(given: Sequence[str]) -> dict[str, Path]:
@@ -215,7 +236,7 @@ def _parts(row: Row, folder: Path) -> list[tuple[Part, list[Path | None]]]:
 
 def _find(folder: Path, names: Sequence[str]) -> Path | None:
     if folder.is_file():
-        return folder if folder.name in names else None
+        return folder if _named(folder) & set(names) else None
     files = _listing(folder)
     for name in names:
         places = files.get(name, [])
@@ -233,13 +254,29 @@ def _listing(folder: Path) -> dict[str, list[Path]]:
     places: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
         for name in names:
-            if name.endswith(".csv"):
-                places.setdefault(name, []).append(Path(place, name))
+            path = Path(place, name)
+            for known in _named(path) & _released():
+                places.setdefault(known, []).append(path)
     return places
 
 
+def _named(path: Path) -> set[str]:
+    """What a file may be known by: its name, or for names that many files have, also that of its folder."""
+    return {path.name, f"{path.absolute().parent.name}/{path.name}"}
+
+
+@lru_cache(maxsize=1)
+def _released() -> frozenset[str]:
+    parts = (part for row in ROWS.values() for part in row.parts)
+    return frozenset(name for part in parts for name in (*part.files, *part.negated))
+
+
 def _dataset(
-    row: Row, parts: Sequence[tuple[Part, list[Path | None]]], roots: Mapping[str, Path], folder: Path
+    row: Row,
+    parts: Sequence[tuple[Part, list[Path | None]]],
+    roots: Mapping[str, Path],
+    folder: Path,
+    protocol: str,
 ) -> DataSet:
     root = roots.get(row.name, roots.get(""))
     beside = folder.parent if folder.is_file() else folder
@@ -248,7 +285,11 @@ def _dataset(
     for part, files in parts:
         name = f"{row.name}/{part.task}"
         origin = {"files": {path.name: _check_sum(row, path) for path in files if path is not None}}
-        if part.task == RETRIEVAL:
+        if part.reader:
+            assert files[0] is not None
+            questions = other_tests.read(part.reader, files[0], protocol)
+            tasks.append(ChoiceTask(name, questions, media, part.variant, origin=origin))
+        elif part.task == RETRIEVAL:
             original, negated = (
                 official.read_retrieval(path, kind, allow_empty=True) if path is not None else ()
                 for path, kind in zip(files, (ORIGINAL, NEGATED), strict=True)
@@ -278,7 +319,7 @@ def _same_names(tasks: Sequence[Task]) -> list[Task]:
             first.setdefault(official.file_name(reference), reference)
 
     def renamed(records: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(replace(r, image=first[official.file_name(r.image)]) for r in records)
+        return tuple(replace(r, image=first.get(official.file_name(r.image), r.image)) for r in records)
 
     same: list[Task] = []
     for task in tasks:

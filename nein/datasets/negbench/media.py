@@ -1,4 +1,7 @@
-"""Pictures and videos behind the references of a task: files found by name, or scenes drawn on demand."""
+"""Pictures and videos behind the references of a task: files found by name, or scenes drawn on demand.
+
+A reference to a region is that of the picture and a box, `region("a.jpg", (0, 0, 20, 30.5))`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,36 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from PIL import Image
 
 from nein.datasets.negbench.official import file_name
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError, decode
 
+Box = tuple[float, float, float, float]
+_BOX = "#box="
 VIDEO_SUFFIXES = frozenset((".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v"))
 FRAMES = 4
+
+
+def region(reference: str, box: Box) -> str:
+    """A reference to a part of a picture; `box`: x, y, width and height in pixels, as COCO has it."""
+    return f"{reference}{_BOX}{','.join(f'{number:.10g}' for number in box)}"
+
+
+def whole(reference: str) -> tuple[str, Box | None]:
+    """The picture that a reference is about, and the box where it is about a region."""
+    name, mark, numbers = reference.partition(_BOX)
+    if not mark:
+        return reference, None
+    x, y, width, height = map(float, numbers.split(","))
+    return name, (x, y, width, height)
+
+
+def crop(picture: np.ndarray, box: Box) -> np.ndarray:
+    """The region of (H, W, 3) uint8, its borders rounded to pixels; outside the picture it is black."""
+    x, y, width, height = box
+    return np.asarray(Image.fromarray(picture).crop((x, y, x + width, y + height)))
 
 
 class Files:
@@ -55,18 +81,20 @@ class Files:
     def exists(self, reference: str) -> bool:
         """Whether there is such a file."""
         try:
-            return self.path(reference).is_file()
+            return self.path(whole(reference)[0]).is_file()
         except ImageError:
             return False
 
     def frames(self, reference: str) -> list[np.ndarray]:
-        """One picture, or four frames of a video. Raises ImageError."""
+        """One picture or region, or four frames of a video. Raises ImageError."""
+        reference, box = whole(reference)
         path = self.path(reference)
         if path.suffix.lower() in VIDEO_SUFFIXES:
             from nein.datasets.negbench import video
 
             return video.frames(path, FRAMES)
-        return [decode(path)]
+        picture = decode(path)
+        return [picture if box is None else crop(picture, box)]
 
     @cached_property
     def _by_name(self) -> dict[str, list[Path]]:

@@ -78,6 +78,16 @@ def polarity(sentence: str, noun: str) -> Polarity:
     return "both" if len(ways) > 1 else ways.pop()
 
 
+def denies(sentence: str) -> bool:
+    """Whether a sentence has a word that denies anything at all.
+
+    >>> denies("A man is not only smiling."), denies("A man without a hat.")
+    (False, True)
+    """
+    text = _HARMLESS.sub(" ", _plain(sentence))
+    return bool(_BEFORE.search(text) or _BEHIND.search(text))
+
+
 def changed(
     sentence: str,
     affirmed: Sequence[str],
@@ -113,8 +123,12 @@ def _denial_first(sentence: str, affirmed: Sequence[str], denied: Sequence[str])
     return first(denied) < first(affirmed)
 
 
+def _plain(sentence: str) -> str:
+    return sentence.casefold().replace("\u2019", "'")
+
+
 def _at(sentence: str, place: tuple[int, int]) -> Literal["affirmed", "denied", "unclear"]:
-    text = sentence.casefold().replace("\u2019", "'")
+    text = _plain(sentence)
     text = _OPENING.sub(r"\1;", _HARMLESS.sub(lambda match: " " * len(match.group()), text))
     start, end = 0, len(text)
     for match in _BREAK.finditer(text):

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,9 @@ ORIGINAL, NEGATED = "original", "negated"
 KINDS = (ORIGINAL, NEGATED)
 AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
 TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)
+
+#: Questions that belong together: the score that counts such groups, the group's name, how many it has.
+Group = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,20 @@ class RetrievalItem:
 
 @dataclass(frozen=True)
 class Option:
-    """A caption to choose, and how it is made: "affirmation", "negation", "hybrid", or None where unknown."""
+    """A caption to choose, and how it is made: "affirmation", "negation", "hybrid", or None where unknown.
+
+    image  Reference of the picture, or of a region of one, that the caption is held against: where pictures
+           are to choose, the options have one caption and a picture each. "": the question's.
+    """
 
     text: str
     template: str | None = None
+    image: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The option in a word or a sentence: the caption, or the name of the picture."""
+        return PurePosixPath(self.image).name if self.image else self.text
 
 
 @dataclass(frozen=True)
@@ -69,8 +83,10 @@ class Question:
     image    Reference of the picture or video.
     options  At least two.
     correct  Index of the right one, as the data have it (0 throughout in the released files).
-    type     Template of the right option, or None where unknown (binary questions).
+    type     Template of the right option, or of the question; None where unknown (binary questions).
     source   What resampling treats as one unit: the picture, of which several questions may be asked.
+    asked    The question, where it is another one: its options are answers, which no caption's score gives.
+    groups   Those whose questions have to be answered right together.
     """
 
     id: str
@@ -81,10 +97,16 @@ class Question:
     positives: tuple[str, ...] | None = None
     negatives: tuple[str, ...] | None = None
     source: str = ""
+    asked: str = ""
+    groups: tuple[Group, ...] = ()
 
     @property
     def cluster(self) -> str:
         return self.source or self.image
+
+    def picture(self, option: Option) -> str:
+        """Reference of what an option is held against."""
+        return option.image or self.image
 
 
 class Media(Protocol):
@@ -129,7 +151,7 @@ class RetrievalTask:
 
 @dataclass(frozen=True)
 class ChoiceTask:
-    """A set of questions; `kind` is "mcq" or, with two options throughout, "binary"."""
+    """A set of questions; `kind` is "mcq" or, with two captions of which no template is known, "binary"."""
 
     name: str
     questions: tuple[Question, ...]
@@ -140,7 +162,13 @@ class ChoiceTask:
 
     @property
     def references(self) -> list[str]:
-        return list(dict.fromkeys(question.image for question in self.questions))
+        return list(dict.fromkeys(q.picture(option) for q in self.questions for option in q.options))
+
+    def answered_by(self, kind: str) -> bool:
+        """Whether a model of a kind can answer: "dual" scores captions, "vlm" is shown one picture."""
+        if kind == "dual":
+            return not any(question.asked for question in self.questions)
+        return not any(option.image for question in self.questions for option in question.options)
 
     @property
     def sentences(self) -> list[str]:

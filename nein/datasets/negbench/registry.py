@@ -1,7 +1,8 @@
-"""NegBench's data sets by name: which files they are, how wrong options were made, where pictures come from.
+"""NegBench's data sets, and other tests of negation, by name: which files they are, and where to get them.
 
 File names are the released ones; where a set was released under several, they are tried in order. Sources:
-github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py).
+github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); of the other tests,
+the repositories that their rows name.
 """
 
 from __future__ import annotations
@@ -12,26 +13,32 @@ CSV_FILES = (
     "the CSV files are at https://drive.google.com/drive/folders/1kSEq0mkV1t1T8GuOAM65iz_iAA7e5gxB "
     "(linked from github.com/m1k2zoo/negbench)"
 )
+NEGBENCH = "NegBench"
 RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
+#: Of other tests: which of two captions is true of a picture; which region or picture a caption is true of;
+#: both ways round; a question with yes or no.
+CAPTION, REGION, PAIRS, YES_NO = "caption", "region", "pairs", "yes-no"
 AFFIRMED = "-control"  # tasks of the same form without any negation: the control of the medical sets
-TEMPLATED, REPHRASED = "templated", "rephrased"
+TEMPLATED, REPHRASED, PUBLISHED = "templated", "rephrased", "published"
 
 
 @dataclass(frozen=True)
 class Part:
     """One task of a data set in one wording.
 
-    task      "retrieval", "mcq", "binary", "mcq-control" or "binary-control".
-    variant   "templated", or "rephrased" by a language model.
+    task      Of TASKS.
+    variant   "templated", "rephrased" by a language model, or "published": the words of another test.
     files     Released names, the first that is there is read. For retrieval: original captions.
     negated   For retrieval: released names of the file with negated captions. (Those that contain "templated"
               occur in the released code; whether the files are given out is not known.)
+    reader    Of `other_tests.READERS`, for a file in a layout of its own; "": NegBench's.
     """
 
     task: str
     variant: str
     files: tuple[str, ...]
     negated: tuple[str, ...] = ()
+    reader: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Row:
     title     As tables show it.
     pictures  Where its pictures or videos come from.
     layout    "real" or "synthetic" (`official.POSITIONS`).
+    files_at  Where to get the files. `suite`: what they are a part of.
+    licence   Of the files; pictures have their own.
     sha256    File name -> SHA-256 of the released file, where known.
     """
 
@@ -49,6 +58,9 @@ class Row:
     pictures: str
     parts: tuple[Part, ...]
     layout: str = "real"
+    files_at: str = CSV_FILES
+    suite: str = NEGBENCH
+    licence: str = "see there"
     sha256: dict[str, str] = field(default_factory=dict)
 
 
@@ -57,6 +69,8 @@ _VOC = "http://host.robots.ox.ac.uk/pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar"
 _VTT = "the MSR-VTT videos, https://www.mediafire.com/folder/h14iarbs62e7p/shared"
 _XRAY = "CheXpert, on request, https://stanfordmlgroup.github.io/competitions/chexpert"
 _SKIN = "HAM10000, https://doi.org/10.7910/DVN/DBW86T"
+_NEAT_COCO = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
+_NEAT_VTT = "msr_vtt_retrieval_rephrased_llama_logic_inversion.csv"
 
 ROWS: dict[str, Row] = {
     row.name: row
@@ -71,7 +85,7 @@ ROWS: dict[str, Row] = {
                     RETRIEVAL,
                     REPHRASED,
                     ("COCO_val_retrieval.csv",),
-                    ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv",),
+                    ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv", _NEAT_COCO),
                 ),
                 Part(MCQ, TEMPLATED, ("COCO_val_mcq.csv",)),
                 Part(MCQ, REPHRASED, ("COCO_val_mcq_llama3.1_rephrased.csv",)),
@@ -112,7 +126,11 @@ ROWS: dict[str, Row] = {
                     RETRIEVAL,
                     REPHRASED,
                     ("msr_vtt_retrieval.csv",),
-                    ("msr_vtt_retrieval_rephrased_llama.csv", "msr_vtt_retrieval_rephrased.csv"),
+                    (
+                        "msr_vtt_retrieval_rephrased_llama.csv",
+                        "msr_vtt_retrieval_rephrased.csv",
+                        _NEAT_VTT,
+                    ),
                 ),
                 Part(MCQ, TEMPLATED, ("msr_vtt_mcq_templated_llama.csv", "msr_vtt_mcq_templated.csv")),
                 Part(MCQ, REPHRASED, ("msr_vtt_mcq_rephrased_llama.csv", "msr_vtt_mcq_rephrased.csv")),
@@ -160,8 +178,91 @@ ROWS: dict[str, Row] = {
                 Part(BINARY + AFFIRMED, TEMPLATED, ("binary_mcq_control.csv",)),
             ),
         ),
+        Row(
+            "valse",
+            "VALSE existence",
+            "Visual7W, http://ai.stanford.edu/~yukez/visual7w",
+            (Part(CAPTION, PUBLISHED, ("existence.json",), reader="valse"),),
+            files_at="data/existence.json of github.com/Heidelberg-NLP/VALSE",
+            suite="Parcalabescu et al., ACL 2022",
+            licence="MIT",
+        ),
+        Row(
+            "cc-neg",
+            "CC-Neg",
+            "ccneg_images.zip, linked from github.com/jaisidhsingh/CoN-CLIP (ccneg_dataset/README.md)",
+            (Part(CAPTION, PUBLISHED, ("ccneg_preprocessed.pt",), reader="cc-neg"),),
+            files_at="ccneg_preprocessed.pt, linked from github.com/jaisidhsingh/CoN-CLIP",
+            suite="Singh et al., WACV 2025",
+            licence="MIT",
+        ),
+        Row(
+            "sugarcrepe",
+            "SugarCrepe, negation",
+            _COCO,
+            (Part(CAPTION, PUBLISHED, ("replace_rel.json",), reader="sugarcrepe"),),
+            files_at="data/replace_rel.json of github.com/RAIVNLab/sugar-crepe",
+            suite="Hsieh et al., NeurIPS 2023",
+            licence="MIT",
+        ),
+        Row(
+            "negrefcocog",
+            "NegRefCOCOg",
+            "train2014.zip of https://cocodataset.org/#download",
+            (Part(REGION, PUBLISHED, ("NegRefCOCOg.json",), reader="negrefcocog"),),
+            files_at="NegRefCOCOg/NegRefCOCOg.json of github.com/parkquasar/NegationCLIP",
+            suite="Park et al., ICCV 2025",
+            licence="MIT",
+        ),
+        Row(
+            "neat-coco",
+            "COCO, inverted",
+            _COCO,
+            (Part(CAPTION, REPHRASED, (_NEAT_COCO,), reader="neat"),),
+            files_at="raw_data/images of github.com/hhc1997/NEAT",
+            suite="Han et al., arXiv:2507.19064",
+        ),
+        Row(
+            "neat-msr-vtt",
+            "MSR-VTT, inverted",
+            _VTT,
+            (Part(CAPTION, REPHRASED, (_NEAT_VTT,), reader="neat"),),
+            files_at="raw_data/videos of github.com/hhc1997/NEAT",
+            suite="Han et al., arXiv:2507.19064",
+        ),
+        Row(
+            "beaf",
+            "BEAF",
+            "the original and manipulated images, linked from github.com/postech-ami/BEAF",
+            (Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),),
+            files_at="beaf_qna.json of github.com/postech-ami/BEAF",
+            suite="Ye-Bin et al., ECCV 2024",
+            licence="none stated",
+        ),
+        Row(
+            "naturalbench",
+            "NaturalBench, negation",
+            "NaturalBench-Retrieval.zip and the images of huggingface.co/datasets/BaiqiL/NaturalBench",
+            (
+                Part(
+                    YES_NO,
+                    PUBLISHED,
+                    ("dataset_split_for_finetuning/test_set.json",),
+                    reader="naturalbench",
+                ),
+                Part(
+                    PAIRS,
+                    PUBLISHED,
+                    ("NaturalBench-Retrieval/metadata.json",),
+                    reader="naturalbench-retrieval",
+                ),
+            ),
+            files_at="github.com/Baiqi-Li/NaturalBench and huggingface.co/datasets/BaiqiL/NaturalBench",
+            suite="Li et al., NeurIPS 2024",
+            licence="Apache-2.0",
+        ),
     )
 }
-TASKS = (RETRIEVAL, MCQ, MCQ + AFFIRMED, BINARY, BINARY + AFFIRMED)
-VARIANTS = (TEMPLATED, REPHRASED)
+TASKS = (RETRIEVAL, MCQ, MCQ + AFFIRMED, BINARY, BINARY + AFFIRMED, CAPTION, REGION, PAIRS, YES_NO)
+VARIANTS = (TEMPLATED, REPHRASED, PUBLISHED)
 NANO = "nano"

@@ -1,0 +1,64 @@
+"""Judges of edits as wholes: (source, edit, instruction) in, a reward out; and which of two edits is better.
+
+    load_reward("editscore:owner/name")      EditScore's questions to an image-text model (arXiv:2509.23909)
+    load_reward("editreward:FOLDER")         EditReward's heads on Qwen2.5-VL (arXiv:2509.26346)
+    load_reward("pairwise:owner/name")       any model of multiple choice, asked which of two edits obeys
+    rank(judge, source, edits, instruction)  a value for each of several edits of one picture
+
+Beside the yes/no judges of `metrics.judges`, which are asked about one object, these are asked about the
+instruction: what they make of a negation is a figure of their own (`nein calibrate --judges reward`).
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import Any
+
+from metrics.base import MetricError, choose, located
+from metrics.rewards.base import RewardJudge, rank
+
+#: How a reference begins -> the module with `load` and `check` for the rest of it.
+REWARDS: dict[str, str] = {
+    "editscore": "metrics.rewards.editscore",
+    "editreward": "metrics.rewards.editreward",
+    "pairwise": "metrics.rewards.pairwise",
+}
+
+
+def split(reference: str) -> tuple[str, str]:
+    """(kind, model) of "editscore:owner/name". Raises MetricError for another kind, or none."""
+    kind, _, model = reference.partition(":")
+    if not model:
+        raise MetricError(
+            f"'{reference}' is no reward; expected {', '.join(f'{one}:MODEL' for one in REWARDS)}."
+        )
+    return choose("kind of reward", kind, REWARDS), model
+
+
+def check_reward(reference: str) -> None:
+    """Looks at a reference and loads nothing. Raises MetricError, one sentence."""
+    kind, model = split(reference)
+    pkgutil.resolve_name(f"{REWARDS[kind]}:check")(located(model))
+
+
+def load_reward(
+    reference: str,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **options: Any,
+) -> RewardJudge:
+    """A judge of edits by "KIND:MODEL".
+
+    options  editscore: `protocol`, `passes`, `reduction`, `temperature`.
+
+    Raises MetricError, one sentence, for what cannot be loaded.
+    """
+    kind, model = split(reference)
+    load = pkgutil.resolve_name(f"{REWARDS[kind]}:load")
+    made: RewardJudge = load(located(model), revision=revision, device=device, dtype=dtype, **options)
+    return made
+
+
+__all__ = ["REWARDS", "RewardJudge", "check_reward", "load_reward", "rank", "split"]

@@ -1,0 +1,123 @@
+"""What a judge of edits is asked, and how its word becomes a choice between edits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from metrics import served
+from metrics.base import MetricError, Score, check_image, isolated
+
+
+class RewardJudge(Protocol):
+    """Says how good edits are, each (H, W, 3) uint8, given the picture before and what the editor was told.
+
+    compares  Whether it is asked about two edits at a time, so that `score` is a comparison with the picture
+              as it was, and several edits are ranked by their comparisons with each other.
+    """
+
+    fingerprint: str
+    compares: bool
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        """One per edit, higher is better; the scale is the judge's own. None with a reason: unscored."""
+        ...
+
+    def prefer(
+        self,
+        sources: Sequence[np.ndarray],
+        first: Sequence[np.ndarray],
+        second: Sequence[np.ndarray],
+        instructions: Sequence[str],
+    ) -> list[Score]:
+        """One per pair of edits: 1 where the first is better, 0 where the second is, 0.5 where neither; None
+        with a reason where that cannot be said."""
+        ...
+
+
+def by_score(
+    judge: RewardJudge,
+    sources: Sequence[np.ndarray],
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    instructions: Sequence[str],
+) -> list[Score]:
+    """`RewardJudge.prefer` of a judge that scores: the higher score is better."""
+    n = len(sources)
+    both = judge.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
+    return [_higher(one, other) for one, other in zip(both[:n], both[n:], strict=True)]
+
+
+def _higher(first: Score, second: Score) -> Score:
+    detail = {"scores": [first.value, second.value]}
+    if first.value is None or second.value is None:
+        which, lacking = ("first", first) if first.value is None else ("second", second)
+        return Score(None, f"the {which} edit: {lacking.reason}", detail)
+    value = 0.5 if first.value == second.value else float(first.value > second.value)
+    return Score(value, f"{first.value:.4g} and {second.value:.4g}", detail)
+
+
+def rank(
+    judge: RewardJudge, source: np.ndarray, edits: Sequence[np.ndarray], instruction: str
+) -> list[Score]:
+    """A value for each of several edits of one picture.
+
+    Of a judge that compares: the mean of its preferences over all others, from 0 to 1; comparisons that it
+    leaves open are left out. An edit that the judge fails on has no value, with the reason.
+    """
+    n = len(edits)
+    if not judge.compares:
+        return _each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
+    pairs = [(i, k) for i in range(n) for k in range(i + 1, n)]
+    said = _each(
+        lambda rows: judge.prefer(
+            [source] * len(rows),
+            [edits[i] for i, _ in rows],
+            [edits[k] for _, k in rows],
+            [instruction] * len(rows),
+        ),
+        pairs,
+    )
+    wins: list[list[float]] = [[] for _ in edits]
+    for (i, k), one in zip(pairs, said, strict=True):
+        if one.value is not None:
+            wins[i].append(one.value)
+            wins[k].append(1 - one.value)
+    why = next((one.reason for one in said if one.value is None), "there is nothing to compare it with")
+    return [
+        Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why) for row in wins
+    ]
+
+
+def _each(work: Any, items: Sequence[Any]) -> list[Score]:
+    said = isolated(work, items)
+    return [Score(None, one) if isinstance(one, str) else one for one in said]
+
+
+def check_chat(reference: str) -> None:
+    """Looks at the reference of an image-text model, on this machine or served; loads nothing and asks
+    nobody. Raises MetricError."""
+    if served.is_served(reference):
+        served.check(reference)
+        return
+    from metrics.loading import check_folder, split_reference
+
+    check_folder(split_reference(reference, None)[0])
+
+
+def check_edits(pictures: Sequence[Sequence[np.ndarray]], instructions: Sequence[str]) -> None:
+    """Raises MetricError unless there are as many pictures of every kind as instructions, all in order."""
+    for row in pictures:
+        if len(row) != len(instructions):
+            raise MetricError(f"{len(row)} pictures but {len(instructions)} instructions were given.")
+        for image in row:
+            check_image(image)
+    for sentence in instructions:
+        if not isinstance(sentence, str) or not sentence.strip():
+            raise MetricError(f"The instruction is {sentence!r}; expected a sentence.")

@@ -1,0 +1,345 @@
+"""EditReward: heads on Qwen2.5-VL give a number for an edit, from a hidden state behind the question.
+
+Source: "EditReward: A Human-Aligned Reward Model for Instruction-Guided Image Editing", arXiv:2509.26346;
+github.com/TIGER-AI-Lab/EditReward, EditReward/inference_edit.py, model/qwen2_5_vl_trainer.py and config/ at
+246ab58.
+
+Source and edit, each resized to 256 tokens, and a question are one user turn; a head reads the last hidden
+state at a token of its own, <|Reward|>. "ranknet_multi_head" has two heads, for the instruction and for the
+quality, each with a question of its own. A head gives (mean, logarithm of the deviation); the mean is the
+reward.
+
+A folder is what the authors give out and what their code has beside it:
+
+    model.safetensors or model.pth    all weights
+    *.yaml                            their configuration: heads, pooling, token, and the base model, of which
+                                      configuration and processor are read (from the folder itself where it
+                                      has a config.json)
+    *.py                              dataset/prompts.py and dataset/data_collator_qwen_edit.py, whose texts
+                                      are read; nothing is run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import nn
+
+from metrics.base import MetricError, Score, choose, isolated
+from metrics.loading import (
+    DTYPES,
+    Source,
+    exact,
+    file_sha256,
+    fingerprint,
+    from_pretrained,
+    library,
+    model_fields,
+)
+from metrics.rewards.base import by_score, check_edits
+from metrics.rewards.texts import constants
+
+TOKEN = "<|Reward|>"
+#: Tokens of a picture: 256 squares of the processor, 200,704 pixels for Qwen2.5-VL.
+SQUARES = 256
+AUTHORS = "EditReward/dataset/prompts.py and data_collator_qwen_edit.py of github.com/TIGER-AI-Lab/EditReward"
+#: Kind of head -> the questions that are asked, by their names in the authors' file.
+_BOTH = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
+HEADS = {"ranknet_multi_head": _BOTH, "ranknet_share_head": _BOTH, "ranknet": ()}
+#: What a single head is asked, by `reward_dim`.
+SINGLE = {
+    "dim1": _BOTH[0],
+    "dim2": _BOTH[1],
+    "overall": "INSTRUCTION_EDIT_OVERALL",
+    "overall_detail": "INSTRUCTION_EDIT_OVERALL_DETAILED",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of the authors' configuration decides a reward.
+
+    heads      One of `HEADS`.            pooling  "min", "mean" or "sum" over the heads' outputs.
+    outputs    Numbers that a head gives. kwargs   Of the heads' layers, or None for the usual ones.
+    questions  The texts, in the order of the heads; {text_prompt} stands for the instruction.
+    """
+
+    heads: str
+    pooling: str
+    outputs: int
+    kwargs: Mapping[str, Any] | None
+    questions: tuple[str, ...]
+    base: str
+
+
+class EditReward:
+    """Rewards without a bound, higher is better; one edit at a time, so that no padding can change one."""
+
+    compares = False
+
+    def __init__(
+        self, model: Any, heads: nn.ModuleList, processor: Any, settings: Settings, source: Source
+    ) -> None:
+        self.model, self.heads, self.processor = model, heads, processor
+        self.settings, self.source = settings, source
+        self._token = processor.tokenizer.convert_tokens_to_ids(TOKEN)
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a reward, JSON-serialisable."""
+        texts = hashlib.sha256("\0".join(self.settings.questions).encode()).hexdigest()
+        return {
+            **model_fields(self.model, self.source),
+            "kind": "editreward",
+            "library": library(),
+            "heads": self.settings.heads,
+            "pooling": self.settings.pooling,
+            "questions": texts,
+        }
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`; `detail` has what each head gave."""
+        check_edits([sources, edits], instructions)
+        items = list(zip(sources, edits, instructions, strict=True))
+        said = isolated(lambda rows: [self._one(*row) for row in rows], items)
+        return [Score(None, one) if isinstance(one, str) else one for one in said]
+
+    def prefer(
+        self,
+        sources: Sequence[np.ndarray],
+        first: Sequence[np.ndarray],
+        second: Sequence[np.ndarray],
+        instructions: Sequence[str],
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`."""
+        return by_score(self, sources, first, second, instructions)
+
+    def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+        outputs = []
+        with exact():
+            pictures = [self._resized(picture) for picture in (source, edit)]
+            for k, question in enumerate(self.settings.questions):
+                state = self.state(pictures, question.replace("{text_prompt}", instruction))
+                head = self.heads[min(k, len(self.heads) - 1)]
+                outputs.append(head(state.float()))
+            pooled = pool(torch.stack(outputs), self.settings.pooling)
+        each = [[round(float(x), 6) for x in row] for row in outputs]
+        if not bool(torch.isfinite(pooled).all()):
+            return Score(None, "the reward is not finite", {"heads": [str(row) for row in each]})
+        return Score(float(pooled[0]), ", ".join(f"{row[0]:.3f}" for row in each), {"heads": each})
+
+    def state(self, pictures: Sequence[Any], text: str) -> torch.Tensor:
+        """The last hidden state at the reward's token, (D,).
+
+        Positions are counted in sequence, pictures too, and not by Qwen2.5-VL's three axes: the released code
+        hands embeddings to the decoder, in training as here.
+        """
+        content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
+        prompt = self.processor.apply_chat_template(
+            [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
+            add_generation_prompt=True,
+        )
+        pixels = self._square**2 * SQUARES
+        inputs = self.processor(
+            text=[prompt], images=list(pictures), return_tensors="pt",
+            images_kwargs={"size": {"shortest_edge": pixels, "longest_edge": pixels}},
+        ).to(self.model.device)  # fmt: skip
+        ids = inputs["input_ids"]
+        places = (ids[0] == self._token).nonzero().flatten()
+        if len(places) != 1:
+            raise ValueError(f"the question has the token {TOKEN} {len(places)} times, not once")
+        length = ids.shape[1]
+        output = self.model.model(
+            input_ids=ids,
+            attention_mask=inputs["attention_mask"],
+            pixel_values=inputs["pixel_values"].to(self.model.dtype),
+            image_grid_thw=inputs["image_grid_thw"],
+            position_ids=torch.arange(length, device=ids.device).expand(3, 1, length),
+            use_cache=False,
+        )
+        return output.last_hidden_state[0, places[0]]
+
+    @property
+    def _square(self) -> int:
+        """Side of what becomes one token, in pixels."""
+        images = self.processor.image_processor
+        return int(images.patch_size) * int(images.merge_size)
+
+    def _resized(self, picture: np.ndarray) -> Any:
+        """With sides that are multiples of a token's, as many as `SQUARES` allow at about this shape."""
+        from PIL import Image
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+        pixels = self._square**2 * SQUARES
+        high, wide = picture.shape[:2]
+        height, width = smart_resize(high, wide, self._square, min_pixels=pixels, max_pixels=pixels)
+        return Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def pool(outputs: torch.Tensor, pooling: str) -> torch.Tensor:
+    """(heads, outputs) -> (outputs,). "sum": the mean of a sum and the logarithm of its deviation, heads
+    taken to be independent; else "min" or "mean", each output for itself."""
+    if pooling == "sum":
+        deviation = outputs[:, 1].exp().square().sum().sqrt()
+        return torch.stack([outputs[:, 0].sum(), deviation.log()])
+    return outputs.amin(0) if pooling == "min" else outputs.mean(0)
+
+
+def head(width: int, outputs: int, kwargs: Mapping[str, Any] | None) -> nn.Sequential:
+    """The layers of a head. kwargs: `num_layers` (3), `hidden_size`, `dropout` (0.1), `bias` of the last."""
+    if kwargs is None:
+        sizes, drops = [(width, 1024), (1024, 16)], [0.05, None]
+        bias = True
+    else:
+        hidden, count = int(kwargs["hidden_size"]), int(kwargs.get("num_layers", 3))
+        sizes = [(width if k == 0 else hidden, hidden) for k in range(count - 1)]
+        drops = [float(kwargs.get("dropout", 0.1))] * (count - 1)
+        bias = bool(kwargs.get("bias", False))
+    layers: list[nn.Module] = []
+    for size, drop in zip(sizes, drops, strict=True):
+        layers += [nn.Linear(*size), nn.ReLU(), *([nn.Dropout(drop)] if drop is not None else [])]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1][1], outputs, bias=bias))
+
+
+def check(reference: str) -> None:
+    """Looks at a folder and loads nothing. Raises MetricError."""
+    folder = Path(reference).expanduser()
+    if not folder.is_dir():
+        raise MetricError(
+            f"There is no folder '{reference}'; EditReward is read from a folder with its weights, its "
+            f"configuration (*.yaml) and {AUTHORS}."
+        )
+    _weights(folder)
+    settings(folder)
+
+
+def settings(folder: Path) -> Settings:
+    """What the folder says. Raises MetricError, one sentence."""
+    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+    if len(files) != 1:
+        raise MetricError(
+            f"'{folder}' has {len(files)} files *.yaml; one, EditReward's configuration, is needed."
+        )
+    try:
+        given = yaml.safe_load(files[0].read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise MetricError(f"'{files[0]}' cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(given, dict):
+        raise MetricError(f"'{files[0]}' is no configuration of EditReward.")
+    heads = choose("rm_head_type", str(given.get("rm_head_type")), HEADS)
+    pooling = choose("pooling_strategy", str(given.get("pooling_strategy", "min")), ("min", "mean", "sum"))
+    if not given.get("use_special_tokens") or given.get("reward_token", "special") != "special":
+        raise MetricError(
+            f"'{files[0]}': only rewards at the token {TOKEN} can be read (use_special_tokens: true)."
+        )
+    names = HEADS[heads] or (SINGLE[choose("reward_dim", str(given.get("reward_dim")), SINGLE)],)
+    end = "prompt_with_special_token"
+    texts = constants(folder, [*names, end], AUTHORS)
+    outputs = int(given.get("output_dim", 4))
+    if pooling == "sum" and outputs != 2:
+        raise MetricError(f"'{files[0]}': pooling 'sum' needs output_dim 2, not {outputs}.")
+    questions = tuple(texts[name] + texts[end] for name in names)
+    own = (folder / "config.json").is_file()
+    base = str(folder) if own else str(given.get("model_name_or_path") or "")
+    if not base:
+        raise MetricError(f"'{files[0]}' names no base model (model_name_or_path).")
+    return Settings(heads, pooling, outputs, given.get("rm_head_kwargs"), questions, base)
+
+
+def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> EditReward:
+    """From a folder in the layout above. Raises MetricError."""
+    from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+    choose("dtype", dtype, DTYPES)
+    check(path_or_id)
+    folder = Path(path_or_id).expanduser()
+    given, file = settings(folder), _weights(folder)
+    processor = from_pretrained(AutoProcessor, given.base)
+    config = from_pretrained(AutoConfig, given.base)
+    if config.model_type != "qwen2_5_vl":
+        raise MetricError(
+            f"'{given.base}' is a '{config.model_type}' checkpoint; EditReward needs 'qwen2_5_vl'."
+        )
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": [TOKEN]})
+    tensors = {renamed(name): value for name, value in _read(file).items()}
+    rows = tensors.get("model.language_model.embed_tokens.weight")
+    if rows is None:
+        raise MetricError(f"'{file}' has no embeddings of words; it is no EditReward.")
+    config.text_config.vocab_size = rows.shape[0]
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForImageTextToText.from_config(config, dtype=DTYPES[dtype])
+        count = len(HEADS[given.heads]) if given.heads == "ranknet_multi_head" else 1
+        heads = nn.ModuleList(
+            head(config.text_config.hidden_size, given.outputs, given.kwargs) for _ in range(count)
+        )
+    _fill(heads, {name.removeprefix(_OF_HEADS): value for name, value in tensors.items()
+                  if name.startswith(_OF_HEADS)}, file)  # fmt: skip
+    body = {name: value for name, value in tensors.items() if not name.startswith(_OF_HEADS)}
+    if config.tie_word_embeddings:
+        body.setdefault("lm_head.weight", rows)
+    _fill(model, body, file)
+    model.to(device, DTYPES[dtype]).eval().requires_grad_(False)
+    heads.to(device, torch.float32).eval().requires_grad_(False)
+    return EditReward(model, heads, processor, given, Source(str(folder), None, file_sha256(file)))
+
+
+_OF_HEADS = "heads."
+
+
+def renamed(name: str) -> str:
+    """A tensor's name as this version of transformers has it: the authors' has the decoder in "model." and
+    the tower in "visual."; and our list of heads."""
+    if match := re.match(r"rm_heads\.head_(\d+)\.", name):
+        return f"{_OF_HEADS}{match[1]}.{name[match.end() :]}"
+    if name.startswith("rm_head."):
+        return f"{_OF_HEADS}0.{name.removeprefix('rm_head.')}"
+    if name.startswith("visual."):
+        return f"model.{name}"
+    if name.startswith("model.") and not name.startswith(("model.language_model.", "model.visual.")):
+        return f"model.language_model.{name.removeprefix('model.')}"
+    return name
+
+
+def _weights(folder: Path) -> Path:
+    """The file that the released code would take. Raises MetricError where there is none."""
+    for name in ("model.pth", "model.safetensors"):
+        if (folder / name).is_file():
+            return folder / name
+    raise MetricError(f"'{folder}' has neither model.safetensors nor model.pth, EditReward's weights.")
+
+
+def _read(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file; of a .pth nothing but tensors is read."""
+    import pickle
+
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, SafetensorError, pickle.UnpicklingError) as error:
+        raise MetricError(f"'{file}' cannot be read: {str(error).strip().splitlines()[0]}") from None
+    content = content.get("model", content) if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not all(isinstance(one, torch.Tensor) for one in content.values()):
+        raise MetricError(f"'{file}' holds no tensors by name; it is no EditReward.")
+    return content
+
+
+def _fill(module: nn.Module, tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+    try:
+        module.load_state_dict(dict(tensors), strict=True)
+    except RuntimeError as error:
+        said = " ".join(str(error).split())[:200]
+        raise MetricError(f"The weights in '{file}' do not fit: {said}") from None

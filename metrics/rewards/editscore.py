@@ -1,0 +1,365 @@
+"""EditScore: an image-text model gives numbers for an edit, and the smallest ones are combined.
+
+Source: "EditScore: Unlocking Online RL for Image Editing via High-Fidelity Reward Modeling",
+arXiv:2509.23909; github.com/VectorSpaceLab/EditScore, editscore/__init__.py and json_parser.py at 6e0f1b9.
+The questions are those of VIEScore (arXiv:2312.14867) with numbers from 0 to 25.
+
+A model is asked twice. SC, about source and edit: how well the instruction was followed, and how little else
+was changed. PQ, about the edit: how natural it is, and how free of artefacts. Each is the smaller of its two
+numbers, brought to 0 to 10; the score is sqrt(SC x PQ). Several passes differ by the seed of their answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from metrics import served, vlm
+from metrics.base import MODEL_ERRORS, MetricError, Score, UnavailableError, choose, out_of_memory, reason
+from metrics.endpoint import Endpoint, NoAnswer, Picture, words
+from metrics.loading import fingerprint
+from metrics.rewards.base import by_score, check_chat, check_edits
+from metrics.rewards.texts import constants
+from metrics.vllm import VllmEngine
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: Largest number that the model may give; a score is a tenth of the numbers' range per point.
+RANGE = 25
+#: How the released code draws: the seed of pass k is SEED + k.
+SEED, TEMPERATURE, TOP_P, TOP_K, TOKENS = 42, 0.7, 0.9, 20, 512
+AUTHORS = "editscore/vie_prompts.py of github.com/VectorSpaceLab/EditScore"
+_FORM = (
+    "You look at pictures that a program made. Answer with one JSON object and nothing else, the reasoning "
+    'in one sentence: {"reasoning": "...", "score": [first, second]}\n'
+)
+#: Our own words, for models that were not trained with the authors'.
+OWN = {
+    "SC": f"{_FORM}The first picture is the original, the second is what the program made of it when it was "
+    "told what stands below; where it did nothing the two are the same.\n"
+    f"first: from 0, nothing of what it was told is done, to {RANGE}, all of it is done.\n"
+    f"second: from 0, nothing of the original is left, to {RANGE}, nothing was changed but what had to be.\n"
+    "The program was told: <instruction>",
+    "PQ": f"{_FORM}Say how well the picture is made.\n"
+    f"first: from 0, it cannot be a photograph of anything, to {RANGE}, it looks natural.\n"
+    f"second: from 0, it is full of artefacts, to {RANGE}, it has none.",
+}
+
+
+class Speaker(Protocol):
+    """An image-text model that is asked about several pictures at once, and answers in words.
+
+    `each` works through items as `say` may be called: one after the other, or side by side.
+    """
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str: ...
+
+    def each(
+        self, work: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterable[tuple[Item, Result]]: ...
+
+
+class LocalSpeaker(vlm.VisionChat):
+    """A model of transformers. One question at a time, so that no padding can change an answer; drawn with
+    the seed of the question."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts, max_new_tokens=TOKENS)
+        self._drawing = threading.Lock()  # the generator for drawing is global
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides an answer but question and seed, JSON-serialisable."""
+        return {key: value for key, value in self.facts("editscore").items() if key != "decoding"}
+
+    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+        from PIL import Image
+
+        content: list[dict[str, Any]] = []
+        for label, picture in zip(_labels(pictures), pictures, strict=True):
+            content += [label, {"type": "image", "image": Image.fromarray(picture)}]
+        inputs = self.turns([[*content, {"type": "text", "text": text}]])
+        drawing: dict[str, Any] = {}
+        if temperature > 0:
+            drawing = {"do_sample": True, "temperature": temperature, "top_p": TOP_P, "top_k": TOP_K}
+        devices = [self.model.device] if self.model.device.type == "cuda" else []
+        with self._drawing, torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            [ids], _ = self.generate(inputs, self.max_new_tokens, **drawing)
+        return self.text(ids)
+
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        return ((item, work(item)) for item in items)
+
+
+class ServedSpeaker:
+    """A model behind an endpoint. A server without seeds draws as it likes."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.concurrent = endpoint.concurrency
+        self.each, self.usage, self.stop = endpoint.each, endpoint.usage, endpoint.stop
+
+    def describe(self) -> dict[str, Any]:
+        """Everything we know that decides an answer; no key, no user name."""
+        return {"kind": "editscore", "reference": self.endpoint.address, **self.endpoint.facts()}
+
+    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+        """Raises NoAnswer."""
+        content: list[Any] = []
+        for label, picture in zip(_labels(pictures), pictures, strict=True):
+            content += [label, Picture(picture).part]
+        drawing = {"temperature": temperature, "top_p": TOP_P} if temperature > 0 else {"temperature": 0}
+        return self.endpoint.chat(
+            [*content, words(text)], [{"seed": seed}], max_tokens=TOKENS, **drawing
+        ).text
+
+
+def _labels(pictures: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    """What stands before each picture, as in the released code."""
+    return [words(f"<img{k}>: ") for k in range(1, len(pictures) + 1)]
+
+
+class EditScore:
+    """Scores from 0 to 10.
+
+    protocol   "fixed": the answer holds a JSON object with two numbers from 0 to 25, else the edit is
+               unscored with what it said; PQ is asked about the edit alone. "paper": as the released
+               `batch_evaluate`. Numbers are taken from wherever they stand, none at all counts as the middle
+               of the range, a number out of range as 12.5 on a scale that ends at 10, and PQ is shown source
+               and edit. (The released `evaluate` draws a number for an answer that it cannot read.)
+    passes     Answers to each question, seeds 42, 43, ...; one, as released.
+    reduction  "average_last": the mean of the passes' scores. "average_first": sqrt(mean SC x mean PQ).
+    temperature  0.7 as released; 0 gives the likeliest words, for which one pass is enough.
+    texts      The two questions; <instruction> stands for the instruction.
+    """
+
+    compares = False
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        *,
+        protocol: Literal["fixed", "paper"] = "fixed",
+        passes: int = 1,
+        reduction: Literal["average_last", "average_first"] = "average_last",
+        temperature: float = TEMPERATURE,
+        texts: dict[str, str] | None = None,
+    ) -> None:
+        choose("protocol", protocol, ("fixed", "paper"))
+        choose("reduction", reduction, ("average_last", "average_first"))
+        if passes < 1 or temperature < 0:
+            raise MetricError(f"passes {passes} and temperature {temperature}: at least 1 and at least 0.")
+        self.speaker, self.protocol, self.passes = speaker, protocol, passes
+        self.reduction, self.temperature, self.texts = reduction, temperature, texts or OWN
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a score, JSON-serialisable."""
+        return {
+            **self.speaker.describe(),
+            "kind": "editscore",
+            "protocol": self.protocol,
+            "passes": self.passes,
+            "reduction": self.reduction,
+            "decoding": f"temperature {self.temperature:g}, seed {SEED} and up, at most {TOKENS} tokens",
+            "texts": self.texts,
+        }
+
+    def usage(self) -> dict[str, Any]:
+        """What the model's work has taken, where it says so."""
+        return getattr(self.speaker, "usage", dict)()
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
+        check_edits([sources, edits], instructions)
+        items = [(i, k, part) for k in range(self.passes) for i in range(len(edits)) for part in ("SC", "PQ")]
+
+        def ask(item: tuple[int, int, str]) -> str | BaseException:
+            i, k, part = item
+            alone = part == "PQ" and self.protocol == "fixed"
+            pictures = [edits[i]] if alone else [sources[i], edits[i]]
+            text = self.texts[part].replace("<instruction>", instructions[i])
+            try:
+                return self.speaker.say(pictures, text, SEED + k, self.temperature)
+            except (NoAnswer, *MODEL_ERRORS) as error:
+                if out_of_memory(error) or isinstance(error, UnavailableError):
+                    raise
+                return error
+
+        said = dict(self.speaker.each(ask, items))
+        return [
+            self._one([(said[i, k, "SC"], said[i, k, "PQ"]) for k in range(self.passes)])
+            for i in range(len(edits))
+        ]
+
+    def prefer(
+        self,
+        sources: Sequence[np.ndarray],
+        first: Sequence[np.ndarray],
+        second: Sequence[np.ndarray],
+        instructions: Sequence[str],
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`."""
+        return by_score(self, sources, first, second, instructions)
+
+    def _one(self, answers: Sequence[Sequence[str | BaseException]]) -> Score:
+        """Of the passes' answers to both questions."""
+        passes: list[tuple[float, float]] = []
+        numbers: list[list[list[float]]] = []
+        for pair in answers:
+            if failed := [one for one in pair if isinstance(one, BaseException)]:
+                return Score(None, reason(failed[0]), again=isinstance(failed[0], NoAnswer))
+            texts = [str(one) for one in pair]
+            read = [read_numbers(text, self.protocol) for text in texts]
+            if wrong := [one for one in read if isinstance(one, str)]:
+                return Score(None, wrong[0], {"answers": texts})
+            found = [list(one) for one in read if not isinstance(one, str)]
+            numbers.append(found)
+            passes.append((_part(found[0], self.protocol), _part(found[1], self.protocol)))
+        value = combined(passes, self.reduction)
+        sc, pq = (sum(one[k] for one in passes) / len(passes) for k in (0, 1))
+        return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
+
+
+def combined(passes: Sequence[tuple[float, float]], reduction: str) -> float:
+    """The score of (SC, PQ) of every pass, each from 0 to 10."""
+    if reduction == "average_first":
+        sc, pq = (sum(one[k] for one in passes) / len(passes) for k in (0, 1))
+        return math.sqrt(sc * pq)
+    return sum(math.sqrt(sc * pq) for sc, pq in passes) / len(passes)
+
+
+def _part(numbers: Sequence[float], protocol: str) -> float:
+    """SC or PQ, from 0 to 10, of the numbers of one answer."""
+    value = min(numbers, default=RANGE / 2) / (RANGE / 10)
+    return RANGE / 2 if protocol == "paper" and not 0 <= value <= 10 else value
+
+
+def read_numbers(answer: str, protocol: str) -> list[float] | str:
+    """The numbers of an answer, or why there are none; see `EditScore.protocol`."""
+    return _paper(answer) if protocol == "paper" else _fixed(answer)
+
+
+def _fixed(answer: str) -> list[float] | str:
+    shown = f"the answer {answer[:80]!r}"
+    start, end = answer.find("{"), answer.rfind("}")
+    try:
+        value = json.loads(answer[start : end + 1])["score"] if start >= 0 else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        value = None
+    if not isinstance(value, list) or len(value) != 2 or not all(_is_number(one) for one in value):
+        return f"{shown} has no 'score' of two numbers"
+    if not all(0 <= one <= RANGE for one in value):
+        return f"{shown} has a number that is not from 0 to {RANGE}"
+    return [float(one) for one in value]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_NUMBER = re.compile(r"[-+]?\d*\.?\d+")
+
+
+def _paper(answer: str) -> list[float]:
+    """JSON, if need be with its quotes mended, else the numbers behind the word score, else all numbers."""
+    block = re.search(r"\{.*\}", answer, re.DOTALL)
+    text = block[0] if block else answer.strip()
+    for attempt in (text, text.replace("'", '"'), re.sub(r"([{\s,])(\w+)\s*:", r'\1"\2":', text)):
+        try:
+            value = json.loads(attempt)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and ("score" in value or "reasoning" in value):
+            score = value.get("score", [])
+            listed = score if isinstance(score, list) else [score]
+            return [float(one) for one in listed if _is_number(one)]
+    behind = re.search(r"[\"']score[\"']\s*:(.*)", text, re.DOTALL | re.IGNORECASE)
+    return [float(one) for one in _NUMBER.findall(behind[1] if behind else text)]
+
+
+def check(reference: str) -> None:
+    """Looks at a reference and loads nothing. Raises MetricError."""
+    if _adapter(reference) is None:
+        check_chat(reference)
+    if served.in_process(reference):
+        raise MetricError(f"'{reference}': EditScore asks vLLM through its server: vllm:URL#MODEL.")
+
+
+def _adapter(reference: str) -> Path | None:
+    """The settings of a LoRA in a folder, as EditScore's weights are given out."""
+    file = Path(reference).expanduser() / "adapter_config.json"
+    return file if file.is_file() else None
+
+
+def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EditScore:
+    """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
+    its base. Where the folder has the authors' file of questions too, these are asked.
+
+    options  Those of `EditScore`. Raises MetricError.
+    """
+    check(path_or_id)
+    if served.is_served(path_or_id):
+        endpoint = served.connect(path_or_id)
+        assert not isinstance(endpoint, VllmEngine)  # `check`
+        return EditScore(ServedSpeaker(endpoint), **options)
+    adapter = _adapter(path_or_id)
+    if adapter is None:
+        parts = vlm.load(path_or_id, revision=revision, device=device, dtype=dtype)
+    else:
+        parts = _with_adapter(adapter, device, dtype)
+    folder = Path(path_or_id).expanduser()
+    return EditScore(LocalSpeaker(*parts), texts=_published(folder), **options)
+
+
+def _with_adapter(adapter: Path, device: str, dtype: str) -> tuple[Any, Any, Any]:
+    """(model, processor, source) of the base with the LoRA merged into it."""
+    from dataclasses import replace
+
+    from metrics.loading import folder_digest
+
+    try:
+        import peft
+    except ImportError:
+        raise MetricError(
+            f"'{adapter.parent}' is a LoRA, which needs peft: pip install 'nein[train]'."
+        ) from None
+    base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base:
+        raise MetricError(f"'{adapter}' names no base ('base_model_name_or_path'); write it there.")
+    model, processor, source = vlm.load(str(base), revision=None, device=device, dtype=dtype)
+    try:
+        merged = peft.PeftModel.from_pretrained(model, str(adapter.parent)).merge_and_unload()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise MetricError(f"The LoRA '{adapter.parent}' does not fit '{base}': {reason(error)}") from error
+    merged.eval().requires_grad_(False)
+    digest = f"{source.digest}+{folder_digest(adapter.parent)}"
+    return merged, processor, replace(source, reference=str(adapter.parent), digest=digest)
+
+
+def _published(folder: Path) -> dict[str, str] | None:
+    """The authors' questions from their file in the folder of the model; None where it is not there."""
+    if not (folder / "vie_prompts.py").is_file():
+        return None
+    names = (
+        "_context_no_delimit_reasoning_first",
+        "_prompts_0shot_two_image_edit_rule",
+        "_prompts_0shot_tie_rule_SC",
+        "_prompts_0shot_rule_PQ",
+    )
+    context, about, sc, pq = constants(folder, names, AUTHORS).values()
+    sc, pq = (one.replace("10", str(RANGE)) for one in (sc, pq))
+    return {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}

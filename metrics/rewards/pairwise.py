@@ -1,0 +1,142 @@
+"""A model of multiple choice as a judge of edits: which of two obeys the instruction, in both orders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metrics import choices
+from metrics.base import Score
+from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each
+from metrics.choices.prompts import Prompt
+from metrics.letters import LETTERS, parse
+from metrics.loading import fingerprint
+from metrics.rewards.base import check_chat, check_edits
+
+#: Between the pictures of a sheet, as a share of their height; white.
+GAP = 0.06
+OPTIONS = ("the picture in the middle", "the picture on the right")
+QUESTION = (
+    "Three pictures side by side. On the left is the original; in the middle and on the right are two edits "
+    'of it. The editor was told: "{instruction}" Which edit is as it was told?'
+)
+
+
+class Pairwise:
+    """Shown the picture before and both edits side by side in one picture, so that any model that takes one
+    picture will do, the model is asked twice, with the edits in either place.
+
+    Where it gives probabilities, the mean over both orders of ln P(first) - ln P(second) decides, from which
+    a preference for a place cancels; else the letters it writes, and two that disagree are no preference
+    (0.5). `detail` has the letters of both orders: a model that says "A" twice looked at the place.
+    """
+
+    compares = True
+
+    def __init__(self, model: ChoiceModel) -> None:
+        self.model = model
+        # Writing costs a local model more than looking at the first step; a server may give no probabilities.
+        cheap = "logprob" in model.scorings and not model.concurrent
+        self._scorings = ("logprob",) if cheap else tuple(model.scorings)
+        self.fingerprint = fingerprint({"kind": "pairwise", "model": model.fingerprint, "prompt": QUESTION})
+
+    def describe(self) -> dict[str, Any]:
+        """The model's own description, and how it is asked."""
+        return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
+
+    def usage(self) -> dict[str, Any]:
+        """What the model's work has taken, where it says so."""
+        return getattr(self.model, "usage", dict)()
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        """Of an edit against the picture as it was, from 0 to 1: with probabilities the logistic function of
+        the mean difference, else the preference."""
+        said = self.prefer(sources, edits, sources, instructions)
+        return [
+            one
+            if one.value is None or one.detail["difference"] is None
+            else Score(_logistic(one.detail["difference"]), one.reason, one.detail)
+            for one in said
+        ]
+
+    def prefer(
+        self,
+        sources: Sequence[np.ndarray],
+        first: Sequence[np.ndarray],
+        second: Sequence[np.ndarray],
+        instructions: Sequence[str],
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`."""
+        check_edits([sources, first, second], instructions)
+        sheets, asked = [], []
+        for source, one, other, instruction in zip(sources, first, second, instructions, strict=True):
+            sheets += [sheet([source, one, other]), sheet([source, other, one])]
+            asked += [[_asked(instruction)]] * 2
+        replies = [row[0] for row in answer_each(self.model, sheets, asked, self._scorings)]
+        return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
+
+
+def sheet(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures side by side on white, (H, W, 3) uint8; others are brought to the size of the first."""
+    from PIL import Image
+
+    height, width = pictures[0].shape[:2]
+    gap = max(1, round(GAP * height))
+    canvas = np.full((height, len(pictures) * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    for k, picture in enumerate(pictures):
+        if picture.shape != pictures[0].shape:
+            picture = np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
+        canvas[:, k * (width + gap) : k * (width + gap) + width] = picture
+    return canvas
+
+
+def _asked(instruction: str) -> Asked:
+    question = QUESTION.replace("{instruction}", instruction)
+    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, OPTIONS, strict=False))
+    words = f"{question}\n{listed}\nAnswer with the letter alone."
+    return Asked(Prompt("", words), len(OPTIONS), question, OPTIONS)
+
+
+def _preference(straight: Reply, swapped: Reply) -> Score:
+    letters: list[str | None] = []
+    for order, reply in (("first", straight), ("second", swapped)):
+        if reply.error:
+            return Score(None, f"the {order} order: {reply.error}")
+        letter = reply.likeliest or (parse(reply.text, OPTIONS).letter if reply.text else None)
+        letters.append(letter)
+    detail: dict[str, Any] = {"letters": letters, "difference": None}
+    sides = (_difference(straight), _difference(swapped))
+    if sides[0] is not None and sides[1] is not None:
+        difference = (sides[0] - sides[1]) / 2
+        value = 0.5 if difference == 0 else float(difference > 0)
+        return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})
+    if None in letters:
+        return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
+    value = {("A", "B"): 1.0, ("B", "A"): 0.0}.get((str(letters[0]), str(letters[1])), 0.5)
+    return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
+
+
+def _difference(reply: Reply) -> float | None:
+    """ln P(A) - ln P(B); None where the model gave no probability of either."""
+    values = reply.logprobs
+    if values is None or values[0] is None or values[1] is None:
+        return None
+    return values[0] - values[1]
+
+
+def _logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+#: Looks at a reference and loads nothing.
+check = check_chat
+
+
+def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> Pairwise:
+    """Over any model of `metrics.choices.load`."""
+    return Pairwise(choices.load(path_or_id, revision=revision, device=device, dtype=dtype, **options))

@@ -1,0 +1,265 @@
+"""Drawn twins of other tests: files in exactly their form, about drawn scenes whose truth is known.
+
+They let the path from a published file to figures run where its pictures are not. Sentences are made after
+the pattern of each test; nothing about the published figures follows from them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from nein.datasets.negbench import drawn
+from nein.datasets.negbench.drawn import scene
+from nein.nano import data
+from nein.nano.captions import PLACES, plural
+from nein.nano.draw import CATEGORIES, LOOKS
+from nein.nano.scenes import Item, Scene, box, place, render, rng_for
+from nein.wording.nouns import with_article
+
+SCENES = 300
+VERSION = 2  # of what is drawn: part of the name of the folder in the cache
+NEAT = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
+_YES_NO = "Please answer Yes or No."
+_LETTER = "Please output the letter corresponding to the correct option."
+_ABSENT = 4  # things that BEAF's twin asks about and no picture shows
+
+
+def folder(name: str, split: str = "val", scenes: int | None = None) -> Path:
+    """The folder of the twin of a row of `registry.ROWS`, drawn on first use."""
+    count = scenes or SCENES
+    write, proof = WRITERS[name]
+    return data.drawn(
+        f"{name}-{split}-{count}-{VERSION}", lambda draft: write(draft, split, count), proof=proof
+    )
+
+
+def valse(root: Path, split: str, count: int) -> None:
+    """One item a scene, in turns with a right denial and a wrong one; every tenth found no valid foil."""
+    items: dict[str, dict[str, Any]] = {}
+    for index, one, rng in _scenes(split, count, "valse"):
+        denied = index % 2 == 0
+        things = plural(_absent(one, rng) if denied else rng.choice(one.categories))
+        texts = [f"There are no {things} in the picture.", f"There are {things} in the picture."]
+        caption, foil = texts if denied else texts[::-1]
+        name = f"v7w_{index}.jpg"
+        _save(root / name, one)
+        items[f"existence_visual7w_{index}"] = {
+            "dataset": "visual7w", "dataset_idx": str(index), "image_file": name,
+            "linguistic_phenomena": "existence", "caption": caption, "answer": 0 if denied else 1,
+            "classes": 0 if denied else 1, "split": "test", "original_split": "test",
+            "classes_foil": [1, 2] if denied else [0], "declarative_statement": caption,
+            "declarative_statement_foils": [foil],
+            "provenance_of_foils": "zero_to_something" if denied else "something_to_zero",
+            "mturk": {"foil": 0, "caption": 1 if index % 10 == 9 else 3, "other": 2 * (index % 10 == 9)},
+            "foil": foil,
+        }  # fmt: skip
+    _write_json(root / "existence.json", items)
+
+
+def cc_neg(root: Path, split: str, count: int) -> None:
+    """Scenes with two things, of which the negation denies the second."""
+    import torch
+
+    paths, notes = [], []
+    for index, one, rng in _scenes(split, count, "cc-neg", things=2):
+        first, second = rng.sample(one.categories, 2)
+        where = _where(one, rng)
+        _save(root / "cc3m_subset_images_extracted_final" / f"image{index}.jpg", one)
+        paths.append(f"/workspace/datasets/cc3m/cc3m_subset_images_extracted_final/image{index}.jpg")
+        caption = f"{with_article(first)} and {with_article(second)} {where}"
+        negation = f"{with_article(first)}, and no {second}, {where}"
+        notes.append({"json": {"caption": caption}, "sop_data": {"negative-prompt": negation}})
+    torch.save({"image_paths": paths, "annotations": notes}, root / "ccneg_preprocessed.pt")
+
+
+def sugarcrepe(root: Path, split: str, count: int) -> None:
+    """Scenes with two things; every other wrong caption denies nothing, as most of SugarCrepe's."""
+    items = {}
+    for index, one, rng in _scenes(split, count, "sugarcrepe", things=2):
+        first, second = rng.sample(one.categories, 2)
+        head, where = with_article(first).capitalize(), _where(one, rng)
+        other = with_article(_absent(one, rng)) if index % 2 else with_article(second)
+        name = f"{index:012d}.jpg"
+        _save(root / name, one)
+        items[str(index)] = {
+            "filename": name,
+            "caption": f"{head} with {with_article(second)} {where}.",
+            "negative_caption": f"{head} {'with' if index % 2 else 'without'} {other} {where}.",
+        }
+    _write_json(root / "replace_rel.json", items)
+
+
+def negrefcocog(root: Path, split: str, count: int) -> None:
+    """Two things of one kind in two colours, and a phrase that denies the colour of one of them."""
+    items = []
+    kinds = [name for name in CATEGORIES if len(LOOKS[name].colours) > 1]
+    for index, one, rng in _scenes(split, count, "negrefcocog"):
+        kind = rng.choice(kinds)
+        pair = [item for _ in range(40) if (item := place(rng, kind, ())) is not None]
+        first = pair[0]
+        others = [item for item in pair[1:] if item.colour != first.colour and _apart(first, item)]
+        if not others:
+            continue
+        shown = Scene(one.background, one.background_seed, (first, others[0]))
+        boxes = [_xywh(box(item)) for item in shown.items]
+        name, order = f"COCO_train2014_{index:012d}.jpg", rng.sample((0, 1), 2)
+        _save(root / name, shown)
+        items.append(
+            {
+                "image": name,
+                "phrase": f"the {kind} that is not {others[0].colour}",
+                "ref_bbox": boxes[0],
+                "bbox_list": [boxes[k] for k in order],
+            }
+        )
+    _write_json(root / "NegRefCOCOg.json", items)
+
+
+def neat(root: Path, split: str, count: int) -> None:
+    """The negated captions of NegBench's own twin, each with an inversion."""
+    task = drawn.retrieval(split, count)
+    rows = []
+    for plain, item in zip(task.original, task.negated, strict=True):
+        _save(root / item.image, scene(split, int(Path(item.image).stem)))
+        there = [f"There is {with_article((item.negatives or ('',))[0])} in the image."] * len(plain.captions)
+        inverted = [f"{no} {_denied(text)}" for no, text in zip(there, plain.captions, strict=True)]
+        rows.append((item.image, item.captions, plain.captions, there, inverted))
+    columns = ("filepath", "captions", "pos_captions", "neg_captions", "inverted_captions")
+    _write_csv(root / NEAT, columns, rows)
+
+
+def beaf(root: Path, split: str, count: int) -> None:
+    """Scenes with two things and more, and copies without one or another; questions about all of them and
+    about four things that are nowhere."""
+    items: list[dict[str, Any]] = []
+    for index, one, rng in _scenes(split, count, "beaf", things=2):
+        gone = one.categories[:2]
+        absent = [name for name in CATEGORIES if name not in one.categories]
+        asked = [*one.categories, *rng.sample(absent, _ABSENT)]
+        stem = f"COCO_val2014_{index:012d}"
+        shown = [(f"{stem}.jpg", one), *((f"{stem}_{k:02d}.png", one.without(x)) for k, x in enumerate(gone))]
+        for name, picture in shown:
+            _save(root / name, picture)
+            items += [
+                {
+                    "id": len(items) + k,
+                    "image": name,
+                    "question": f"Is there {with_article(thing)} in the image?",
+                    "orig_img": picture is one,
+                    "removed_q": thing in gone,
+                    "gt": "yes" if thing in picture.categories else "no",
+                }
+                for k, thing in enumerate(asked)
+            ]
+    _write_json(root / "beaf_qna.json", items)
+
+
+def naturalbench(root: Path, split: str, count: int) -> None:
+    """Pairs of scenes, each with a thing that the other has not: two questions, in turns with yes or no and
+    with two options, of which the second denies; and two captions that deny the other's thing."""
+    rows: list[list[str]] = []
+    pairs: list[dict[str, Any]] = []
+    scenes = list(_scenes(split, count, "naturalbench"))
+    for (index, left, rng), (_, right, _) in zip(scenes[::2], scenes[1::2], strict=False):
+        own = [x for x in left.categories if x not in right.categories]
+        other = [x for x in right.categories if x not in left.categories]
+        if not own or not other:
+            continue
+        x, y = rng.choice(own), rng.choice(other)
+        names = [f"test_{index + k:05d}.jpg" for k in (0, 1)]
+        for name, one in zip(names, (left, right), strict=True):
+            _save(root / "NaturalBench-Retrieval" / "images" / name, one)
+        if len(pairs) % 2:
+            form, yes, no, kind = "{}\nOption: A:{}; B:{};" + _LETTER, "A", "B", "mcq"
+            questions = (
+                form.format("Which of these is in the picture?", x, y),
+                form.format("Which of these is not in the picture?", x, y),
+            )
+        else:
+            form, yes, no, kind = "Is there {} in the picture?" + _YES_NO, "Yes", "No", "yes_no"
+            questions = form.format(with_article(x)), form.format(f"no {x}")
+        answers = ((yes, no), (no, yes))
+        rows += [
+            [question, name, answer, kind]
+            for question, of_both in zip(questions, answers, strict=True)
+            for name, answer in zip(names, of_both, strict=True)
+        ]
+        pairs.append(
+            {
+                "index": len(pairs), "image_0": names[0], "image_1": names[1],
+                "caption_0": f"A picture with {with_article(x)} and no {y}.",
+                "caption_1": f"A picture with {with_article(y)} and no {x}.",
+            }
+        )  # fmt: skip
+    _write_json(root / "dataset_split_for_finetuning" / "test_set.json", rows)
+    _write_json(root / "NaturalBench-Retrieval" / "metadata.json", pairs)
+
+
+#: Row of `registry.ROWS` -> what draws its twin, and the file that is written last.
+WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
+    "valse": (valse, "existence.json"),
+    "cc-neg": (cc_neg, "ccneg_preprocessed.pt"),
+    "sugarcrepe": (sugarcrepe, "replace_rel.json"),
+    "negrefcocog": (negrefcocog, "NegRefCOCOg.json"),
+    "neat-coco": (neat, NEAT),
+    "beaf": (beaf, "beaf_qna.json"),
+    "naturalbench": (naturalbench, "NaturalBench-Retrieval/metadata.json"),
+}
+
+
+def _scenes(split: str, count: int, test: str, things: int = 1) -> Iterator[tuple[int, Scene, random.Random]]:
+    """The scenes of a split with at least so many kinds of things, each with a random stream of the test."""
+    for index in range(count):
+        one = scene(split, index)
+        if len(one.categories) >= things:
+            yield index, one, rng_for(split, index, test)
+
+
+def _absent(one: Scene, rng: random.Random) -> str:
+    return rng.choice([name for name in CATEGORIES if name not in one.categories])
+
+
+def _where(one: Scene, rng: random.Random) -> str:
+    return rng.choice(PLACES[one.background][1])
+
+
+def _apart(first: Item, second: Item) -> bool:
+    a, b = box(first), box(second)
+    return a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+
+
+def _denied(caption: str) -> str:
+    """ "A dog on the grass." -> "No dog on the grass." """
+    first, _, rest = caption.partition(" ")
+    return f"No {rest}" if first in ("A", "An") else f"It is not true that {caption[:1].lower()}{caption[1:]}"
+
+
+def _xywh(corners: Sequence[float]) -> list[float]:
+    x0, y0, x1, y1 = corners
+    return [x0, y0, x1 - x0, y1 - y0]
+
+
+def _save(path: Path, one: Scene) -> None:
+    """A scene as the format of its name; as JPEG with as little loss as there is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"quality": 95, "subsampling": 0} if path.suffix == ".jpg" else {}
+    Image.fromarray(render(one)).save(path, **options)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([image, *(repr(list(texts)) for texts in lists)] for image, *lists in rows)

@@ -1,0 +1,274 @@
+"""Other tests of negation, each read from its file as published, as questions of the same form as NegBench's.
+
+    existence.json        VALSE (Parcalabescu et al., ACL 2022): a caption and its foil, one with "no"
+    ccneg_preprocessed.pt CC-Neg (Singh et al., WACV 2025): a caption and its negation, which is false
+    replace_rel.json      SugarCrepe (Hsieh et al., NeurIPS 2023): a caption and one with another relation
+    NegRefCOCOg.json      Park et al., ICCV 2025: a phrase with a negation, and two boxes to choose from
+    *_logic_inversion.csv NEAT (Han et al., arXiv:2507.19064): NegBench's negated captions, with inversions
+    beaf_qna.json         BEAF (Ye-Bin et al., ECCV 2024): yes or no, of a picture and copies without a thing
+    test_set.json         NaturalBench (Li et al., NeurIPS 2024): two questions about each of two pictures
+    metadata.json         NaturalBench-Retrieval: two pictures and their captions
+
+SugarCrepe and NaturalBench are about more than negation. Of them those items are read in which the rule
+`nein.datasets.negbench.polarity.denies` finds a denying word in one of the two captions, or in a question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from nein.datasets.negbench import official
+from nein.datasets.negbench.media import region
+from nein.datasets.negbench.polarity import denies
+from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, check_questions
+from nein.datasets.negbench.rows import Records
+from nein.engine import atomic, shapes
+from nein.engine.errors import UserError
+from nein.engine.shapes import Shape
+
+YES, NO = "Yes", "No"
+ANSWERS = ("yes", "no")
+#: Questions that have to be answered right together: the names of the scores.
+REMOVED, KEPT = "thing removed", "thing kept"
+ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
+TEXT, IMAGE, GROUP = "text", "image", "group"
+EVALUATED = 40_000  # of CC-Neg: its last ones (src/configs/__init__.py of the released code)
+VALID = 2  # of VALSE's three annotators
+_VALSE = {"image_file": str, "caption": str, "foil": str, "mturk": {"caption": int}}
+_CC_NEG = {
+    "image_paths": [str],
+    "annotations": [{"json": {"caption": str}, "sop_data": {"negative-prompt": str}}],
+}
+_SUGARCREPE = {"filename": str, "caption": str, "negative_caption": str}
+_NEGREFCOCOG = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
+_BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
+_RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
+_SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
+_LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
+
+
+def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
+    """The questions of a file. Raises UserError, naming file and item, for what is no such file."""
+    questions = tuple(READERS[reader](path, protocol))
+    if not questions:
+        raise UserError(f"'{path}' holds no item that this test asks about.")
+    check_questions(questions, str(path))
+    return questions
+
+
+def valse(path: Path, protocol: str) -> Iterator[Question]:
+    """VALSE, existence: {name: {image_file, caption, foil, mturk: {caption, foil, other}, ...}}.
+
+    Of 534 items those 505 are read whose caption at least two of three annotators took for the only true one,
+    as its authors do.
+    """
+    for name, item in _items(path, dict, _VALSE):
+        if item["mturk"]["caption"] >= VALID:
+            yield _captions(name, item["image_file"], (item["caption"], item["foil"]))
+
+
+def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
+    """CC-Neg: a torch file with image_paths and annotations, {json: {caption}, sop_data: {negative-prompt}};
+    the last 40,000 are for evaluation.
+
+    | quirk | `protocol="paper"` | `protocol="fixed"` |
+    |---|---|---|
+    | commas of the negation | taken out, and those of the caption not, as released | left where they are |
+    """
+    content = _plain_data(path)
+    if said := shapes.fault(content, _CC_NEG):
+        raise UserError(f"'{path}': {said}.")
+    images, notes = content["image_paths"], content["annotations"]
+    if len(images) != len(notes):
+        raise UserError(f"'{path}' has {len(images)} image_paths and {len(notes)} annotations.")
+    for number in range(max(0, len(images) - EVALUATED), len(images)):
+        negation = notes[number]["sop_data"]["negative-prompt"]
+        negation = negation.replace(",", "") if protocol == "paper" else negation
+        texts = (notes[number]["json"]["caption"], negation)
+        yield _captions(str(number), images[number], texts, (AFFIRMATION, NEGATION))
+
+
+def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
+    """SugarCrepe: {number: {filename, caption, negative_caption}}; the items in which one of the two denies
+    something and the other does not."""
+    for name, item in _items(path, dict, _SUGARCREPE):
+        texts = item["caption"], item["negative_caption"]
+        if denies(texts[0]) != denies(texts[1]):
+            yield _captions(name, item["filename"], texts)
+
+
+def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
+    """NegRefCOCOg: [{image, phrase, ref_bbox, bbox_list}], boxes as x, y, width, height in pixels. As its
+    authors do, a model is shown each box cut out, and the phrase is held against every one."""
+    for name, item in _items(path, list, _NEGREFCOCOG):
+        image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
+        if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
+            raise UserError(
+                f"'{path}', item {name}: bbox_list must hold boxes, [x, y, width, height], and ref_bbox must "
+                "be one of them."
+            )
+        options = tuple(Option(item["phrase"], NEGATION, region(image, tuple(box))) for box in boxes)
+        yield Question(name, image, options, boxes.index(right), NEGATION, source=image)
+
+
+def neat(path: Path, protocol: str) -> Iterator[Question]:
+    """NEAT's copies of NegBench's negated captions: filepath, captions, inverted_captions, the latter two
+    texts of Python lists. An inversion denies what the caption affirms and affirms what it denies."""
+    seen: Counter[str] = Counter()
+    for row in Records(path, ("filepath", "captions", "inverted_captions")):
+        where = f"'{path}', line {row.line}"
+        image = official.cell(row.cells, "filepath", path, row.line)
+        columns = ("captions", "inverted_captions")
+        captions, inversions = (official.strings(row.cells[k], f"{where}, {k}") for k in columns)
+        if len(captions) != len(inversions):
+            raise UserError(f"{where}: there are not as many inversions as captions.")
+        for texts in zip(captions, inversions, strict=True):
+            seen[image] += 1
+            name = f"{official.file_name(image)}#{seen[image]}"
+            yield Question(name, image, tuple(map(Option, texts)), 0, source=image)
+
+
+def beaf(path: Path, protocol: str) -> Iterator[Question]:
+    """BEAF: [{id, image, question, orig_img, removed_q, gt}], the original of a picture before its copies. A
+    copy from which something was removed has the name of its original with a number:
+    COCO_val2014_000000001171_00.png.
+
+    A question about the removed thing belongs to the same question about the original. Both right is BEAF's
+    true understanding, the first alone its positive stubbornness, the second alone its negative one, neither
+    its ignorance. Of things that stay, one right alone is its indecision.
+    """
+    items = [item for _, item in _items(path, list, _BEAF)]
+    pairs: dict[tuple[str, str], list[Group]] = {}
+    for item in items:
+        if not item["orig_img"] and (item["gt"] == "no" or not item["removed_q"]):
+            # What is asked about, and is there, though it was removed: from another copy.
+            group = (REMOVED if item["removed_q"] else KEPT, str(item["id"]), 2)
+            pairs.setdefault((_original(item), item["question"]), []).append(group)
+    for item in items:
+        if item["gt"] not in ANSWERS:
+            raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not {' or '.join(ANSWERS)}.")
+        name, source, asked = str(item["id"]), _original(item), item["question"]
+        groups = [g for g in pairs.get((source, asked), ()) if item["orig_img"] or g[1] == name]
+        yield Question(
+            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), _type(asked),
+            source=source, asked=asked, groups=tuple(groups),
+        )  # fmt: skip
+
+
+def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
+    """NaturalBench as its repository has it: [question, image, answer, type], four for a pair of pictures:
+    the first question about the first and the second picture, then the second question. Those fours are
+    read in which a question, or one of its options, denies something."""
+    rows = [_natural(row, f"'{path}', row {name}") for name, row in _items(path, list, [str])]
+    if len(rows) % 4:
+        raise UserError(f"'{path}' has {len(rows)} rows; there must be four for every pair of pictures.")
+    for number in range(len(rows) // 4):
+        four = rows[4 * number : 4 * number + 4]
+        said = [text for asked, options, _, _ in four for text in (asked, *options) if text != NO]
+        if not any(map(denies, said)):
+            continue
+        pair = f"{four[0][2]} {four[1][2]}"
+        for k, (asked, options, image, right) in enumerate(four):
+            groups = (
+                (ONE_QUESTION, f"{number}/q{k // 2}", 2),
+                (ONE_PICTURE, f"{number}/i{k % 2}", 2),
+                (ALL_FOUR, str(number), 4),
+            )
+            yield Question(
+                f"{number}/q{k // 2}i{k % 2}", image, tuple(map(Option, options)), right, _type(asked),
+                source=pair, asked=asked, groups=groups,
+            )  # fmt: skip
+
+
+def naturalbench_retrieval(path: Path, protocol: str) -> Iterator[Question]:
+    """NaturalBench-Retrieval: [{index, image_0, image_1, caption_0, caption_1}], caption k true of picture k.
+    Those are read in which a caption denies something.
+
+    text: the right caption for both pictures; image: the right picture for both captions; group: all of it.
+    """
+    for name, item in _items(path, list, _RETRIEVAL):
+        images, texts = ([item[f"{what}_{k}"] for k in (0, 1)] for what in ("image", "caption"))
+        if not any(map(denies, texts)):
+            continue
+        for k in (0, 1):
+            captions = tuple(Option(text, _type(text)) for text in texts)
+            shown = tuple(Option(texts[k], _type(texts[k]), image) for image in images)
+            for score, options in ((TEXT, captions), (IMAGE, shown)):
+                yield Question(
+                    f"{name}/{score}{k}", images[k], options, k, _type(texts[k]),
+                    source=" ".join(images), groups=((score, name, 2), (GROUP, name, 4)),
+                )  # fmt: skip
+
+
+READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {
+    "valse": valse,
+    "cc-neg": cc_neg,
+    "sugarcrepe": sugarcrepe,
+    "negrefcocog": negrefcocog,
+    "neat": neat,
+    "beaf": beaf,
+    "naturalbench": naturalbench,
+    "naturalbench-retrieval": naturalbench_retrieval,
+}
+
+
+def _type(text: str) -> str:
+    return NEGATION if denies(text) else AFFIRMATION
+
+
+def _captions(
+    name: str, image: str, texts: Sequence[str], templates: Sequence[str] | None = None
+) -> Question:
+    """Which of two captions is true: the first."""
+    kinds = templates or [_type(text) for text in texts]
+    options = tuple(Option(text, kind) for text, kind in zip(texts, kinds, strict=True))
+    return Question(name, image, options, 0, kinds[0], source=image)
+
+
+def _original(item: dict[str, Any]) -> str:
+    """The name of the picture that a picture of BEAF was made from, without its suffix."""
+    stem = PurePosixPath(item["image"]).stem
+    return stem if item["orig_img"] else stem.rpartition("_")[0]
+
+
+def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int]:
+    """(question, options, image, right option) of a row of NaturalBench."""
+    if len(row) != 4:
+        raise UserError(f"{where} is not [question, image, answer, type].")
+    asked, image, answer, _ = row
+    for suffix in _SUFFIXES:
+        asked = asked.removesuffix(suffix)
+    lettered = _LETTERED.fullmatch(asked)
+    options = (YES, NO) if lettered is None else (lettered[2].strip(), lettered[3].strip())
+    answers = (YES, NO) if lettered is None else ("A", "B")
+    if answer not in answers:
+        raise UserError(f"{where}: the answer is '{answer}', not {' or '.join(answers)}.")
+    return (asked if lettered is None else lettered[1]).strip(), options, image, answers.index(answer)
+
+
+def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
+    """(name, item) of a JSON object, or (number, item) of a JSON list, whichever `kind` the file must be."""
+    content = atomic.read_json(path)
+    if shapes.fault(content, kind):
+        raise UserError(f"'{path}' holds no JSON {'object' if kind is dict else 'list'} of items.")
+    for name, item in content.items() if kind is dict else enumerate(content):
+        if said := shapes.fault(item, shape):
+            raise UserError(f"'{path}', item {name}: {said}.")
+        yield str(name), item
+
+
+def _plain_data(path: Path) -> Any:
+    """What a torch file of plain containers holds; nothing in it is run."""
+    import pickle
+
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {said}") from None

@@ -1,0 +1,456 @@
+"""Judges of edits: formulas by hand, and the published layouts with tiny random models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from metrics import rewards
+from metrics.base import MetricError
+from metrics.choices.base import Asked, Reply
+from metrics.endpoint import NoAnswer
+from metrics.rewards import editreward, editscore, pairwise
+from metrics.rewards.editscore import EditScore
+from tests.loopback import Server, say
+from tests.metrics import tiny, tiny_judges
+
+SOURCE, FIRST, SECOND = (tiny.picture(k, 24, 24) for k in range(3))
+TOLD = "The image doesn't have any cup."
+
+
+def told(*numbers: float) -> str:
+    return json.dumps({"reasoning": "so", "score": list(numbers)})
+
+
+class Speaking:
+    """Says what a rule makes of the pictures, the question and the seed."""
+
+    def __init__(self, rule: Callable[[int, str, int], str]) -> None:
+        self.rule = rule
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "speaking"}
+
+    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+        return self.rule(len(pictures), text, seed)
+
+    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((item, work(item)) for item in items)
+
+
+def scored(rule: Callable[[int, str, int], str], **options: Any) -> Any:
+    return EditScore(Speaking(rule), **options).score([SOURCE], [FIRST], [TOLD])[0]
+
+
+# --- EditScore -----------------------------------------------------------------------------
+
+
+def test_editscore_is_the_root_of_the_smaller_numbers_on_a_scale_of_ten() -> None:
+    one = scored(lambda n, text, seed: told(20, 10) if n == 2 else told(25, 22.5))
+    assert one.value == pytest.approx(math.sqrt(4 * 9))  # 10 / 2.5 and 22.5 / 2.5
+    assert (one.detail["SC"], one.detail["PQ"]) == (4, 9)
+
+
+def test_editscore_asks_about_the_pair_with_the_instruction_and_about_the_edit_alone() -> None:
+    asked: list[tuple[int, bool, int]] = []
+
+    def rule(n: int, text: str, seed: int) -> str:
+        asked.append((n, TOLD in text, seed))
+        return told(25, 25)
+
+    assert scored(rule, passes=2).value == 10
+    assert asked == [(2, True, 42), (1, False, 42), (2, True, 43), (1, False, 43)]
+
+
+def test_passes_are_averaged_before_or_after_the_root() -> None:
+    def rule(n: int, text: str, seed: int) -> str:
+        return told(25, 25) if (n == 2) == (seed == 42) else told(0, 25)
+
+    # One pass has SC 10 and PQ 0, the other SC 0 and PQ 10.
+    assert scored(rule, passes=2).value == 0
+    assert scored(rule, passes=2, reduction="average_first").value == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "paper", "why"),
+    [
+        ("I cannot tell.", 5.0, "has no 'score' of two numbers"),
+        (told(30, 40), 12.5, "not from 0 to 25"),
+        ('{"reasoning": "so", "score": [20, 10}', 4.0, "has no 'score' of two numbers"),
+        (told(20), 8.0, "has no 'score' of two numbers"),
+        ("First 20, second 5", 2.0, "has no 'score' of two numbers"),
+    ],
+)
+def test_what_cannot_be_read_is_a_number_under_paper_and_unscored_under_fixed(
+    answer: str, paper: float, why: str
+) -> None:
+    def rule(n: int, text: str, seed: int) -> str:
+        return answer if "<instruction>" not in text and TOLD in text else told(25, 25)
+
+    fixed = scored(rule)
+    assert fixed.value is None
+    assert why in fixed.reason
+    released = scored(rule, protocol="paper")
+    assert released.detail["SC"] == pytest.approx(paper)
+    assert released.value == pytest.approx(math.sqrt(paper * 10))
+
+
+def test_paper_shows_both_pictures_when_it_asks_for_quality() -> None:
+    shown: list[int] = []
+
+    def rule(n: int, text: str, seed: int) -> str:
+        shown.append(n)
+        return told(25, 25)
+
+    scored(rule, protocol="paper")
+    assert shown == [2, 2]
+
+
+def test_an_edit_whose_question_fails_is_unscored_and_only_that_one() -> None:
+    def rule(n: int, text: str, seed: int) -> str:
+        if "dog" in text:
+            raise NoAnswer("nobody is there")
+        return told(25, 25)
+
+    judge = EditScore(Speaking(rule))
+    good, bad = judge.score([SOURCE] * 2, [FIRST] * 2, [TOLD, "No dog in the image."])
+    assert good.value == 10
+    assert (bad.value, bad.again) == (None, True)
+    assert "nobody is there" in bad.reason
+    [preference] = judge.prefer([SOURCE], [FIRST], [SECOND], ["No dog in the image."])
+    assert preference.value is None
+    assert "the first edit" in preference.reason
+
+
+def test_a_tie_is_no_preference() -> None:
+    judge = EditScore(Speaking(lambda n, text, seed: told(20, 20)))
+    assert judge.prefer([SOURCE], [FIRST], [SECOND], [TOLD])[0].value == 0.5
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_judges.make_qwen2_5_vl(tmp_path_factory.mktemp("qwen") / "tiny", seed=3)
+
+
+def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen: Path) -> None:
+    judge = rewards.load_reward(f"editscore:{qwen}")
+    say_ = judge.speaker.say  # type: ignore[attr-defined]
+    drawn = [say_([SOURCE, FIRST], "Numbers?", seed, 0.7) for seed in (42, 42, 43)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    greedy = [say_(pair, "Numbers?", 42, 0.0) for pair in ([SOURCE, FIRST], [SOURCE, SECOND])]
+    assert greedy[0] == say_([SOURCE, FIRST], "Numbers?", 1, 0.0)
+    [one] = judge.score([SOURCE], [FIRST], [TOLD])
+    assert one.value is None  # a random model says nothing that can be read
+    assert "has no 'score'" in one.reason
+
+
+def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_asked(
+    qwen: Path, tmp_path: Path
+) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    base = Qwen2_5_VLForConditionalGeneration.from_pretrained(qwen)
+    with tiny.seeded(5):
+        tuned = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    tuned.save_pretrained(tmp_path)
+    (tmp_path / "vie_prompts.py").write_text(
+        "raise SystemExit('not run')\n"
+        "_context_no_delimit_reasoning_first = 'Say it.'\n_prompts_0shot_two_image_edit_rule = 'Two.'\n"
+        "_prompts_0shot_tie_rule_SC = 'From 0 to 10: <instruction>'\n_prompts_0shot_rule_PQ = '0 to 10'\n"
+    )
+    judge = rewards.load_reward(f"editscore:{tmp_path}")
+    assert judge.texts == {  # type: ignore[attr-defined]
+        "SC": "Say it.\nTwo.\nFrom 0 to 25: <instruction>",
+        "PQ": "Say it.\n0 to 25",
+    }
+    plain = rewards.load_reward(f"editscore:{qwen}")
+    assert judge.fingerprint != plain.fingerprint
+    name = "model.language_model.layers.0.self_attn.q_proj.weight"
+    merged, before = (one.speaker.model.state_dict()[name] for one in (judge, plain))  # type: ignore[attr-defined]
+    expected = tuned.merge_and_unload().state_dict()[name]
+    assert torch.allclose(merged, expected, atol=1e-6)
+    assert not torch.allclose(merged, before, atol=1e-4)
+
+
+def test_an_endpoint_is_asked_with_pictures_seed_and_temperature() -> None:
+    server = Server()
+    server.rule = lambda body, count: (200, say(told(20, 10)), {})
+    judge = rewards.load_reward(f"editscore:openai:{server.url}#eye-7b")
+    assert judge.score([SOURCE], [FIRST], [TOLD])[0].value == pytest.approx(4)
+    assert {(body["seed"], body["temperature"]) for body in server.requests} == {(42, 0.7)}
+    pictures = [
+        sum(part["type"] == "image_url" for part in body["messages"][0]["content"])
+        for body in server.requests
+    ]
+    assert sorted(pictures) == [1, 2]
+    server.close()
+
+
+# --- EditReward ----------------------------------------------------------------------------
+
+TEXTS = """
+INSTRUCTION_EDIT_FOLLOWING = \"\"\"Is it done? {text_prompt}\"\"\"
+INSTRUCTION_EDIT_QUALITY = "Is it well done? {text_prompt}"
+INSTRUCTION_EDIT_OVERALL_DETAILED = "All in all? {text_prompt}"
+"""
+END = 'prompt_with_special_token = """\nSay: <|Reward|>\n"""\n'
+
+
+def published(
+    folder: Path, base: Path, *, suffix: str = ".safetensors", **changes: Any
+) -> dict[str, torch.Tensor]:
+    """A folder as the authors' code writes and reads it, with names of tensors as theirs; the tensors."""
+    from safetensors.torch import save_file
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "rm_head_type": "ranknet_multi_head", "pooling_strategy": "mean", "output_dim": 2,
+        "reward_token": "special", "use_special_tokens": True, "model_name_or_path": str(base),
+        "reward_dim": "overall_detail",
+        "rm_head_kwargs": {"hidden_size": 8, "num_layers": 3, "bias": True}, **changes,
+    }  # fmt: skip
+    (folder / "EditReward.yaml").write_text(yaml.safe_dump(config))
+    (folder / "prompts.py").write_text(TEXTS)
+    (folder / "collator.py").write_text(f"import nothing_of_that_name\n{END}")
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(base)
+    with tiny.seeded(7):
+        model.resize_token_embeddings(model.config.text_config.vocab_size + 1)
+        model.model.language_model.embed_tokens.weight.data[-1].normal_()
+        heads = [editreward.head(48, config["output_dim"], config["rm_head_kwargs"]) for _ in range(2)]
+    state = {}
+    for name, value in model.state_dict().items():
+        name = name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+        state[name] = value.clone()
+    single = config["rm_head_type"] != "ranknet_multi_head"
+    for k, one in enumerate(heads[: 1 if single else 2]):
+        start = "rm_head" if single else f"rm_heads.head_{k}"
+        state |= {f"{start}.{name}": value for name, value in one.state_dict().items()}
+    if suffix == ".pth":
+        torch.save({"model": state}, folder / "model.pth")
+    else:
+        save_file(state, folder / "model.safetensors")
+    return state
+
+
+@pytest.fixture(scope="module")
+def reward_folder(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reward") / "EditReward"
+    published(folder, qwen)
+    return folder
+
+
+def by_hand(folder: Path, base: Path, question: str, state: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The hidden state at the token by the library alone: embeddings, scattered pictures, plain positions."""
+    from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+    processor = AutoProcessor.from_pretrained(base)
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<|Reward|>"]})
+    config = AutoConfig.from_pretrained(base)
+    config.text_config.vocab_size = len(state["model.embed_tokens.weight"])
+    model = Qwen2_5_VLForConditionalGeneration(config).eval()
+    names = {editreward.renamed(name): value for name, value in state.items() if not name.startswith("rm_")}
+    model.load_state_dict(names)
+    pictures = [Image.fromarray(one).resize((128, 128), Image.Resampling.BICUBIC) for one in (SOURCE, FIRST)]
+    content = [
+        {"type": "image"},
+        {"type": "image"},
+        {"type": "text", "text": question + "\nSay: <|Reward|>\n"},
+    ]
+    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    size = {"shortest_edge": 128 * 128, "longest_edge": 128 * 128}
+    inputs = processor(text=[text], images=pictures, images_kwargs={"size": size}, return_tensors="pt")
+    ids = inputs["input_ids"]
+    assert int((ids == config.image_token_id).sum()) == 2 * 256
+    with torch.no_grad():
+        embeddings = model.get_input_embeddings()(ids)
+        seen = model.model.visual(inputs["pixel_values"], grid_thw=inputs["image_grid_thw"])
+        seen = seen if isinstance(seen, torch.Tensor) else seen.pooler_output
+        embeddings = embeddings.masked_scatter((ids == config.image_token_id)[..., None], seen)
+        hidden = model.model.language_model(inputs_embeds=embeddings).last_hidden_state
+    return hidden[0, ids[0] == len(state["model.embed_tokens.weight"]) - 1][0]
+
+
+def test_editreward_reads_the_published_layout_and_is_what_the_library_gives(
+    reward_folder: Path, qwen: Path
+) -> None:
+    judge = rewards.load_reward(f"editreward:{reward_folder}")
+    [one] = judge.score([SOURCE], [FIRST], [TOLD])
+    from safetensors.torch import load_file
+
+    state = load_file(reward_folder / "model.safetensors")
+    for k, question in enumerate((f"Is it done? {TOLD}", f"Is it well done? {TOLD}")):
+        head = editreward.head(48, 2, {"hidden_size": 8, "num_layers": 3, "bias": True}).eval()
+        start = f"rm_heads.head_{k}."
+        head.load_state_dict({n.removeprefix(start): v for n, v in state.items() if n.startswith(start)})
+        expected = head(by_hand(reward_folder, qwen, question, state)).tolist()
+        # Two orders of the same float32 additions through four layers.
+        assert one.detail["heads"][k] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert one.value == pytest.approx(np.mean([row[0] for row in one.detail["heads"]]), abs=1e-5)
+    other = judge.score([SOURCE], [SECOND], [TOLD])[0]
+    assert other.value != one.value
+    alone = [judge.score([SOURCE], [edit], [TOLD])[0].value for edit in (FIRST, SECOND)]
+    together = [s.value for s in judge.score([SOURCE] * 2, [FIRST, SECOND], [TOLD] * 2)]
+    assert alone == together
+
+
+def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(
+    reward_folder: Path, qwen: Path, tmp_path: Path
+) -> None:
+    published(tmp_path / "pth", qwen, suffix=".pth")
+    values = [
+        rewards.load_reward(f"editreward:{folder}").score([SOURCE], [FIRST], [TOLD])[0].value
+        for folder in (reward_folder, tmp_path / "pth")
+    ]
+    assert values[0] == values[1]
+    torch.save({"model": Path("/")}, tmp_path / "pth" / "model.pth")
+    with pytest.raises(MetricError, match="cannot be read"):
+        rewards.load_reward(f"editreward:{tmp_path / 'pth'}")
+
+
+def test_heads_are_pooled_as_the_configuration_says() -> None:
+    outputs = torch.tensor([[1.0, math.log(3)], [2.0, math.log(4)]])
+    assert editreward.pool(outputs, "min").tolist() == pytest.approx([1, math.log(3)])
+    assert editreward.pool(outputs, "mean").tolist() == pytest.approx([1.5, (math.log(3) + math.log(4)) / 2])
+    assert editreward.pool(outputs, "sum").tolist() == pytest.approx([3, math.log(5)])
+
+
+def test_a_single_head_is_asked_the_question_of_the_configuration(qwen: Path, tmp_path: Path) -> None:
+    published(tmp_path, qwen, rm_head_type="ranknet", rm_head_kwargs=None)
+    judge = rewards.load_reward(f"editreward:{tmp_path}")
+    [one] = judge.score([SOURCE], [FIRST], [TOLD])
+    assert len(one.detail["heads"]) == 1
+    assert judge.settings.questions == ("All in all? {text_prompt}\nSay: <|Reward|>\n",)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: (f / "EditReward.yaml").unlink(), "has 0 files"),
+        (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor model.pth"),
+        (lambda f: (f / "prompts.py").unlink(), "has the text INSTRUCTION_EDIT_FOLLOWING"),
+        (lambda f: (f / "prompts.py").write_text("a ="), "is no Python file"),
+        (lambda f: (f / "EditReward.yaml").write_text("rm_head_type: best"), "Unknown rm_head_type 'best'"),
+    ],
+)
+def test_a_folder_that_lacks_something_is_a_sentence_before_anything_is_loaded(
+    change: Callable[[Path], Any], said: str, reward_folder: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(reward_folder, folder)
+    change(folder)
+    with pytest.raises(MetricError, match=said):
+        rewards.check_reward(f"editreward:{folder}")
+
+
+# --- pairwise ------------------------------------------------------------------------------
+
+
+class Choosing:
+    """Answers by a rule over the sheet."""
+
+    concurrent = 0
+
+    def __init__(self, rule: Callable[[np.ndarray], Reply], scorings: tuple[str, ...] = ("logprob",)) -> None:
+        self.rule, self.scorings, self.fingerprint = rule, scorings, "choosing"
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def answer(
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        return [[self.rule(image) for _ in row] for image, row in zip(images, asked, strict=True)]
+
+
+def panels(sheet: np.ndarray) -> list[float]:
+    return [float(sheet[:, k * 25 : k * 25 + 24].mean()) for k in range(3)]
+
+
+GREYS = [np.full((24, 24, 3), value, np.uint8) for value in (100, 200, 50)]
+
+
+def probable(a: float) -> Reply:
+    return Reply(logprobs=(math.log(a), math.log(1 - a)))
+
+
+def test_a_preference_for_a_place_cancels_where_there_are_probabilities() -> None:
+    source, bright, dark = GREYS
+
+    def rule(sheet: np.ndarray) -> Reply:  # the brighter edit, and the middle by much more
+        _, middle, right = panels(sheet)
+        return probable(1 / (1 + math.exp(-(2.0 + 0.1 * (middle > right) - 0.1 * (middle < right)))))
+
+    judge = pairwise.Pairwise(Choosing(rule))
+    first, second = (
+        judge.prefer([source], [one], [other], [TOLD])[0] for one, other in ((bright, dark), (dark, bright))
+    )
+    assert (first.value, second.value) == (1, 0)
+    assert first.detail["letters"] == ["A", "A"]
+    assert first.detail["difference"] == pytest.approx(0.1)
+    assert judge.score([dark], [bright], [TOLD])[0].value == pytest.approx(1 / (1 + math.exp(-0.1)))
+
+
+@pytest.mark.parametrize(
+    ("texts", "value"), [(["A", "B"], 1.0), (["B", "A"], 0.0), (["A", "A"], 0.5), (["A", "Hm."], None)]
+)
+def test_letters_of_both_orders_have_to_agree(texts: list[str], value: float | None) -> None:
+    said = iter(texts)
+    judge = pairwise.Pairwise(Choosing(lambda sheet: Reply(next(said)), ("generated",)))
+    [one] = judge.prefer([GREYS[0]], [GREYS[1]], [GREYS[2]], [TOLD])
+    assert one.value == value
+    assert value is not None or "no letter in" in one.reason
+
+
+def test_several_edits_are_ranked_by_their_comparisons() -> None:
+    judge = pairwise.Pairwise(
+        Choosing(lambda sheet: probable(0.9 if panels(sheet)[1] > panels(sheet)[2] else 0.1))
+    )
+    ranks = rewards.rank(judge, GREYS[0], [GREYS[2], GREYS[1], GREYS[0]], TOLD)
+    assert [one.value for one in ranks] == [0, 1, 0.5]
+
+
+def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen: Path) -> None:
+    judge = rewards.load_reward(f"pairwise:{qwen}")
+    [one] = judge.prefer([SOURCE], [FIRST], [SECOND], [TOLD])
+    [turned] = judge.prefer([SOURCE], [SECOND], [FIRST], [TOLD])
+    assert one.value is not None
+    assert turned.value == 1 - one.value
+    assert one.detail["difference"] == pytest.approx(-turned.detail["difference"])
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("editscore", "is no reward; expected editscore:MODEL"),
+        ("editscored:a/b", "Did you mean 'editscore'"),
+        ("pairwise:nowhere", "There is no model folder"),
+        ("editreward:a/b", "There is no folder"),
+        ("editscore:openai:nowhere", "is not an endpoint"),
+    ],
+)
+def test_a_reference_that_is_none_is_a_sentence(reference: str, said: str) -> None:
+    with pytest.raises(MetricError, match=said):
+        rewards.check_reward(reference)
+
+
+def test_what_is_no_picture_or_no_instruction_is_refused() -> None:
+    judge = EditScore(Speaking(lambda n, text, seed: told(1, 1)))
+    with pytest.raises(MetricError, match="expected a sentence"):
+        judge.score([SOURCE], [FIRST], [" "])
+    with pytest.raises(MetricError, match="2 pictures but 1 instructions"):
+        judge.score([SOURCE], [FIRST, SECOND], [TOLD])
+    assert editscore.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]

@@ -1,0 +1,384 @@
+"""Other tests of negation: each file as it is published, the twins, and questions that belong together."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metrics.choices import Reply
+from nein.benchmarks.negbench import figures
+from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
+from nein.datasets.negbench.media import Files, crop, region, whole
+from nein.datasets.negbench.records import ChoiceTask, Question
+from nein.engine.errors import UserError
+from nein.engine.images import write_png
+from nein.models import references
+from nein.reporting import figures as frames
+from tests.negbench.conftest import evaluate
+
+
+def as_json(content: Any) -> Callable[[Path], None]:
+    return lambda path: path.write_text(json.dumps(content), encoding="utf-8") and None
+
+
+def valse_item(caption: str, foil: str, votes: int) -> dict[str, Any]:
+    return {
+        "dataset": "visual7w", "dataset_idx": "7", "image_file": "v7w_7.jpg", "caption": caption,
+        "foil": foil, "linguistic_phenomena": "existence", "mturk": {"foil": 0, "caption": votes, "other": 0},
+    }  # fmt: skip
+
+
+def beaf_item(number: int, image: str, thing: str, removed: bool, gt: str) -> dict[str, Any]:
+    asked = f"Is there a {thing} in the image?"
+    original = image.endswith(".jpg")
+    return {
+        "id": number,
+        "image": image,
+        "question": asked,
+        "orig_img": original,
+        "removed_q": removed,
+        "gt": gt,
+    }
+
+
+def natural(first: str, second: str, answers: str, kind: str) -> list[list[str]]:
+    suffix = other_tests._SUFFIXES[kind == "mcq"]
+    rows = [(first, "a.jpg"), (first, "b.jpg"), (second, "a.jpg"), (second, "b.jpg")]
+    return [
+        [asked + suffix, image, said, kind]
+        for (asked, image), said in zip(rows, answers.split(), strict=True)
+    ]
+
+
+BEAF = [
+    beaf_item(0, "COCO_val2014_000000001171.jpg", "car", True, "yes"),
+    beaf_item(1, "COCO_val2014_000000001171.jpg", "train", True, "yes"),
+    beaf_item(2, "COCO_val2014_000000001171.jpg", "spoon", False, "no"),
+    beaf_item(3, "COCO_val2014_000000001171_00.png", "car", True, "no"),
+    beaf_item(4, "COCO_val2014_000000001171_00.png", "train", True, "yes"),
+    beaf_item(5, "COCO_val2014_000000001171_00.png", "spoon", False, "no"),
+]
+NATURALBENCH = [
+    *natural("Is there no cake left?", "Is there a slice of cake?", "Yes No No Yes", "yes_no"),
+    *natural("Is it a dog?", "Is it a cat?", "Yes No No Yes", "yes_no"),
+    *natural(
+        "What is it?\nOption: A:A cat; B:Not a cat;", "Where?\nOption:  A: In. B: Out.", "A B B A", "mcq"
+    ),
+]  # fmt: skip
+
+
+def write_ccneg(path: Path) -> None:
+    notes = [
+        {
+            "json": {"caption": "a dog, on the grass"},
+            "sop_data": {"negative-prompt": "a dog, not on the grass"},
+        }
+    ] * 3
+    torch.save(
+        {"image_paths": [f"/workspace/datasets/cc3m/x/{k}.jpg" for k in range(3)], "annotations": notes}, path
+    )
+
+
+def write_neat(path: Path) -> None:
+    columns = ("image_id", "captions", "filepath", "pos_captions", "neg_captions", "inverted_captions")
+    said = ["A dog, but no cat.", "No cat here, a dog."]
+    inverted = ["No dog, but a cat.", "A cat here, no dog."]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerow(
+            ["9", repr(said), "/data/9.jpg", repr(["A dog"] * 2), repr(["a cat"] * 2), repr(inverted)]
+        )
+
+
+PUBLISHED: dict[str, Callable[[Path], None]] = {
+    "valse": as_json(
+        {
+            "existence_visual7w_1": valse_item("There are no dogs.", "There are dogs.", 3),
+            "existence_visual7w_2": valse_item("There are cats.", "There are no cats.", 2),
+            "existence_visual7w_3": valse_item("There are no cows.", "There are cows.", 1),
+        }
+    ),
+    "cc-neg": write_ccneg,
+    "sugarcrepe": as_json(
+        {
+            "0": {"filename": "1.jpg", "caption": "A man with it.", "negative_caption": "A man without it."},
+            "1": {"filename": "2.jpg", "caption": "A man on it.", "negative_caption": "A man under it."},
+        }
+    ),
+    "negrefcocog": as_json(
+        [{"image": "COCO_train2014_1.jpg", "phrase": "a cup with no lid", "ref_bbox": [1.5, 2, 30, 40],
+          "bbox_list": [[0, 0, 9, 9], [1.5, 2, 30, 40]]}]
+    ),
+    "neat": write_neat,
+    "beaf": as_json(BEAF),
+    "naturalbench": as_json(NATURALBENCH),
+    "naturalbench-retrieval": as_json(
+        [{"index": k, "image_0": "a.jpg", "image_1": "b.jpg", "caption_0": text, "caption_1": "A cat."}
+         for k, text in enumerate(("A dog.", "No cat."))]
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Callable[..., tuple[Question, ...]]:
+    def read(reader: str, protocol: str = "fixed") -> tuple[Question, ...]:
+        path = tmp_path / ("file.csv" if reader == "neat" else "file")
+        PUBLISHED[reader](path)
+        return other_tests.read(reader, path, protocol)
+
+    return read
+
+
+Read = Callable[..., tuple[Question, ...]]
+
+
+def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row() -> None:
+    named = {part.reader for row in registry.ROWS.values() for part in row.parts if part.reader}
+    assert set(PUBLISHED) == set(other_tests.READERS) == named
+
+
+def test_valse_gives_a_caption_and_its_foil_where_annotators_agree(published: Read) -> None:
+    first, second = published("valse")
+    assert [option.text for option in first.options] == ["There are no dogs.", "There are dogs."]
+    assert (first.type, second.type, first.correct, first.image) == (
+        "negation",
+        "affirmation",
+        0,
+        "v7w_7.jpg",
+    )
+
+
+def test_cc_neg_loses_the_commas_of_its_negations_in_the_paper_protocol_only(published: Read) -> None:
+    fixed, paper = (published("cc-neg", protocol)[0] for protocol in ("fixed", "paper"))
+    assert fixed.options[1].text == "a dog, not on the grass"
+    assert paper.options[1].text == "a dog not on the grass"
+    assert fixed.options[0] == paper.options[0]
+
+
+def test_cc_neg_is_evaluated_on_its_last_items(published: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_tests, "EVALUATED", 2)
+    assert [question.id for question in published("cc-neg")] == ["1", "2"]
+
+
+def test_of_sugarcrepe_the_items_are_read_in_which_one_caption_denies(published: Read) -> None:
+    (question,) = published("sugarcrepe")
+    assert (question.id, question.type) == ("0", "affirmation")
+    assert [option.template for option in question.options] == ["affirmation", "negation"]
+
+
+def test_negrefcocog_holds_one_phrase_against_every_box(published: Read) -> None:
+    (question,) = published("negrefcocog")
+    assert question.correct == 1
+    assert {option.text for option in question.options} == {"a cup with no lid"}
+    assert [whole(option.image)[1] for option in question.options] == [(0, 0, 9, 9), (1.5, 2, 30, 40)]
+
+
+def test_neat_sets_every_caption_beside_its_inversion(published: Read) -> None:
+    first, second = published("neat")
+    assert [option.text for option in first.options] == ["A dog, but no cat.", "No dog, but a cat."]
+    assert [question.id for question in (first, second)] == ["9.jpg#1", "9.jpg#2"]
+    assert first.source == second.source
+
+
+def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published: Read) -> None:
+    by_id = {question.id: question for question in published("beaf")}
+    assert by_id["0"].groups == by_id["3"].groups == (("thing removed", "3", 2),)
+    assert by_id["2"].groups == by_id["5"].groups == (("thing kept", "5", 2),)
+    assert by_id["1"].groups == by_id["4"].groups == ()  # the train is removed from another copy
+    assert len({question.source for question in by_id.values()}) == 1
+    assert [by_id[k].options[by_id[k].correct].text for k in "03"] == ["Yes", "No"]
+
+
+def test_of_naturalbench_the_fours_are_read_in_which_something_is_denied(published: Read) -> None:
+    questions = published("naturalbench")
+    assert [question.id for question in questions] == [
+        f"{n}/q{q}i{i}" for n in (0, 2) for q in (0, 1) for i in (0, 1)
+    ]
+    first, last = questions[0], questions[-1]
+    assert (first.asked, first.type) == ("Is there no cake left?", "negation")
+    assert (last.asked, [option.text for option in last.options], last.correct) == (
+        "Where?",
+        ["In", "Out"],
+        0,
+    )
+    assert Counter(score for question in questions for score, _, _ in question.groups) == {
+        "a question, both pictures": 8, "a picture, both questions": 8, "all four": 8,
+    }  # fmt: skip
+
+
+def test_naturalbench_retrieval_asks_for_captions_and_for_pictures(published: Read) -> None:
+    questions = published("naturalbench-retrieval")
+    assert [question.id for question in questions] == ["1/text0", "1/image0", "1/text1", "1/image1"]
+    shown = questions[3]
+    assert {option.text for option in shown.options} == {"A cat."}
+    assert [option.image for option in shown.options] == ["a.jpg", "b.jpg"]
+    assert shown.correct == 1
+
+
+@pytest.mark.parametrize(
+    ("reader", "content", "said"),
+    [
+        ("valse", [], "holds no JSON object of items"),
+        ("valse", {"x": {"caption": "A"}}, "item x: 'image_file' is missing"),
+        ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
+        ("naturalbench", NATURALBENCH[:3], "four for every pair"),
+        ("naturalbench", [["Is it?", "a.jpg", "Perhaps", "yes_no"]] * 4, "'Perhaps', not Yes or No"),
+        ("sugarcrepe", {}, "no item that this test asks about"),
+        (
+            "negrefcocog",
+            [{"image": "a.jpg", "phrase": "x", "ref_bbox": [1, 1, 2, 2], "bbox_list": [[0, 0, 1, 1]]}],
+            "ref_bbox must be one of them",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_in_another_form_is_one_sentence(tmp_path: Path, reader: str, content: Any, said: str) -> None:
+    as_json(content)(tmp_path / "file")
+    with pytest.raises(UserError, match=said):
+        other_tests.read(reader, tmp_path / "file", "fixed")
+
+
+def test_nothing_in_a_torch_file_is_run(tmp_path: Path) -> None:
+    torch.save({"image_paths": [Path("x")]}, tmp_path / "file")
+    with pytest.raises(UserError, match="cannot be read as plain data"):
+        other_tests.read("cc-neg", tmp_path / "file", "fixed")
+
+
+def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path: Path) -> None:
+    picture = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
+    assert (crop(picture, (1.4, 2.6, 3, 4)) == picture[3:7, 1:4]).all()
+    assert not crop(picture, (6, 0, 4, 2))[:, 2:].any()
+    write_png(tmp_path / "a.png", picture)
+    files = Files(tmp_path)
+    assert (files.frames(region("/data/a.png", (0, 0, 2, 3)))[0] == picture[:3, :2]).all()
+    assert files.exists(region("a.png", (0, 0, 2, 3)))
+    assert not files.exists(region("b.png", (0, 0, 2, 3)))
+
+
+def row(name: str, credit: float | None, *groups: tuple[str, str, int]) -> dict[str, Any]:
+    return {"id": name, "source": name, "credit": credit, "templates": [None, None], "reason": "why",
+            "groups": [list(group) for group in groups]}  # fmt: skip
+
+
+def test_questions_that_belong_together_count_where_all_are_right() -> None:
+    rows = [
+        row("a", 1.0, ("pair", "1", 2), ("pair", "2", 2)), row("b", 1.0, ("pair", "1", 2)),
+        row("c", 0.0, ("pair", "2", 2)), row("d", None, ("pair", "3", 2)), row("e", 1.0, ("pair", "3", 2)),
+        row("f", 0.0, ("pair", "4", 2)), row("g", 1.0, ("pair", "4", 2)), row("h", 1.0, ("pair", "5", 2)),
+    ]  # fmt: skip
+    made = frames.frame(figures.of_groups(rows))
+    joint = frames.pick(made, metric="joint", type="pair")
+    assert joint is not None
+    assert (joint["value"], joint["n"], joint["unscored"]) == (pytest.approx(1 / 3), 3, 1)  # "5" was cut off
+    outcomes = {f["outcome"]: f["value"] for f in frames.records(frames.select(made, metric="pair"))}
+    assert outcomes == pytest.approx(
+        {"both": 1 / 3, "first alone": 1 / 3, "second alone": 1 / 3, "neither": 0}
+    )
+    assert frames.pick(made, metric="joint chance")["value"] == 0.25  # type: ignore[index]
+
+
+def test_a_constant_scorer_gets_what_guessing_gets_of_pairs() -> None:
+    rows = [row(f"{k}", 0.5, ("four", f"{k // 4}", 4)) for k in range(8)]
+    made = frames.frame(figures.of_groups(rows))
+    assert frames.pick(made, metric="joint")["value"] == 1 / 16  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", drawn_tests.WRITERS)
+def test_a_twin_is_read_as_the_published_file_is(name: str) -> None:
+    (data,) = loading.load("nano", names=[name], scenes=10)
+    assert data.name == f"nano-{name}"
+    for task in data.tasks:
+        assert isinstance(task, ChoiceTask)
+        assert len(task.questions) >= 5
+        assert all(data.media.frames(reference)[0].ndim == 3 for reference in task.references[:4])
+        questions = {question.id: question for question in task.questions}
+        sizes = Counter(group for question in questions.values() for group in question.groups)
+        assert all(count == size for (_, _, size), count in sizes.items())
+
+
+class Reader:
+    """Answers questions about a thing by its name, and whatever has letters with "A"."""
+
+    fingerprint, scorings, concurrent = "reader", ("generated",), 0
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "Reader"}
+
+    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
+        self.heard += [one.prompt.text for row in asked for one in row]
+        return [[Reply(text="A" if "A. " in one.prompt.text else "No.") for one in row] for row in asked]
+
+
+def evaluated(tmp_path: Path, *options: str) -> Any:
+    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
+
+
+def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
+    found = evaluated(tmp_path, "--model", "constant", "--datasets", "negrefcocog,naturalbench")
+    regions = found["constant/nano-negrefcocog"].figure(metric="accuracy", type="all", task="region")
+    assert (regions["value"], regions["n"]) == (0.5, 6)
+    pairs = found["constant/nano-naturalbench"]
+    assert pairs.figure(metric="joint", type="group")["value"] == 1 / 16
+    assert pairs.figure(task="yes-no") is None
+    html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "COCO_train2014_000000000000.jpg#box=" in html
+
+
+def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: Path) -> None:
+    reader = Reader()
+    with references.offering({"reader": reader}):
+        found = evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "beaf")
+    assert reader.heard[0].startswith("Is there a")
+    assert reader.heard[0].endswith("in the image? Answer only yes or no")
+    figure = found["reader/nano-beaf"].figure
+    assert figure(metric="pair", outcome="second alone", type="thing removed")["value"] == 1
+    assert figure(metric="accuracy", type="all")["unscored"] == 0
+
+
+def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="scores captions, and every task asks questions"):
+        evaluated(tmp_path, "--model", "constant", "--datasets", "beaf")
+    with references.offering({"reader": Reader()}), pytest.raises(UserError, match="about one picture only"):
+        evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "negrefcocog")
+
+
+def test_a_test_without_a_twin_is_told_so() -> None:
+    with pytest.raises(
+        UserError, match="'neat-msr-vtt' is not drawn in 'nano'; --data nano has twins of valse"
+    ):
+        loading.load("nano", names=["neat-msr-vtt"])
+    with pytest.raises(UserError, match="is not drawn in 'nano:style'"):
+        loading.load("nano:style", names=["valse"])
+
+
+def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path: Path) -> None:
+    for place, reader in {
+        "x/data/existence.json": "valse",
+        "NaturalBench-Retrieval/metadata.json": "naturalbench-retrieval",
+        "y/metadata.json": "valse",
+        "y/test_set.json": "valse",
+    }.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        PUBLISHED[reader](tmp_path / place)
+    sets = loading.load(str(tmp_path))
+    assert [[task.name for task in data.tasks] for data in sets] == [
+        ["valse/caption"],
+        ["naturalbench/pairs"],
+    ]
+    (alone,) = loading.load(str(tmp_path / "NaturalBench-Retrieval" / "metadata.json"))
+    assert alone.name == "naturalbench"
+    with pytest.raises(
+        UserError, match=r"none of the files of BEAF \(beaf_qna.json\); they are beaf_qna.json of"
+    ):
+        loading.load(str(tmp_path), names=["beaf"])
