@@ -130,7 +130,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--datasets", "cocoa"], "did you mean 'coco'"),
         (["--tasks", "mcqs"], "did you mean 'mcq'"),
         (["--data", "nowhere"], "--data is 'nowhere'"),
-        (["--datasets", "coco"], "--data is nano"),
+        (["--datasets", "coco"], "--data nano has twins of"),
         (["--preset", "paper"], "--data FOLDER"),
         (["--protocol", "papr"], "papr"),
         (["--scenes", "0"], "0"),
@@ -140,7 +140,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "have one name, 'openai-m'"),
         (
             ["--vlm", "openai:http://localhost:1/v1#x", "--tasks", "retrieval", "--model", "none"],
-            "multiple choice only",
+            "answers questions about one picture only",
         ),
     ],
 )
