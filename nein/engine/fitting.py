@@ -40,7 +40,7 @@ class Fitting:
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error) or size == 1:
                     raise
-            memory.release()
+            memory.release(self._device)
             with self._mutex:
                 if self.size == size:  # no other thread has halved it meanwhile
                     self._set(size // 2)

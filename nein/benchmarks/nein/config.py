@@ -95,7 +95,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
     mend: Names = option(
         [],
         "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, negative-prompt, "
-        "negative-prompt-alone, attention",
+        "negative-prompt-alone, attention, best-of:N:JUDGE",
         "What",
     )
     metrics: Names = option([], "metrics to compute, or all", "What")
@@ -141,6 +141,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
         asked = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
             *(needs.of_editors(self.editor, self.preset, self.editor_overrides()) if edits else []),
+            *(needs.of_cures(self.mend, self.models.vqa) if edits else []),
             *needs.of_metrics(asked, self.models),
             *needs.of_data(self.data),
         ]

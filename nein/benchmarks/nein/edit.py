@@ -15,7 +15,7 @@ from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.folder import Row
 from nein.engine.seeds import sample_seed
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Model, Stage, usage_of
 
 
 def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False) -> Stage:
@@ -52,6 +52,7 @@ def editor_model(name: str, load: Callable[[], editors.Editor], *, fits: bool = 
         load,
         lambda editor: {"editor": (getattr(editor, "fingerprint", ""), editor.describe())},
         fits=(lambda editor: (editor,)) if fits else None,
+        usage=lambda editor: usage_of({"editor": editor}),
     )
 
 
