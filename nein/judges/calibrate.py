@@ -59,7 +59,7 @@ def run(options: CalibrateConfig) -> None:
     device = Processes().device(options.device or config.device)
     for kind in kinds:
         judge = models.load_models([f"removal_{kind}"], config, device)[kind]
-        file = calibrate(kind, judge, cases, config, out, options.batch_size)
+        file = calibrate(kind, judge, cases, config, out, options.block_size)
         print(_summary(file))
     if options.rewards:
         pairs = gather_edits(material, options.sets, options.limit, options.seed, config.align_resolution)
