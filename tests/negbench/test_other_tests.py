@@ -364,12 +364,13 @@ class Reader:
         return [[Reply(text="A" if "A. " in one.prompt.text else "No.") for one in row] for row in asked]
 
 
-def evaluated(tmp_path: Path, *options: str) -> Any:
-    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
+def evaluated(tmp_path: Path, *options: str, page: bool = False) -> Any:
+    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options, page=page)
 
 
 def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
-    found = evaluated(tmp_path, "--model", "constant", "--datasets", "negrefcocog,naturalbench")
+    datasets = "negrefcocog,naturalbench"
+    found = evaluated(tmp_path, "--model", "constant", "--datasets", datasets, page=True)
     regions = found["constant/nano-negrefcocog"].figure(metric="accuracy", type="all", task="region")
     assert (regions["value"], regions["n"]) == (0.5, 6)
     pairs = found["constant/nano-naturalbench"]

@@ -17,6 +17,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.config.groups import (
     Dtype,
+    FittedBatches,
     Foreseen,
     Formats,
     Limit,
@@ -61,7 +62,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked, Foreseen):
+class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, Scored, Tracked, Foreseen):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
