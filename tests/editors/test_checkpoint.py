@@ -181,7 +181,7 @@ def test_a_broken_configuration_is_refused(copied):
 def test_whatever_the_libraries_raise_for_a_file_that_was_edited_is_a_sentence(copied, file, content):
     before = json.loads((copied / file).read_text())
     (copied / file).write_text(json.dumps({**before, **content}))
-    with pytest.raises(EditorError, match="cannot load|needs"):
+    with pytest.raises(EditorError, match=r"cannot load|needs"):
         build(copied)
 
 

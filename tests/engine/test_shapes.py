@@ -98,7 +98,7 @@ def test_rows_of_a_block_have_the_shape_of_their_output(tmp_path: Path) -> None:
     run.write(scores_of("l1"), 0, [{"id": "a", "value": 1.0, "reason": ""}])
     assert run.read(scores_of("l1"), 0)[0]["value"] == 1.0
     run.write(scores_of("l1"), 0, [{"id": "a", "value": "1.0", "reason": ""}])
-    with pytest.raises(UserError, match="line 1: 'value' is \"1.0\", which must be a number or null"):
+    with pytest.raises(UserError, match=r"line 1: 'value' is .*which must be a number or null"):
         run.read(scores_of("l1"), 0)
 
 
@@ -135,7 +135,7 @@ def test_a_list_of_images_has_a_shape(tmp_path: Path) -> None:
     listing.write(folder, [Concepts("a", captions=("A dog.",))], 8)
     assert listing.members(folder, 0) == [Concepts("a", captions=("A dog.",))]
     folder.write(listing.LIST, 0, [{"id": "a", "captions": "A dog."}])
-    with pytest.raises(UserError, match="'captions' is \"A dog.\", which must be a list"):
+    with pytest.raises(UserError, match=r"'captions' is .*, which must be a list"):
         listing.members(folder, 0)
     atomic.write_json(tmp_path / listing.LIST / "list.json", {"count": 1})
     with pytest.raises(UserError, match="'shard_size' is missing"):
