@@ -69,6 +69,7 @@ def test_true_sizes_are_the_published_ones() -> None:
         ("editing --images 2 --batch-size 2 --steps 2", "largest difference               0 of 255"),
         ("executors --blocks 8 --limit 4 --sizes 50", "files equal byte by byte: yes"),
         ("finetune --steps 4 --batch-size 2", "making the features once"),
+        ("flat --sizes 40,80,120 --only stats --out {out}", "| `nein stats` | 40 / 80 / 120 captions |"),
         ("image_metrics --limit 2 --tiny", "values equal to 1e-4: yes"),
         ("judges --limit 2 --tiny", "every decision equal: yes"),
         ("negbench --scenes 8 --width 64 --layers 1", "6 figures equal"),
