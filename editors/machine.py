@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from editors import products
 from editors.base import EditorError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -81,11 +82,10 @@ class Machine:
         """The module for inference, in the dtype and layout, on the device unless it is to be offloaded."""
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         device = self.device if self.offload == "none" else "cpu"
-        return (
-            module.to(device=device, dtype=self.torch_dtype, memory_format=layout)
-            .eval()
-            .requires_grad_(False)
-        )
+        placed = module.to(device=device, dtype=self.torch_dtype, memory_format=layout).eval()
+        if not self.compile:  # which finds kernels of its own
+            products.install(placed)
+        return placed.requires_grad_(False)
 
     @contextmanager
     def using(self, module: Any) -> Iterator[None]:

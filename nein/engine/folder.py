@@ -68,7 +68,8 @@ class Folder:
     def manifest(self) -> dict[str, Any]:
         """What the folder says about itself, {} where nothing has begun: the manifest, `models` (kind ->
         fingerprint and description), `peak_memory` (by stage), `usage` (what a model's work took, by its kind
-        and the worker), `plan` (planned against real) and `invocations` (in order of time)."""
+        and the worker), `plan` (planned against real), `batch`
+        (by stage, the size that `--batch-size auto` came to) and `invocations` (in order of time)."""
         if not self.manifest_path.exists():
             return {}
         invocations = self.notes("invocations")
@@ -78,6 +79,7 @@ class Folder:
             "peak_memory": self.notes("peak_memory"),
             "usage": self.notes("usage"),
             "plan": self.notes("plan").get("command"),
+            "batch": self.notes("batch"),
             "invocations": [invocations[name] for name in sorted(invocations)],
         }
 

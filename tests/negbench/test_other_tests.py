@@ -14,15 +14,18 @@ import pytest
 import torch
 
 from metrics.choices import Reply
-from nein.benchmarks.negbench import figures
-from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
-from nein.datasets.negbench.media import Files, crop, region, whole
-from nein.datasets.negbench.records import ChoiceTask, Question
+from nein.benchmarks.negbench import figures, matching, results
+from nein.datasets.negbench import drawn_tests, loading, other_tests, registry, scope
+from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
+from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
+from nein.engine.stages import Model
 from nein.models import references
 from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate
+
+SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
 
 
 def as_json(content: Any) -> Callable[[Path], None]:
@@ -75,6 +78,12 @@ NATURALBENCH = [
 ]  # fmt: skip
 
 
+SCOPE = {
+    "image_0": "a.png", "image_1": "b.png", "caption_0": "Not all cups are red.",
+    "caption_1": "All cups are red.", "construction": "not all", "others": 2,
+}  # fmt: skip
+
+
 def write_ccneg(path: Path) -> None:
     notes = [
         {
@@ -125,6 +134,8 @@ PUBLISHED: dict[str, Callable[[Path], None]] = {
         [{"index": k, "image_0": "a.jpg", "image_1": "b.jpg", "caption_0": text, "caption_1": "A cat."}
          for k, text in enumerate(("A dog.", "No cat."))]
     ),
+    "scope": as_json([SCOPE]),
+    "scope-asked": as_json([SCOPE]),
 }  # fmt: skip
 
 
@@ -224,6 +235,39 @@ def test_naturalbench_retrieval_asks_for_captions_and_for_pictures(published: Re
     assert shown.correct == 1
 
 
+def test_pairs_in_scope_are_right_together_by_construction_and_by_level(published: Read) -> None:
+    compared, asked = published("scope"), published("scope-asked")
+    for questions in (compared, asked):
+        groups = Counter(group for question in questions for group in question.groups)
+        assert groups["not all", "0", 4] == groups["2 other things", "0", 4] == 4
+    assert asked[1].asked == "Is it true of the picture? Not all cups are red."
+    assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
+
+
+def test_a_sentence_in_scope_is_true_of_its_scene_and_false_of_the_other() -> None:
+    drawn = list(scope.pairs("val", 36))
+    assert Counter((pair.construction, pair.others) for pair in drawn) == {
+        (construction, level): 2 for construction in scope.CONSTRUCTIONS for level in scope.LEVELS
+    }
+    for pair in drawn:
+        around = pair.scenes[0].items[: pair.others]
+        assert pair.scenes[1].items[: pair.others] == around
+        one, two = ([(i.category, i.colour) for i in scene.items[pair.others :]] for scene in pair.scenes)
+        said = pair.sentences[0]
+        if pair.construction == "exception":
+            assert two[0] == one[0] != two[1]
+            assert f"except the {one[0][1]} one" in said
+        elif pair.construction == "not all":
+            assert two[0] == two[1] == one[0] != one[1]
+            assert said.endswith(f"are {two[0][1]}.")
+        elif pair.construction == "clause":
+            assert (one[0][0], said.endswith(f"not {two[0][1]}.")) == (two[0][0], True)
+        else:
+            assert (len(one), len(two)) == (int(pair.construction == "contrast"), 1)
+            assert two[0][0] in said
+            assert {name for name, _ in one}.isdisjoint(item.category for item in pair.scenes[1].items)
+
+
 @pytest.mark.parametrize(
     ("reader", "content", "said"),
     [
@@ -320,12 +364,13 @@ class Reader:
         return [[Reply(text="A" if "A. " in one.prompt.text else "No.") for one in row] for row in asked]
 
 
-def evaluated(tmp_path: Path, *options: str) -> Any:
-    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
+def evaluated(tmp_path: Path, *options: str, page: bool = False) -> Any:
+    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options, page=page)
 
 
 def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
-    found = evaluated(tmp_path, "--model", "constant", "--datasets", "negrefcocog,naturalbench")
+    datasets = "negrefcocog,naturalbench"
+    found = evaluated(tmp_path, "--model", "constant", "--datasets", datasets, page=True)
     regions = found["constant/nano-negrefcocog"].figure(metric="accuracy", type="all", task="region")
     assert (regions["value"], regions["n"]) == (0.5, 6)
     pairs = found["constant/nano-naturalbench"]
@@ -346,9 +391,53 @@ def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: P
     assert figure(metric="accuracy", type="all")["unscored"] == 0
 
 
+class Longest:
+    """A matcher for which the longest sentence fits best, and nothing fits a picture of one colour."""
+
+    fingerprint = "longest"
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "Longest"}
+
+    def match(self, images: Any, texts: Any, head: str = "itm") -> list[np.ndarray]:
+        if any(not image.std() for image in images):
+            raise ValueError("nothing to see")
+        return [np.array([float(len(text)) for text in row]) for row in texts]
+
+
+def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path: Path) -> None:
+    with references.offering({"longest": Longest()}):
+        found = evaluated(
+            tmp_path, "--model", "none", "--match", "longest", "--datasets", "valse,naturalbench"
+        )
+    valse = found["longest/nano-valse"]  # "There are no dogs." is longer than "There are dogs."
+    assert valse.figure(metric="accuracy", type="negation")["value"] == 1
+    assert valse.figure(metric="accuracy", type="affirmation")["value"] == 0
+    # Of one sentence for two pictures both are as long: chance.
+    assert found["longest/nano-naturalbench"].figure(metric="joint", type="image")["value"] == 0.25
+
+
+def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> None:
+    media = Drawn(lambda name: np.full((4, 4, 3), 9, np.uint8) if name == "grey" else SQUARES)
+    asked = [Question(name, name, (Option("a dog"), Option("no dog")), 0) for name in ("a", "grey", "b")]
+    task = ChoiceTask("x/caption", tuple(asked), media)
+    stage = matching.scoring("answers", task, 3, batch_size=3, model=Model.one("m", Longest))
+    rows = stage.work(Longest(), stage.read(0), ())["answers"]
+    assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
+    assert "nothing to see" in rows[1]["reason"]
+    assert not stage.usable("answers", rows)
+    scored = results.matched_rows(task, {row["id"]: row for row in rows})
+    assert [row["credit"] for row in scored] == [0.0, None, 0.0]
+
+
 def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scores captions, and every task asks questions"):
         evaluated(tmp_path, "--model", "constant", "--datasets", "beaf")
+    with (
+        references.offering({"longest": Longest()}),
+        pytest.raises(UserError, match="chooses between captions"),
+    ):
+        evaluated(tmp_path, "--model", "none", "--match", "longest", "--datasets", "beaf")
     with references.offering({"reader": Reader()}), pytest.raises(UserError, match="about one picture only"):
         evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "negrefcocog")
 

@@ -17,6 +17,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.config.groups import (
     Dtype,
+    FittedBatches,
     Foreseen,
     Formats,
     Limit,
@@ -32,6 +33,7 @@ from nein.config.groups import (
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
+from nein.wording.families import FAMILIES
 
 STAGES = ("edit", "score", "report")
 
@@ -60,7 +62,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked, Foreseen):
+class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, Scored, Tracked, Foreseen):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
@@ -84,6 +86,13 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked,
     nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     samples: Names = option([], "only these ids", "Data")
+    families: Names = option(
+        [],
+        f"other sentences in place of the data's own, drawn evenly: {', '.join(FAMILIES)}",
+        "Data",
+        among=FAMILIES,
+        what="negation family",
+    )
     control: Names = option(
         [],
         "affirmative twins to run as well: remove, add, or none",
@@ -94,7 +103,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked,
     mend: Names = option(
         [],
         "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, negative-prompt, "
-        "negative-prompt-alone, attention",
+        "negative-prompt-alone, attention, best-of:N:JUDGE",
         "What",
     )
     metrics: Names = option([], "metrics to compute, or all", "What")
@@ -140,6 +149,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked,
         asked = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
             *(needs.of_editors(self.editor, self.preset, self.editor_overrides()) if edits else []),
+            *(needs.of_cures(self.mend, self.models.vqa) if edits else []),
             *needs.of_metrics(asked, self.models),
             *needs.of_data(self.data),
         ]

@@ -27,9 +27,11 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
-from nein.models import editor_choice
+from nein.models import best_of, editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
+from nein.models.references import identity as identity_of
+from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
 
 log = logging.getLogger(__name__)
@@ -60,8 +62,9 @@ def load_plan(config: EvalConfig) -> Plan:
         config.source_images,
         config.nein_images,
         json.dumps(config.columns),
+        tuple(config.families),
     )
-    return Plan(dataset, tuple(dataset.select(config.limit, config.samples)), config.batch_size)
+    return Plan(dataset, tuple(dataset.select(config.limit, config.samples)), config.block_size)
 
 
 @functools.lru_cache(maxsize=1)
@@ -72,6 +75,7 @@ def _dataset(
     source_images: str | None,
     nein_images: str | None,
     columns: str,
+    families: tuple[str, ...],
 ) -> Dataset:
     return loading.load(
         data,
@@ -80,6 +84,7 @@ def _dataset(
         source_images=source_images,
         nein_images=nein_images,
         columns=json.loads(columns),
+        families=families,
     )
 
 
@@ -108,11 +113,11 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
         name = f"{choice.asked}/{choice.published.track}" if choice.published else choice.asked
-        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size)
+        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
         load = functools.partial(
             _load, config, choice, device, loaders.setdefault(choice.plain, shared(load))
         )
-        editor = editor_model(name, load)
+        editor = editor_model(name, load, fits=config.fits)
         for track in [choice.published.track] if choice.published else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)
@@ -123,7 +128,11 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
 
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
     cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.cure else None
-    return choice.mended(plain(), device=device, cache=cache)
+
+    def removal() -> RemovalReward:
+        return RemovalReward(models.load_models(["removal_vqa"], config, device)["vqa"], config.article)
+
+    return choice.mended(plain(), cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
 
 
 def _stages(
@@ -168,6 +177,7 @@ def _run(
 ) -> Run:
     identity: Mapping[str, Any] = {
         **choice.identity(),
+        **({"mend.judge": identity_of(config.models.vqa)} if best_of.asks_the_run(choice.cure) else {}),
         "track": folder.track,
         "seed": config.seed,
         "data": plan.dataset.records_sha256,

@@ -232,7 +232,7 @@ def _validate(job: Job, shard: int, client: Client) -> list[Row]:
 
 
 def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
-    members, size = job.concepts(shard, "verify"), int(job.config.batch_size)
+    members, size = job.concepts(shard, "verify"), int(job.config.block_size)
     verified = [
         image
         for start in range(0, len(members), size)  # memory holds the pictures of a batch, not of a shard
