@@ -98,7 +98,7 @@ def read_material(
     from nein.judges import known_presence
 
     origin = (run.manifest() or {}).get("data", {})
-    dataset = loading.load(source) if source else loading.reload(origin)
+    dataset = loading.reload(origin, source)
     file = instances
     if file is None and "annotations" in origin:
         beside = Path(origin["annotations"]).parent / "instances.json"

@@ -33,6 +33,7 @@ from nein.config.groups import (
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
+from nein.wording.families import FAMILIES
 
 STAGES = ("edit", "score", "report")
 
@@ -85,6 +86,13 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
     nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     samples: Names = option([], "only these ids", "Data")
+    families: Names = option(
+        [],
+        f"other sentences in place of the data's own, drawn evenly: {', '.join(FAMILIES)}",
+        "Data",
+        among=FAMILIES,
+        what="negation family",
+    )
     control: Names = option(
         [],
         "affirmative twins to run as well: remove, add, or none",

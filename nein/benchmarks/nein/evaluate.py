@@ -62,6 +62,7 @@ def load_plan(config: EvalConfig) -> Plan:
         config.source_images,
         config.nein_images,
         json.dumps(config.columns),
+        tuple(config.families),
     )
     return Plan(dataset, tuple(dataset.select(config.limit, config.samples)), config.block_size)
 
@@ -74,6 +75,7 @@ def _dataset(
     source_images: str | None,
     nein_images: str | None,
     columns: str,
+    families: tuple[str, ...],
 ) -> Dataset:
     return loading.load(
         data,
@@ -82,6 +84,7 @@ def _dataset(
         source_images=source_images,
         nein_images=nein_images,
         columns=json.loads(columns),
+        families=families,
     )
 
 
