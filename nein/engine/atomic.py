@@ -84,13 +84,18 @@ def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
-    """All objects of a JSONL file. Raises UserError as `iter_lines` does, and for one without the `shape`."""
-    rows, fits = [], shapes.quick(shape)
+    """All objects of a JSONL file. Raises as `checked_lines`."""
+    return list(checked_lines(path, shape))
+
+
+def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file, one at a time. Raises UserError as `iter_lines` does, and for one without
+    the `shape`."""
+    fits = shapes.quick(shape)
     for number, row in iter_lines(path):
         if not fits(row):
             _check(row, shape, f"'{path}', line {number}")
-        rows.append(row)
-    return rows
+        yield row
 
 
 def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:

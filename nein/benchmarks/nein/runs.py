@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,11 @@ class RunDir(Folder):
         return atomic.read_lines(self.path / "edits.jsonl", EDIT_ROW)
 
     def read_scores(self) -> list[Row]:
-        return atomic.read_lines(self.path / "scores.jsonl", SCORE_ROW)
+        return list(self.iter_scores())
+
+    def iter_scores(self) -> Iterator[Row]:
+        """One at a time: rows with what judges said are a kilobyte each."""
+        return atomic.checked_lines(self.path / "scores.jsonl", SCORE_ROW)
 
     def read_corpus(self) -> dict[str, Row]:
         """Metric -> its figure of the whole; {} where there is none."""
