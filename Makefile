@@ -28,7 +28,7 @@ eval: $(STAMP) ## the main job: two editors on the embedded miniature world, wit
 	$(BIN)/nein eval --editor ip2p,magicbrush --limit 240 $(ARGS)
 
 test: $(STAMP) ## the test suite: offline, on the CPU, minutes
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(STAMP) ## the tests that take minutes each
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(ARGS)
@@ -37,7 +37,7 @@ test-lowest: ## the test suite with the lowest versions that pyproject.toml allo
 	$(PYTHON) -m venv $(LOWEST)
 	PIP_USER=0 $(LOWEST)/bin/python -m pip install --disable-pip-version-check --no-input uv
 	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
-	HF_HUB_OFFLINE=1 $(LOWEST)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+	HF_HUB_OFFLINE=1 $(LOWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-device: $(STAMP) ## every kind of model on this machine's accelerator (CUDA, ROCm, MPS) against its CPU
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m device $(ARGS)

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.flop_counter import FlopCounterMode
 
 from nein.engine import environment, memory
+from nein.engine.foresight import count_operations
 from nein.nano import data
 
 Result = TypeVar("Result")
@@ -173,13 +173,6 @@ def measure(
             result, processor / torch.get_num_threads(), seconds, operations, memory.peak(device), most
         )
     return Measured(result, seconds, seconds, operations, memory.peak(device), most)
-
-
-def count_operations(work: Callable[[], Any]) -> int:
-    """Floating-point operations by torch's counter; a multiply-add is two."""
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return counter.get_total_flops()
 
 
 def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple[str, float, int], ...]:

@@ -84,7 +84,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --size sd15 bfloat16")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--attention", choices=ATTENTIONS, default="sdpa")
+    parser.add_argument("--attention", choices=ATTENTIONS, default="auto")
     parser.add_argument("--compile", action="store_true", help="torch.compile, on our side only")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
     parser.add_argument("--profile", action="store_true", help="say which operators of ours take longest")

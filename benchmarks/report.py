@@ -1,10 +1,15 @@
 """The report of a full-size evaluation: 24,182 samples by 7 editors, made up, written and opened in Chromium.
 
     python -m benchmarks.report [--samples 24182] [--editors 7] [--tracks 1] [--side 64] [--out FOLDER]
+                                [--before CHECKOUT]
 
 Prints how long `nein report` takes, the size of the page and of the files beside it, and (where Chromium with
 chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
-search and one sort. Scores and pictures are random: this measures the report, not an editor.
+search and one sort. Scores, features and pictures are random: this measures the report, not an editor.
+
+`--before` is a checkout of commit 3ee297b (`git worktree add FOLDER 3ee297b`): its `nein-report` gets the
+same runs, and the ratio of the times is printed. Times are of whole commands, start of Python included; those
+of the processor (user and system) mean something on a machine that does other work as well.
 """
 
 from __future__ import annotations
@@ -12,17 +17,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import safetensors.numpy
 
-from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting.command import report
-from nein.benchmarks.nein.runs import RunDir
+from metrics.fid import jackknife_interval
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein.runs import RunDir, scores_of
 from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
@@ -30,6 +40,10 @@ from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_senten
 TRACKS = ("negative", "remove")
 OBJECTS = [f"thing {i}" for i in range(80)]
 IMAGE = ("l1", "l2", "clip_i", "dino", "lpips")
+#: Columns of the features for FID, as many as the miniature network has, and rows of a file of them.
+COLUMNS, BLOCK = 96, 16
+#: What the older checkout is started with.
+BEFORE = "import sys; from nein.cli import main_report; main_report(sys.argv[1:])"
 EVIDENCE = {
     "removal_vqa": {
         "answer": "Yes",
@@ -50,8 +64,8 @@ EVIDENCE = {
 
 
 def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Path:
-    """Runs of `editors` editors on `count` samples, each on the first of `TRACKS`; pictures come from a stock
-    of 64 by hard links."""
+    """Finished runs of `editors` editors on `count` samples, each on the first of `TRACKS`, with figures;
+    pictures come from a stock of 64 by hard links."""
     rng = np.random.default_rng(0)
     stock = []
     for k in range(64):
@@ -91,8 +105,65 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
             (_score(row["NeIn"], m, k, values[i]) for i, row in enumerate(records)
              for k, m in enumerate([*IMAGE, *EVIDENCE])),
         )  # fmt: skip
-        atomic.write_json(run.path / "corpus.json", {})
+        atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
+        figures.of(run)
     return root / "runs"
+
+
+def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Generator) -> dict[str, Any]:
+    """Writes the blocks of features of a run; returns its FID, as corpus.json has it."""
+    sources = [row["COCO"] for row in records]
+    names, place = np.unique(sources, return_inverse=True)
+    target = np.random.default_rng(1).normal(size=(len(names), COLUMNS))[place].astype(np.float32)
+    edited = (target + 0.3 + rng.normal(size=target.shape)).astype(np.float32)
+    for number, start in enumerate(range(0, len(records), BLOCK)):
+        rows = slice(start, start + BLOCK)
+        texts = {
+            "ids": "\n".join(row["NeIn"] for row in records[rows]),
+            "target_keys": ",".join(sources[rows]),
+        }
+        run.write(scores_of("fid"), number, [])
+        file = safetensors.numpy.save({"edited": edited[rows], "target": target[rows]}, metadata=texts)
+        run.feature_path("fid", number).write_bytes(file)
+    made = jackknife_interval(edited, target, sources)
+    ends = {"low": made.low, "high": made.high, "standard_error": made.standard_error}
+    return {"value": made.value, **ends, "n": len(records), "n_unscored": 0, "reasons": {},
+            "clusters": len(names), "reference": "per sample", "left_out": list(made.left_out),
+            "columns": COLUMNS, "sources": "the same in all runs"}  # fmt: skip
+
+
+def as_before(runs: Path, root: Path) -> Path:
+    """The same runs as commit 3ee297b writes them."""
+    for manifest in sorted(runs.glob("*/*/manifest.json")):
+        old = root / "runs" / manifest.parent.relative_to(runs)
+        old.mkdir(parents=True)
+        (old / "manifest.json").write_text(json.dumps({**json.loads(manifest.read_text()), "format": 1}))
+        for name in ("edits.jsonl", "scores.jsonl", "corpus.json"):
+            (old / name).hardlink_to(manifest.parent / name)
+        (old / "images").symlink_to(manifest.parent / "images")
+        (old / "features").mkdir()
+        for file in (manifest.parent / "scores" / "fid").rglob("*.safetensors"):
+            (old / "features" / f"block-{file.name}").hardlink_to(file)
+    return root / "runs"
+
+
+class Taken(NamedTuple):
+    """Seconds of a command: by the clock, and of the processor."""
+
+    clock: float
+    processor: float
+
+
+def timed(words: Sequence[str], folder: Path) -> Taken:
+    """How long `python WORDS` takes, with the packages of `folder`. Raises CalledProcessError."""
+    clock, before = time.perf_counter(), os.times()
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
+    )
+    after = os.times()
+    processor = after.children_user + after.children_system - before.children_user - before.children_system
+    return Taken(time.perf_counter() - clock, processor)
 
 
 def _link(folder: Path, names: list[str], stock: list[Path]) -> None:
@@ -156,7 +227,7 @@ def look(page: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Makes the runs, writes the report, opens it."""
+    """Makes the runs, writes the report, opens it, and compares it with what it was."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -167,25 +238,35 @@ def main() -> None:
     )
     parser.add_argument("--side", type=int, default=64, help="pixels of a picture, a multiple of 8")
     parser.add_argument("--out", type=Path, help="keep everything here (default: a temporary folder)")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="of commit 3ee297b, to compare with")
     options = parser.parse_args()
     if options.samples < 12:
         parser.error("--samples must be at least 12, or the search for thing 11 finds nothing")
     with tempfile.TemporaryDirectory() as scratch:
-        root = options.out or Path(scratch)
+        root = (options.out or Path(scratch)).resolve()
         runs = (
             root / "runs"
             if (root / "runs").is_dir()
             else make(root, options.samples, options.editors, options.side, options.tracks)
         )
-        start = time.perf_counter()
-        cpu = time.process_time()
-        report(ReportConfig.parse([str(runs), "-o", str(root / "report.html"), "--formats", "html,csv"]))
-        print(f"nein report: {time.perf_counter() - start:.0f} s ({time.process_time() - cpu:.0f} s of CPU)")
+        asked = ["-o", str(root / "report.html"), "--formats", "html,csv"]
+        now = timed(["-m", "nein", "report", str(runs), *asked], Path(__file__).parents[1])
+        print(f"nein report: {now.clock:.1f} s ({now.processor:.1f} s of the processor)")
         page, beside = root / "report.html", list((root / "report-data").glob("*.js"))
         size = sum(path.stat().st_size for path in beside) / 2**20
         print(f"page: {page.stat().st_size / 2**20:.1f} MiB; beside it: {len(beside)} files, {size:.0f} MiB")
         for name, value in look(page).items():
             print(f"{name}: {value:.2f}{'' if 'MiB' in name else ' s'}")
+        if options.before:
+            shutil.rmtree(root / "before", ignore_errors=True)
+            asked = ["-o", str(root / "before" / "report.html"), "--formats", "html,csv"]
+            old = timed(
+                ["-c", BEFORE, str(as_before(runs, root / "before")), *asked], options.before.resolve()
+            )
+            print(
+                f"before: {old.clock:.1f} s ({old.processor:.1f} s of the processor), "
+                f"{old.clock / now.clock:.1f} ({old.processor / now.processor:.1f}) times as long"
+            )
 
 
 if __name__ == "__main__":

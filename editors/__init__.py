@@ -86,15 +86,18 @@ _BASIC = ("identity", "solid")
 PLUGINS = "nein.editors"
 
 
+#: Ours, which no installed package can take, and for which no package has to be looked at.
+_OURS = frozenset({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
+
+
 def plugins() -> dict[str, metadata.EntryPoint]:
-    """Name -> entry point of every editor that installed packages offer; ours keep their names."""
-    ours = {*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)}
-    return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in ours}
+    """Name -> entry point of every editor that installed packages offer."""
+    return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in _OURS}
 
 
 def available() -> list[str]:
     """Every name `get_editor` knows, sorted; local folders and hub ids work besides."""
-    return sorted({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS), *plugins()})
+    return sorted({*_OURS, *plugins()})
 
 
 def is_known(name: str) -> bool:
@@ -108,7 +111,7 @@ def spelled(name: str) -> str:
     """
     if is_place(name) or is_checkpoint(name):
         return name
-    match = canonical(name, available())
+    match = canonical(name, sorted(_OURS)) or canonical(name, plugins())
     if match is None:
         _kind(name)  # says what there is
         raise AssertionError(f"{name!r} is known, and has no name")
@@ -117,7 +120,7 @@ def spelled(name: str) -> str:
 
 def is_foreign(name: str) -> bool:
     """Whether the editor is code from elsewhere: an installed package's, or named by its place."""
-    return is_place(name) or name in plugins()
+    return is_place(name) or (name not in _OURS and not is_checkpoint(name) and name in plugins())
 
 
 def needs_checkpoint(name: str) -> bool:

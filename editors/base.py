@@ -5,8 +5,10 @@ An image is always a NumPy array of shape (H, W, 3), dtype uint8, RGB. Nothing h
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -102,12 +104,18 @@ def located(reference: str) -> str:
     Raises EditorError for a name that the package does not have.
     """
     scheme, colon, name = reference.partition(":")
-    for point in metadata.entry_points(group=REFERENCES, name=scheme) if colon else ():
+    for point in _offered(scheme, tuple(sys.path)) if colon else ():
         try:
             return str(point.load()(name))
         except (ValueError, FileNotFoundError) as error:
             raise EditorError(f"{reference!r} cannot be had: {error}") from None
     return reference
+
+
+@functools.lru_cache(maxsize=16)
+def _offered(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """Looked for once, since every look reads a file of every installed package. path: `sys.path`."""
+    return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
 class Origin(NamedTuple):

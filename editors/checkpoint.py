@@ -15,21 +15,25 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
 from huggingface_hub import constants, try_to_load_from_cache
 from safetensors import SafetensorError
+from transformers import CLIPTextModel
 from transformers.utils import logging as transformers_logging
 
 from editors import ldm
 from editors.base import EditorError
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
-_WEIGHTS = ("unet", "vae", "text_encoder")
+_WEIGHTS: dict[str, Any] = {
+    "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
+}  # fmt: skip
 # Written beside a converted pipeline: what it was made of.
 ORIGIN = "origin.json"
 # What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
@@ -194,9 +198,20 @@ def _read(source: str, revision: str | None, checkpoint: str) -> tuple[Any, str]
         "feature_extractor": None,
         "image_encoder": None,
     }
-    load: Any = StableDiffusionInstructPix2PixPipeline.from_pretrained
+
+    def load(source: str, use_safetensors: bool, **arguments: Any) -> Any:
+        parts = {
+            part: whole(cls, checkpoint, source, revision, use_safetensors, subfolder=part)
+            for part, cls in _WEIGHTS.items()
+        }
+        return StableDiffusionInstructPix2PixPipeline.from_pretrained(
+            source, use_safetensors=use_safetensors, **parts, **arguments
+        )
+
     try:
         return load(source, use_safetensors=True, **arguments), "safetensors"
+    except EditorError:
+        raise
     except LOAD_ERRORS as error:
         first_error = error
     # safetensors may be damaged rather than absent; then the first error is the one worth reading.
@@ -205,8 +220,27 @@ def _read(source: str, revision: str | None, checkpoint: str) -> tuple[Any, str]
     logger.warning("%s has no safetensors; reading its .bin files as plain tensors", checkpoint)
     try:
         return load(source, use_safetensors=False, **arguments), "bin"
+    except EditorError:
+        raise
     except LOAD_ERRORS as error:
         raise unusable(checkpoint, error) from error
+
+
+def whole(
+    cls: Any, checkpoint: str, source: str, revision: str | None, use_safetensors: bool, **arguments: Any
+) -> Any:
+    """A model of diffusers or transformers from a folder or the hub. Raises EditorError for one that lacks
+    weights, which the library would draw at random and say so in a warning only."""
+    model, found = cls.from_pretrained(
+        source, revision=revision, use_safetensors=use_safetensors, output_loading_info=True, **arguments
+    )
+    if lacking := sorted(found["missing_keys"]):
+        raise EditorError(
+            f"{checkpoint!r} lacks {len(lacking)} of the weights of its {cls.__name__}, first "
+            f"{lacking[0]!r}; it is damaged, or was saved by another version than "
+            f"{cls.__module__.partition('.')[0]} {version(cls.__module__.partition('.')[0])} reads"
+        )
+    return model
 
 
 def _lacks_safetensors(source: str, error: Exception) -> bool:

@@ -6,7 +6,9 @@ Images are NumPy arrays (H, W, 3), uint8, RGB. Nothing here reads or writes a fi
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -114,12 +116,18 @@ def located(reference: str) -> str:
     Raises MetricError for a name that the package does not have.
     """
     scheme, colon, name = reference.partition(":")
-    for point in metadata.entry_points(group=REFERENCES, name=scheme) if colon else ():
+    for point in _offered(scheme, tuple(sys.path)) if colon else ():
         try:
             return str(point.load()(name))
         except (ValueError, FileNotFoundError) as error:
             raise MetricError(f"'{reference}' cannot be had: {error}") from None
     return reference
+
+
+@functools.lru_cache(maxsize=16)
+def _offered(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """Looked for once, since every look reads a file of every installed package. path: `sys.path`."""
+    return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
 class Origin(NamedTuple):

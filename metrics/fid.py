@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-import scipy.stats
+import scipy.special
 
 from metrics.base import MetricError
 
@@ -48,7 +48,7 @@ class FidInterval(NamedTuple):
             return cls(value, None, None, None)
         replicates = np.asarray(left_out, dtype=np.float64)
         error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
-        reach = float(scipy.stats.t.ppf((1 + level) / 2, count - 1)) * error
+        reach = float(scipy.special.stdtrit(count - 1, (1 + level) / 2)) * error
         return cls(value, value - reach, value + reach, error, tuple(map(float, left_out)))
 
 

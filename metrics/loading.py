@@ -223,16 +223,25 @@ def load_model(
     """Load weights (safetensors only), in evaluation mode, on `device`; also say where they came from.
 
     model_type  What the checkpoint's configuration must call itself; None for anything `cls` can load.
+
+    Raises MetricError, also for a checkpoint without some of the model's weights, which the library would
+    draw at random and say so in a warning only.
     """
     choose("dtype", dtype, DTYPES)
     path_or_id, revision = split_reference(path_or_id, revision)
     check_folder(path_or_id)
     if model_type is not None:
         check_type(path_or_id, revision, model_type, cls.__name__)
-    # Weights missing from a file are drawn; nobody else's random numbers should change by that.
+    # Weights missing from a file are drawn; nobody else's random numbers change before that is refused.
     with torch.random.fork_rng(devices=[]), _no_bar(Path(path_or_id).is_dir()):
-        model = from_pretrained(
-            cls, path_or_id, revision=revision, use_safetensors=True, dtype=DTYPES[dtype], **kwargs
+        model, found = from_pretrained(
+            cls, path_or_id, revision=revision, use_safetensors=True, dtype=DTYPES[dtype],
+            output_loading_info=True, **kwargs,
+        )  # fmt: skip
+    if lacking := sorted(found["missing_keys"]):
+        raise MetricError(
+            f"'{path_or_id}' lacks {len(lacking)} of the weights of {type(model).__name__}, first "
+            f"'{lacking[0]}'; it is of another class, or was saved by another version than {library()} reads."
         )
     if "quantization_config" not in kwargs:
         model = model.to(device)

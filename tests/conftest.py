@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -19,12 +20,54 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 from nein.engine import store
 from nein.engine.environment import keep_freed_memory
+from tests.helpers import drawings
 from tests.helpers.commands import PLUGINS
 from tests.helpers.hub import Hub
 
 sys.path.insert(0, str(PLUGINS))
 
 keep_freed_memory()  # a multiple of the speed for everything below that runs a model
+
+
+#: The files that take longest, longest first: one that is begun last would leave the other core idle.
+LONGEST = (
+    "tests/benchmarks/test_restart.py",
+    "tests/engine/test_ray.py",
+    "tests/test_docs.py",
+    "tests/test_api.py",
+    "tests/negbench/test_eval.py",
+    "tests/train/instruct/test_finetune.py",
+    "tests/editors/test_contract.py",
+    "tests/editors/test_zone.py",
+    "tests/engine/test_slurm.py",
+    "tests/train/contrast/test_finetune.py",
+    "tests/nein/test_whole.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now is no garbage, and need not be looked through again and again."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cuts() -> Iterator[None]:
+    """Processes are killed here, whose files the system keeps; to wait for the disk would prove nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drawn() -> Iterator[drawings.Drawn]:
+    """Every plot that has been drawn, and is not drawn again while it is in there."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield drawings.remember(patch)
 
 
 @pytest.fixture(scope="session")

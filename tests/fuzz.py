@@ -2,12 +2,14 @@
 
 A case is a command line that works, with its files beside it, and one thing broken: the value of an option,
 a file cut off or replaced by noise, a value of another type, a key or column that is missing, a wrong suffix,
-a folder where a file belongs or the reverse. It runs in a fork of this process. Allowed are a right result,
-or one sentence and an exit code; never a traceback, and what was there before is as it was.
+a folder where a file belongs or the reverse. It runs in a fork of this process, which has imported what the
+command imports (`warm`). Allowed are a right result, or one sentence and an exit code; never a traceback, and
+what was there before is as it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import faulthandler
 import hashlib
@@ -30,11 +32,13 @@ import yaml
 
 from nein import cli
 from nein.config import options
+from nein.engine.exits import exit_with
+from tests.helpers import commands
 from tests.negbench_build import conftest as coco
 from tests.negvqa_build import conftest as choices
 from tests.reporting import made
 
-SECONDS = 600
+SECONDS = 300
 #: Imported once, and not by every fork.
 HEAVY = (
     "torch", "transformers", "scipy.stats", "pandas", "matplotlib.figure", "jinja2", "tabulate", "inflect",
@@ -55,6 +59,7 @@ LINES: dict[str, str] = {
     "retry": "{w}/done",
     "fetch": "--preset nano --out {w}/out/models",
     "export": "{w}/runs --format csv --out {w}/out/export",
+    "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
     "merge": "{w}/runs --out {w}/out/merged",
     "list": "editors",
     "convert": "{w}/weights.safetensors {w}/out/pipeline",
@@ -72,6 +77,32 @@ LINES: dict[str, str] = {
     "negvqa generate": "--source {w}/choices.jsonl --images {w} --limit 2 --out {w}/out/questions",
     "negvqa check": "{w}/check.json --out {w}/out/check.figures.json",
 }  # fmt: skip
+#: Commands that have no row of their own in the table, and where their options are.
+FURTHER: dict[str, str] = {
+    "slurm eval": "nein.benchmarks.nein.config:EvalConfig",
+    "fetch eval": "nein.benchmarks.nein.config:EvalConfig",
+    "negbench nano": "train.contrast.options:StudyConfig",
+    "train.finetune_ip2p": "train.instruct.options:TuneConfig",
+    "train.finetune_clip": "train.contrast.options:ContrastConfig",
+    "train.instruct.shards": "train.instruct.options:ShardsConfig",
+    "train.instruct.report": "train.instruct.options:ReportConfig",
+    "train.editor_study": "train.instruct.options:GeneraliseConfig",
+    "train.nano.__main__": "train.nano.options:ZooConfig",
+}
+LINES |= {
+    "slurm eval": "--editor identity --data {w}/data --out {w}/out/jobs --dry-run",
+    "fetch eval": "--preset nano --models-from {w}/out/models",
+    "negbench nano": "--out {w}/out/study --dry-run",
+    "train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
+    "--steps 1 --batch-size 2 --trackers none --device cpu --workers 0 --out {w}/out/editor "
+    "--features {w}/out/features",
+    "train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 --batch-size 6 --questions-per-step 4 "
+    "--device cpu --workers 0 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
+    "train.instruct.shards": "{w}/pairs {w}/out/shards --per-shard 2",
+    "train.instruct.report": "--dry-run",
+    "train.editor_study": "--dry-run",
+    "train.nano.__main__": "--dry-run",
+}
 VALUES = (
     "", " ", "-1", "0", "1", "3.5", "nan", "inf", "1e999", "99999999999999999999", "x", "None", "null",
     "true", "[]", "{}", "a,b", ",", "a=b", "=", ":", "nano:nothing", "nano:", "openai:", "openai:http://127.0.0.1:9/v1#m",
@@ -101,8 +132,8 @@ class Ended:
     error: str
 
 
-def world(folder: Path) -> Path:
-    """Everything that the lines read, and finished results in `out`."""
+def world(folder: Path, training: bool = False) -> Path:
+    """Everything that the lines read, those of `training` too, and finished results in `out`."""
     for name in HEAVY:
         importlib.import_module(name)
     rows = made.records(3, 2)
@@ -141,10 +172,39 @@ def world(folder: Path) -> Path:
     }
     (folder / "architecture.json").write_text(json.dumps(architecture))
     for name in ("eval", "data nano", "stats", "negvqa", "negvqa check"):
-        ended = run([*name.split(), *LINES[name].format(w=folder).split()], folder)
+        ended = run(name, LINES[name].format(w=folder).split(), folder)
         assert ended.code == 0, (name, ended)
     shutil.copytree(folder / "out" / "negvqa", folder / "negvqa")
     shutil.copytree(folder / "out" / "eval", folder / "done")
+    if training:
+        from nein.nano import data
+        from tests.editors.tiny import build_pipeline
+        from tests.metrics.tiny import make_clip
+
+        build_pipeline(folder / "editor", seed=3)
+        make_clip(folder / "clip", seed=3)
+        shutil.copytree(data.ensure("train", 1, folder / "drawn"), folder / "pairs")
+    return folder
+
+
+def warm(name: str, world: Path) -> Ended:
+    """How the line of a command ends as it is; what it imports is imported here, so that forks need not."""
+    ended = run(name, LINES[name].format(w=world).split(), copied(name, world, world.parent / "warm"))
+    shutil.rmtree(world.parent / "warm")
+    return ended
+
+
+def copied(name: str, world: Path, folder: Path) -> Path:
+    """A copy of what the line of a command names of the world, of the data, and of a file of captions."""
+    parts = (word.removeprefix("{w}/") for word in LINES[name].split() if word.startswith("{w}/"))
+    tops = {part if part.startswith("out/") else part.partition("/")[0] for part in parts}
+    for top in sorted({*tops, "data", "captions.json"}):
+        source, target = world / top, folder / top
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        elif source.exists():
+            shutil.copy2(source, target)
     return folder
 
 
@@ -193,7 +253,8 @@ def _read(words: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _option(chance: random.Random, name: str, words: list[str], files: object, folder: Path) -> Case:
-    parser = options.make_parser(pkgutil.resolve_name(cli.COMMANDS[name].configuration), "", "")
+    place = FURTHER[name] if name in FURTHER else cli.COMMANDS[name].configuration
+    parser = options.make_parser(pkgutil.resolve_name(place), "", "")
     flags = [
         a.option_strings[0] for a in parser._actions if a.option_strings and a.dest not in ("help", "dry_run")
     ]
@@ -313,9 +374,9 @@ def _other_kind(chance: random.Random, name: str, words: list[str], files: list[
 # --- running -------------------------------------------------------------------------------
 
 
-def run(words: Sequence[str], folder: Path) -> Ended:
-    """`nein WORDS` in a fork of this process, with the folder as its own."""
-    printed, said = folder / ".stdout", folder / ".stderr"
+def run(name: str, words: Sequence[str], folder: Path) -> Ended:
+    """A command in a fork of this process, with the folder as its own; what it imports is imported here."""
+    printed, said, imported = folder / ".stdout", folder / ".stderr", folder / ".modules"
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
@@ -326,7 +387,7 @@ def run(words: Sequence[str], folder: Path) -> Ended:
         code, sys.argv = 99, ["nein", *words]
         faulthandler.dump_traceback_later(SECONDS - 2, file=2)
         try:
-            cli.main(list(words))
+            _start(name, words)
         except SystemExit as ended:
             code = int(ended.code or 0)
         except BaseException:  # noqa: BLE001 - whatever it is, it is what the test is about
@@ -334,12 +395,38 @@ def run(words: Sequence[str], folder: Path) -> Ended:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+            imported.write_text("\n".join(sys.modules))
             os._exit(code)
     status = _wait(child)
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in (printed, said)]
-    for path in (printed, said):
-        path.unlink()
+    _import(imported.read_text().split() if imported.exists() else ())
+    for path in (printed, said, imported):
+        path.unlink(missing_ok=True)
     return Ended(status, *texts)
+
+
+def _start(name: str, words: Sequence[str]) -> None:
+    if name.startswith("train."):
+        exit_with(lambda: importlib.import_module(name).main(list(words)))
+    cli.main([*name.split(), *words])
+
+
+def _import(names: Sequence[str]) -> None:
+    """Modules of a fork; what cannot be imported by itself is left out."""
+    for name in names:
+        if name not in sys.modules and not name.startswith(("tests", "__", "_distutils", "setuptools")):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+def in_a_process(name: str, words: Sequence[str], folder: Path) -> Ended:
+    """The same command as a user starts it, those of training by accelerate's launcher."""
+    start = ("-m", "nein", *name.split())
+    if name.startswith("train."):
+        options = "--quiet --cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
+        start = ("-m", "accelerate.commands.launch", *options.split(), "-m", name)
+    done = commands.in_a_process(*words, script=start, cwd=folder)
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def _wait(child: int) -> int | None:
@@ -372,6 +459,8 @@ def complaint(ended: Ended, before: Mapping[str, str], after: Mapping[str, str])
         return "it did not end"
     if "Traceback" in ended.error or ended.code == 99:
         return "a traceback"
+    if ended.code not in (0, 1, 2, 3):
+        return f"exit code {ended.code}"
     if ended.code == 0:
         return None
     changed = [name for name in before if after.get(name) != before[name]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from nein.benchmarks.nein.config import CompareConfig, EvalConfig
 from nein.benchmarks.nein.runs import find
 from nein.cli import main
 from nein.engine.errors import UserError, plain
+from tests.helpers import commands, forks
 
 QUICK = {"metrics": ["l1", "removal_vqa"], "limit": 16, "device": "cpu", "batch_size": 8}
 
@@ -283,16 +285,19 @@ def test_an_interrupted_call_goes_on_when_it_is_made_again(tmp_path):
         "    return image\n\n\n"
         "nein.evaluate(edit, metrics=['l1'], limit=64, control=[], device='cpu', batch_size=8, out='out')\n"
     )
-    calls, line = tmp_path / "calls", [sys.executable, "call.py"]
-    first = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    while not (calls.exists() and calls.stat().st_size > 8) and first.poll() is None:
+    calls, said = tmp_path / "calls", tmp_path / "said"
+    process = forks.start(forks.script, ["call.py"], said)
+    while not (calls.exists() and calls.stat().st_size > 8) and process.is_alive():
         time.sleep(0.02)
-    first.send_signal(signal.SIGINT)
+    os.kill(process.pid, signal.SIGINT)
     time.sleep(0.5)  # until it is noticed; blocks that have begun are then finished
     (tmp_path / "go-on").touch()
-    assert first.communicate(timeout=120)[1].rstrip().endswith("KeyboardInterrupt")
+    process.join(120)
+    assert said.with_suffix(".err").read_text().rstrip().endswith("KeyboardInterrupt")
     assert calls.stat().st_size < 64
-    subprocess.run(line, check=True, capture_output=True, timeout=300, cwd=tmp_path)
+    process = forks.start(forks.script, ["call.py"])
+    process.join(300)
+    assert process.exitcode == 0
     assert calls.stat().st_size == 64  # nothing was edited twice
     assert (tmp_path / "out" / "table.md").exists()
 
@@ -314,10 +319,7 @@ def test_the_shell_takes_a_function_by_its_module_and_by_its_file(tmp_path):
     )
     for reference, out in (("./mine.py:edit", "file"), ("mine:edit", "module")):
         line = ["eval", "--editor", reference, "--limit", "8", "--metrics", "l1", "--device", "cpu"]
-        done = subprocess.run(
-            [sys.executable, "-m", "nein", *line, "--control", "none", "--out", out],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        done = commands.in_a_fork(*line, "--control", "none", "--out", out, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / out / "edit" / "negative" / "manifest.json").exists()
     assert (tmp_path / "file" / "figures.csv").read_text() == (
@@ -517,7 +519,7 @@ def test_cures_stand_beside_the_editor_the_model_that_answers_and_the_encoder():
     def hears_no_not(image, question, options):
         return options[0]
 
-    answered = nein.negvqa(hears_no_not, mend=["flip"], questions=16, device="cpu")
+    answered = nein.negvqa(hears_no_not, mend=["flip"], questions=16, device="cpu", formats=["csv"])
     accuracy = answered.figures.query("task == 'accuracy' and protocol == 'fixed' and category == 'Average'")
     by = accuracy.query("interval == 'clustered'").set_index(["model", "variant"])["value"]
     name = hears_no_not.__name__

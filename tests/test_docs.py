@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import commands, packages
+from tests.helpers import commands, forks, packages
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,7 +54,7 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command line of the page, in the folder of its files."""
     words = shlex.split(line)
     assert words[0] == "nein"
-    return commands.in_a_process(*words[1:], cwd=folder, path=(folder,))
+    return commands.in_a_fork(*words[1:], cwd=folder, path=(folder,))
 
 
 #: Heading -> what the commands below it print.
@@ -85,15 +85,17 @@ def test_the_benchmark_of_the_page_is_the_one_that_is_tested() -> None:
             assert content == (commands.ROOT / "tests" / "benchmarks" / name).read_text()
 
 
-def test_the_page_about_python_is_a_program_that_runs(tmp_path: Path) -> None:
+def test_the_page_about_python_is_a_program_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (commands.ROOT / "docs" / "howto" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 8
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    process = forks.start(forks.script, ["page.py"], tmp_path / "said")
+    process.join(600)
+    assert process.exitcode == 0, (tmp_path / "said.err").read_text()
     assert (tmp_path / "page.html").is_file()
 
 

@@ -1,8 +1,9 @@
-"""Wrong inputs end in one sentence: every subcommand, with what `tests.fuzz` draws."""
+"""Wrong inputs end in one sentence: every command, with what `tests.fuzz` draws."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fuzz.world(tmp_path_factory.mktemp("world") / "w")
 
 
-def faults(name: str, numbers: range, world: Path, folder: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def whole_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fuzz.world(tmp_path_factory.mktemp("whole") / "w", training=True)
+
+
+def faults(
+    name: str, numbers: range, world: Path, folder: Path, run: Callable[..., fuzz.Ended] = fuzz.run
+) -> list[str]:
     """The cases that end in anything but a right result or a sentence."""
     said = []
     for number in numbers:
-        place = folder / str(number)
-        shutil.copytree(world, place)
+        place = fuzz.copied(name, world, folder / str(number))
         made = fuzz.case(name, number, place)
         before = fuzz.prints(place)
-        ended = fuzz.run([*name.split(), *made.words], place)
+        ended = run(name, made.words, place)
         wrong = fuzz.complaint(ended, before, fuzz.prints(place))
         if wrong:
             said.append(f"{name} {number}, {made.broken}: {wrong}\n{ended.error[-2000:]}")
@@ -35,7 +42,8 @@ def faults(name: str, numbers: range, world: Path, folder: Path) -> list[str]:
 
 
 def test_every_command_of_the_table_is_tried() -> None:
-    assert fuzz.LINES.keys() == cli.COMMANDS.keys()
+    assert fuzz.LINES.keys() - fuzz.FURTHER.keys() == cli.COMMANDS.keys()
+    assert cli.commands().keys() - cli.COMMANDS.keys() <= fuzz.FURTHER.keys()
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
@@ -44,6 +52,8 @@ def test_a_few_wrong_inputs_end_in_a_sentence(name: str, world: Path, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_two_hundred_wrong_inputs_end_in_a_sentence(name: str, world: Path, tmp_path: Path) -> None:
-    assert faults(name, range(SLOW), world, tmp_path) == []
+@pytest.mark.parametrize("name", sorted(fuzz.LINES))
+def test_two_hundred_wrong_inputs_end_in_a_sentence(name: str, whole_world: Path, tmp_path: Path) -> None:
+    assert fuzz.warm(name, whole_world).code == 0
+    assert faults(name, range(1), whole_world, tmp_path, fuzz.in_a_process) == []
+    assert faults(name, range(1, SLOW), whole_world, tmp_path) == []

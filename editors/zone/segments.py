@@ -11,7 +11,7 @@ from transformers import SamImageProcessor, SamModel
 from transformers.pipelines import MaskGenerationPipeline
 
 from editors.base import EditorError
-from editors.checkpoint import explained, locate, module_hash
+from editors.checkpoint import explained, locate, module_hash, whole
 
 
 class Segmenter:
@@ -33,7 +33,7 @@ class Segmenter:
         source, revision = locate(checkpoint)
         with explained(checkpoint):
             where: dict[str, Any] = {"pretrained_model_name_or_path": source, "revision": revision}
-            model: Any = SamModel.from_pretrained(**where, use_safetensors=True, dtype=torch.float32)
+            model: Any = whole(SamModel, checkpoint, source, revision, True, dtype=torch.float32)
             processor = SamImageProcessor.from_pretrained(**where)
             if type(model.config).__name__ != "SamConfig" or not hasattr(model, "mask_decoder"):
                 raise EditorError(f"{checkpoint!r} is not a SamModel, which ZONE takes its segments from")

@@ -182,7 +182,8 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     """Write a state dict of open_clip as a folder of safetensors; returns what it was made from.
 
     source        .pt, .pth, .bin or .ckpt file (read with `weights_only=True`: nothing in it runs) or
-                  .safetensors; a state dict, or a training checkpoint with one under "state_dict".
+                  .safetensors; a state dict, or a training checkpoint with one under "state_dict" or "model"
+                  (CoN-CLIP). Those of OpenAI's package `clip` (NegationCLIP) have open_clip's keys.
     folder        Must not exist; appears only once it is complete.
     architecture  Name in open_clip's table, such as "ViT-B-32", or a JSON file with such a configuration.
     quick_gelu    Whether the model computes with QuickGELU. NegBench's released command line names
@@ -348,8 +349,8 @@ def _state_dict(source: Path) -> dict[str, torch.Tensor]:
         raise MetricError(
             f"'{source}' cannot be read as tensors alone, and nothing else in it is run: {first}"
         ) from None
-    if isinstance(state, Mapping) and "state_dict" in state:
-        state = state["state_dict"]
+    if isinstance(state, Mapping):
+        state = next((state[key] for key in ("state_dict", "model") if key in state), state)
     if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
         raise MetricError(f"'{source}' holds no state dict of tensors.")
     return {str(key).removeprefix("module."): value for key, value in state.items()}

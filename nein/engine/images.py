@@ -35,9 +35,29 @@ def decode(path: Path | BinaryIO, label: str | None = None) -> np.ndarray:
     try:
         with Image.open(path) as image:
             image.load()
-            return _to_rgb(image)
+            return np.array(_to_rgb(image))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageError(f"{label or path}: {_why(error)}") from None
+
+
+def shrunk(path: Path, side: int) -> Image.Image:
+    """The picture for a look at it, by `RULE`: RGB, its longer side at most `side` pixels.
+
+    Of a large JPEG no more is decoded than that takes. Raises ImageError as `decode` does.
+    """
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (2 * side, 2 * side))
+            image.load()
+            return shrink(_to_rgb(image), side)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ImageError(f"{path}: {_why(error)}") from None
+
+
+def shrink(image: Image.Image, side: int) -> Image.Image:
+    """The picture itself, shrunk in place until its longer side is at most `side` pixels."""
+    image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return image
 
 
 def probe(path: Path) -> tuple[int, int]:
@@ -88,15 +108,15 @@ def check(image: np.ndarray) -> np.ndarray:
     return image
 
 
-def _to_rgb(image: Image.Image) -> np.ndarray:
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # "I;16", "I;16B", and "I", as which older Pillow opens a 16-bit PNG
         grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
+        return Image.fromarray(np.repeat(grey[:, :, None], 3, axis=2))
     if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
         canvas = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         image = Image.alpha_composite(canvas, layer)
-    return np.array(image.convert("RGB"))
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _why(error: BaseException) -> str:

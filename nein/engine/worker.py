@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections import Counter
@@ -67,8 +66,7 @@ class Loaded:
             return
         self.tell(set(self._models) - set(names))
         self._models = {name: model for name, model in self._models.items() if name in names}
-        gc.collect()
-        memory.release()
+        memory.release(self._device)
 
 
 class Worker:

@@ -13,7 +13,6 @@ from typing import Any
 import editors
 from editors.function import place_name
 from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
-from metrics.base import RecordStore
 from nein.engine.errors import UserError
 from nein.models import mending, references
 from nein.models.external_edits import Published, PublishedEditor
@@ -56,11 +55,9 @@ class EditorChoice:
         """The editor as it was asked for, without its cure."""
         return self.asked.removesuffix(f"+{self.cure}") if self.cure else self.asked
 
-    def mended(self, editor: editors.Editor, *, device: str, cache: RecordStore | None) -> editors.Editor:
-        """The editor that `load` gave, with the cure before it. cache: keeps a language model's answers."""
-        if not self.cure:
-            return editor
-        return mending.Mended(editor, mending.arm(self.cure, cache=cache, device=device), self.cure)
+    def mended(self, editor: editors.Editor, **parts: Any) -> editors.Editor:
+        """The editor that `load` gave, with the cure; parts: those of `mending.mended`."""
+        return mending.mended(editor, self.cure, **parts) if self.cure else editor
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, without its cure, with its weights in memory. Raises EditorError."""

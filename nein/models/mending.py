@@ -19,7 +19,7 @@ import editors
 from editors.base import digest
 from metrics.base import RecordStore
 from nein.engine.errors import UserError, chosen
-from nein.models import llm
+from nein.models import best_of, llm, rewards
 from nein.wording import denials
 from nein.wording.templates import removal
 
@@ -172,15 +172,38 @@ CURES: dict[str, Cure] = {
 def check(arm: str, row: str) -> None:
     """Says what is wrong with an arm for an editor before anything is loaded. Raises UserError or
     MetricError."""
+    if arm.startswith(best_of.PREFIX):
+        return best_of.check(arm)
     if arm.startswith(LLM):
         from nein.models.llm.loading import check
 
         return check(arm.removeprefix(LLM))
-    if not CURES[chosen("cure", arm, [*CURES, f"{LLM}MODEL"])].possible(row):
+    if not CURES[chosen("cure", arm, [*CURES, f"{LLM}MODEL", f"{best_of.PREFIX}N:JUDGE"])].possible(row):
         raise UserError(
             f"'{row}' cannot be mended by '{arm}': {CURES[arm].does}, which this editor cannot do; leave it "
             "out, or take --mend rewrite."
         )
+
+
+def mended(
+    editor: editors.Editor,
+    name: str,
+    *,
+    cache: RecordStore | None,
+    device: str,
+    dtype: str,
+    removal: Callable[[], rewards.RewardJudge],
+) -> editors.Editor:
+    """`editor` with the arm of that name before it or, of `best-of`, behind it.
+
+    cache    Where answers of a language model, or of a judge behind an endpoint, are kept.
+    dtype, removal  Of the judge that chooses: see `nein.models.rewards.load`.
+    """
+    if name.startswith(best_of.PREFIX):
+        count, reference = best_of.parse(name)
+        judge = rewards.load(reference, cache=cache, device=device, dtype=dtype, removal=removal)
+        return best_of.Best(editor, judge, count, name)
+    return Mended(editor, arm(name, cache=cache, device=device), name)
 
 
 def arm(name: str, *, cache: RecordStore | None, device: str) -> Arm:

@@ -5,31 +5,67 @@ An arm is a `metrics.dual.base.DualEncoder` around another one, whose texts it e
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metrics.dual.base import DualEncoder, normalise
+from nein.datasets.negbench import opposites
 from nein.engine.errors import UserError
 from nein.wording import denials
 from nein.wording.nouns import with_article
 
-#: Best recall of the three values that were tried on the dev split of the nano world; docs/howto/mend.md.
-LAMBDA = 0.25
-_ARM = re.compile(r"decompose(?::(\d+(?:\.\d+)?))?")
+#: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
+#: Alpha: the published one (steer.py), for there none is better than another.
+LAMBDA, ALPHA = 0.25, 0.13
+_ARM = re.compile(r"(?P<kind>decompose|steer)(?::(?P<number>\d+(?:\.\d+)?))?(?P<pairs>@.+)?")
 
 
-def weight(arm: str) -> float:
-    """Lambda of an arm. Raises UserError for an arm that there is not."""
-    match = _ARM.fullmatch(arm)
-    if match is None or not 0 <= (value := float(match.group(1) or LAMBDA)) <= 10:
-        raise UserError(
-            f"There is no cure '{arm}' for two-tower models; --mend takes decompose, or "
-            f"decompose:LAMBDA with a number from 0 to 10 (default {LAMBDA})."
-        )
-    return value
+@dataclass(frozen=True)
+class Arm:
+    """A cure with what decides it.
+
+    kind    "decompose" or "steer".
+    number  Lambda or alpha.
+    pairs   File of the sentences that steering learns from; None: `nein.datasets.negbench.opposites.drawn`.
+    """
+
+    kind: str
+    number: float
+    pairs: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        """Raises UserError for an arm that there is not."""
+        match = _ARM.fullmatch(text)
+        kind = match["kind"] if match else ""
+        most, default = (10.0, LAMBDA) if kind == "decompose" else (1.0, ALPHA)
+        number = float(match["number"] or default) if match else -1.0
+        if match is None or not 0 <= number <= most or (match["pairs"] and kind != "steer"):
+            raise UserError(
+                f"There is no cure '{text}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
+                f"from 0 to 10 (default {LAMBDA}), or steer[:ALPHA][@PAIRS.json], ALPHA from 0 to 1 (default "
+                f"{ALPHA})."
+            )
+        return cls(kind, number, Path(match["pairs"][1:]).expanduser() if match["pairs"] else None)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What decides the results beside the arm's name."""
+        if self.pairs is None:
+            return {}
+        return {"pairs": hashlib.sha256(repr(opposites.read(self.pairs)).encode()).hexdigest()[:16]}
+
+    def around(self, model: DualEncoder) -> DualEncoder:
+        """The model under the cure."""
+        if self.kind == "decompose":
+            return Decomposed(model, self.number)
+        return Steered(model, self.number, opposites.read(self.pairs) if self.pairs else opposites.drawn())
 
 
 class Decomposed:
@@ -81,3 +117,61 @@ class Decomposed:
 
 def _photo(name: str) -> str:
     return f"A photo of {with_article(name)}."
+
+
+class Steered:
+    """The text encoder is moved towards denial, layer by layer, in captions that deny something.
+
+    The state x at the end of a sentence after layer l becomes (1 - alpha) x + alpha |x| v_l; v_l, of length
+    1, is normal to the plane by which a logistic regression without intercept tells denied from affirmed
+    sentences by these states (arXiv:2603.20554). The published code steers every query, all of which deny;
+    here those are steered in which `nein.wording.denials` reads something absent.
+    """
+
+    def __init__(self, model: DualEncoder, alpha: float, pairs: opposites.Pairs) -> None:
+        from metrics.dual import steering
+        from metrics.loading import fingerprint
+
+        self._model, self.alpha = model, alpha
+        self.width, self.scale, self.bias = model.width, model.scale, model.bias
+        self.quick_gelu = model.quick_gelu
+        learned_from = hashlib.sha256(repr(pairs).encode()).hexdigest()[:20]
+        self.fingerprint = fingerprint({"model": model.fingerprint, "steer": alpha, "pairs": learned_from})
+        self._about = {"arm": "steer", "alpha": alpha, "pairs": len(pairs), "sha256": learned_from}
+        affirmed, denied = zip(*pairs, strict=True)
+        self.directions = [
+            direction(a, d)
+            for a, d in zip(steering.states(model, affirmed), steering.states(model, denied), strict=True)
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._model.describe(), "mended": self._about}
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        return self._model.encode(images)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        from metrics.dual import steering
+
+        features = self._model.encode_text(texts)
+        denying = [k for k, read in enumerate(denials.read(texts)) if read.absent]
+        if denying:
+            with steering.steered(self._model, self.directions, self.alpha):
+                features[denying] = self._model.encode_text([texts[k] for k in denying])
+        return features
+
+
+def direction(affirmed: np.ndarray, denied: np.ndarray) -> np.ndarray:
+    """(D,) float64 of length 1, towards denial, from (N, D) and (M, D) states: the weights of a logistic
+    regression without intercept, penalised by half their squared length, as scikit-learn's with C = 1."""
+    from scipy.optimize import minimize
+
+    x = np.concatenate([affirmed, -denied]).astype(np.float64)
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        margin = x @ w  # is to be negative: affirmed states are on the other side
+        value = np.logaddexp(0, margin).sum() + w @ w / 2
+        return float(value), x.T @ (1 / (1 + np.exp(-margin))) + w
+
+    found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 1000}).x
+    return found / np.linalg.norm(found)

@@ -17,7 +17,7 @@ from editors.presets import DEFAULT_ROWS, PAPER_EDITORS
 from metrics.objects import MODELS as ENGLISH
 from nein.datasets import hub
 from nein.engine.store import Need
-from nein.models import references
+from nein.models import best_of, mending, references, rewards
 from nein.models.editor_choice import choose_editor
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,21 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
                 choice.row, choice.checkpoint, choice.revision, **_models(choice.row, choice.options)
             )
             needs += [Need(*origin) for origin in origins]
+    return needs
+
+
+def of_cures(names: Sequence[str], vqa: str) -> list[Need]:
+    """Of arms before and behind editors; `vqa`: the run's judge, by which best-of:N:removal chooses."""
+    needs: list[Need] = []
+    for name in names:
+        if name.startswith(mending.LLM):
+            needs += of_model("llm", name.removeprefix(mending.LLM))
+        elif name.startswith(best_of.PREFIX):
+            _, judge = best_of.parse(name)
+            if judge == rewards.REMOVAL:
+                needs += [*of_model("vqa", vqa), *english()]
+            else:
+                needs += of_model("choices", judge.partition(":")[2])
     return needs
 
 

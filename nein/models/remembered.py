@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from editors.base import digest
 from metrics.base import RecordStore
 from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
 from metrics.endpoint import NoAnswer
@@ -137,6 +138,32 @@ class RememberedJudge:
     def stop(self) -> None:
         self._questions.stop()
         self.judge.stop()
+
+
+class RememberedSpeaker:
+    """A `metrics.rewards.editscore.ServedSpeaker` around which the same holds as around the models of
+    `Remembered`."""
+
+    def __init__(self, speaker: Any, cache: RecordStore) -> None:
+        self.speaker, self.usage = speaker, speaker.usage
+        # As everywhere, where the server is does not count.
+        space = digest({key: value for key, value in speaker.describe().items() if key != "reference"})
+        limit = 2 * speaker.concurrent + 4
+        self._questions = Questions(cache, space, at_once=speaker.concurrent, limit=limit)
+        self.each = self._questions.each
+
+    def describe(self) -> dict[str, Any]:
+        return self.speaker.describe()
+
+    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+        """See `metrics.rewards.editscore.Speaker`. Raises NoAnswer, and UserError for a silent endpoint."""
+        key = json.dumps([[pixel_hash(picture) for picture in pictures], text, seed, temperature])
+        ask = lambda: {"text": self.speaker.say(pictures, text, seed, temperature)}  # noqa: E731
+        return str(self._questions.answer(key, ask)["text"])
+
+    def stop(self) -> None:
+        self._questions.stop()
+        self.speaker.stop()
 
 
 def _keys(image: np.ndarray, row: Sequence[Asked], scorings: Sequence[str]) -> list[str]:

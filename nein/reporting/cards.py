@@ -9,16 +9,17 @@ editors that make a picture each, or models that answer two questions.
 from __future__ import annotations
 
 import base64
+import io
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
+from nein.engine import images
 from nein.engine.seeds import sample_seed
 from nein.reporting import page
 from nein.reporting.page import TEMPLATES, Part, Stored
@@ -26,7 +27,7 @@ from nein.reporting.page import TEMPLATES, Part, Stored
 CHUNK = 32
 PAGE = 12
 
-#: A picture as base64 WebP, or why there is none.
+#: A picture as base64 JPEG, or why there is none.
 Thumbnail = str | dict[str, str]
 
 
@@ -186,12 +187,22 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
 
 def thumbnail(picture: np.ndarray, side: int) -> Thumbnail:
     """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    return base64.b64encode(page.thumbnail(picture, side)).decode()
+    return _encoded(images.shrink(Image.fromarray(picture), side))
 
 
-def threads() -> ThreadPoolExecutor:
-    """Where thumbnails are made beside each other."""
-    return ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1))
+def thumbnail_of(path: Path, side: int) -> Thumbnail:
+    """The picture of a file, shrunk in the same way; or why there is none."""
+    try:
+        return _encoded(images.shrunk(path, side))
+    except images.ImageError as error:
+        return {"none": str(error).rpartition(": ")[2]}
+
+
+def _encoded(image: Image.Image) -> str:
+    """As JPEG, which takes a fifth of WebP's time."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="JPEG", quality=75)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import colorsys
 import hashlib
-import io
 import json
 import re
 import shutil
@@ -21,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
-from PIL import Image
 
 from nein.engine import atomic
 from nein.reporting.plots import ON_BAR, Drawing
@@ -151,17 +148,8 @@ def script_json(value: Any) -> Markup:
 
 
 def uri(data: bytes, kind: str) -> str:
-    """A picture as an address of its own: `kind` is the subtype, "webp" say."""
+    """A picture as an address of its own: `kind` is the subtype, "svg+xml" say."""
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def thumbnail(picture: np.ndarray, side: int) -> bytes:
-    """WebP of a picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    image = Image.fromarray(picture)
-    image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    buffer = io.BytesIO()
-    image.save(buffer, format="WEBP", quality=80, method=2)
-    return buffer.getvalue()
 
 
 def setting(facts: Mapping[str, Any]) -> str:

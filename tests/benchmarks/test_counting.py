@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +13,7 @@ import pytest
 from nein import cli
 from nein.engine.executors.threads import Threads
 from tests.benchmarks import counting
-
-ROOT = Path(__file__).resolve().parents[2]
-LINE = (
-    "from nein import cli; from tests.benchmarks import counting; cli.COMMANDS['counting'] = counting.COMMAND"
-)
+from tests.helpers import commands, killing
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +61,15 @@ def test_the_figures_are_those_of_the_rows(whole: Path) -> None:
     assert float(shown["value"]) == pytest.approx(sum(values) / len(values))
 
 
-def test_a_killed_command_goes_on_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "killed"
-    code = f"{LINE}; cli.main(['counting', '--out', {str(out)!r}])"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment)
-    deadline = time.monotonic() + 120
-    while not list(out.glob("*/answers/*/*.jsonl")) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert (
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=False).returncode == 0
-    )
-    assert results(out) == results(whole)
+def test_a_killed_command_goes_on_to_the_same_bytes(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "counting", counting.COMMAND)
+    line = ["counting", "--out", str(tmp_path / "killed")]
+    assert killing.run(cli.main, line, killing.File("*/answers/*", 2, "torn")) == killing.KILLED
+    assert len(list(tmp_path.glob("killed/*/answers/*/*.jsonl"))) == 1
+    assert commands.exit_code(*line) == 0
+    assert results(tmp_path / "killed") == results(whole)
 
 
 def test_a_limit_counts_the_first_and_may_grow(

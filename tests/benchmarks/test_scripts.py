@@ -12,6 +12,7 @@ from transformers import MistralConfig, MistralModel
 from benchmarks import common, published, report, true_size
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import command
+from nein.reporting import figures as frames
 from tests.helpers import commands
 
 
@@ -23,6 +24,12 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert "editor-0" in text
     assert "editor-1" in text
     assert "thing 11" in text
+    figures = frames.read(page.with_suffix(".csv"))
+    compared = frames.pick(figures, task="comparisons", metric="fid", statistic="difference")
+    assert compared is not None
+    assert compared["low"] < compared["high"]
+    files = sorted(path.name for path in report.as_before(runs, tmp_path / "old").glob("editor-0/negative/*"))
+    assert files == ["corpus.json", "edits.jsonl", "features", "images", "manifest.json", "scores.jsonl"]
 
 
 def test_arithmetic_is_counted_over_all_of_the_work_and_set_against_a_limit_of_the_device() -> None:

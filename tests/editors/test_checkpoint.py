@@ -151,6 +151,16 @@ def test_a_truncated_weight_file_is_refused(part, copied):
         build(copied)
 
 
+@pytest.mark.parametrize("part", ["unet", "vae", "text_encoder"])
+def test_weights_that_a_checkpoint_lacks_are_not_drawn(part, copied):
+    (path,) = (copied / part).glob("*.safetensors")
+    weights = load_file(path)
+    del weights[max(weights)]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(EditorError, match=r"lacks 1 of the weights of its \w+, first "):
+        build(copied)
+
+
 def test_a_broken_configuration_is_refused(copied):
     (copied / "unet" / "config.json").write_text("{")
     with pytest.raises(EditorError, match="cannot load"):

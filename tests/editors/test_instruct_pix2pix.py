@@ -320,7 +320,7 @@ def test_channels_last_changes_speed_not_pictures(tiny_editor, requests_of):
         ({"batch_size": 0}, "batch_size is 0"),
         ({"guidance": "cfg"}, "unknown guidance 'cfg'; choose one of: ip2p, instructdiffusion"),
         ({"output": "target"}, "unknown output 'target'; choose one of: resized, input"),
-        ({"attention": "fast"}, "unknown attention 'fast'; choose one of: sdpa, flash"),
+        ({"attention": "fast"}, "unknown attention 'fast'; choose one of: auto, sdpa, tiled, flash"),
         ({"attention": "cudnn"}, "attention 'cudnn' is not available on cpu in float32; use 'sdpa'"),
         ({"offload": "model"}, "offload is 'model', which needs a GPU"),
         ({"compile": "yes"}, "compile is 'yes'; expected true or false"),

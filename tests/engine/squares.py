@@ -1,12 +1,11 @@
-"""A piece of work of the engine, small enough to see through: squares of numbers. Run as a script, it is
-killed by whoever started it."""
+"""A piece of work of the engine, small enough to see through: squares of numbers."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +58,11 @@ def results(path: Path) -> dict[str, bytes]:
     }
 
 
-def main(path: str, rank: str, size: str, pause: str) -> None:
+def main(words: Sequence[str]) -> None:
+    """For a process of its own, one of several: folder, rank, how many there are, pause in seconds."""
+    path, rank, size, pause = words
     folder = Folder(Path(path))
     world = Processes(int(rank), int(size))
     if world.is_main:
         folder.open({"numbers": COUNT}, {}, overwrite=False)
     Threads("cpu", world).compute(lambda device: [Step(folder, squares(folder, pause=float(pause)))])
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -231,7 +231,7 @@ def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
 
 
 def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.in_a_process(*evaluation(tmp_path)).returncode == 0
+    assert commands.in_a_fork(*evaluation(tmp_path)).returncode == 0
     done = commands.outcome(capsys, "status", tmp_path / "out")
     assert done.code == 0
     assert "edit: 2 of 2 blocks, 0 running, 0 failed\n" in done.stdout

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,9 +20,9 @@ from nein.engine.stages import Model, Step
 from nein.engine.worker import Loaded
 from tests.engine import squares
 from tests.engine.squares import COUNT, SIZE, Squarer, results
+from tests.helpers import killing
 
 BLOCKS = -(-COUNT // SIZE)
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -184,9 +180,8 @@ def test_models_that_nobody_needs_any_more_are_given_free() -> None:
 # --- processes ---------------------------------------------------------------------------------
 
 
-def start(path: Path, rank: int = 0, size: int = 1, pause: float = 0.0) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.engine.squares", str(path), str(rank), str(size), str(pause)]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+def start(path: Path, rank: int = 0, size: int = 1, pause: float = 0.0) -> Any:
+    return killing.start(squares.main, [str(path), str(rank), str(size), str(pause)])
 
 
 def test_a_run_that_is_killed_again_and_again_has_the_bytes_of_one_that_was_not(
@@ -195,15 +190,17 @@ def test_a_run_that_is_killed_again_and_again_has_the_bytes_of_one_that_was_not(
     compute(folder)
     killed = tmp_path / "killed"
     for _ in range(6):
-        process = start(killed, pause=0.02)
         before = len(list(killed.glob("squares/*/*.jsonl")))
+        process = start(killed, pause=0.02)
         deadline = time.monotonic() + 60
-        while len(list(killed.glob("squares/*/*.jsonl"))) <= before and process.poll() is None:
+        while len(list(killed.glob("squares/*/*.jsonl"))) <= before and process.is_alive():
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert start(killed).wait() == 0
+        process.kill()
+        process.join()
+    last = start(killed)
+    last.join(60)
+    assert last.exitcode == 0
     assert results(killed) == results(folder.path)
 
 
@@ -212,7 +209,8 @@ def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder: Folde
     path = tmp_path / "two"
     Folder(path).open({"numbers": COUNT}, {}, overwrite=False)
     doomed, other = start(path, 1, 2, pause=30.0), start(path, 0, 2)
-    assert other.wait() == 0
-    doomed.send_signal(signal.SIGKILL)
-    doomed.wait()
+    other.join(60)
+    assert other.exitcode == 0
+    doomed.kill()
+    doomed.join()
     assert results(path) == results(folder.path)

@@ -90,3 +90,11 @@ def test_an_evaluation_is_planned_before_and_compared_after(
     compared = Folder(tmp_path / "out" / "identity" / "negative").manifest()["plan"]
     assert compared["planned_seconds"] == planned["seconds"]
     assert compared["seconds"] > 0
+
+
+def test_attention_is_counted_on_a_cpu_too() -> None:
+    import torch
+
+    query = torch.zeros(2, 4, 30, 8)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    assert foresight.count_operations(lambda: attend(query, query, query)) == 4 * 2 * 4 * 30 * 30 * 8

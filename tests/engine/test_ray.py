@@ -17,6 +17,7 @@ import ray
 
 from nein.engine import attendance, progress
 from nein.engine.errors import UserError
+from nein.engine.executors import crew
 from nein.engine.executors.ray import Ray
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
@@ -38,6 +39,12 @@ def cluster() -> Iterator[Any]:
     yield made
     ray.shutdown()
     made.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster is looked at ten times a second."""
+    monkeypatch.setattr(crew, "TICK", 0.1)
 
 
 def executor(cluster: Any, **changed: Any) -> Ray:
@@ -73,7 +80,7 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     [doomed] = cluster.worker_nodes
 
     one, made = executor(cluster), []
-    plan = Planned(steps, (str(folder.path), 0.5, -1))
+    plan = Planned(steps, (str(folder.path), 0.3, -1))
     computing = threading.Thread(target=lambda: made.extend(one.compute(plan)))
     computing.start()
     while len(list(folder.path.glob("squares/*/*.jsonl"))) < 2:

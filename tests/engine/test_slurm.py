@@ -65,6 +65,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     path = os.pathsep.join([str(commands.ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
+    monkeypatch.setattr(jobs, "PATIENCE", 0.05)
 
 
 def steps(given: tuple[str, float], device: str) -> list[Step]:
@@ -103,7 +104,7 @@ def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(
     tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     folder = opened(tmp_path / "run")
-    plan = Planned(steps, (str(folder.path), 0.5))
+    plan = Planned(steps, (str(folder.path), 0.3))
     [job] = jobs.submit([Share(plan, "cpu", 0, 1)], SlurmConfig(), tmp_path / "slurm", "local")
     while not folder.done("squares"):
         time.sleep(0.05)
@@ -176,7 +177,7 @@ def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(
     run = tmp_path / "out" / "identity" / "negative"
     deadline = time.monotonic() + 240
     while not (tmp_path / "out" / "table.md").exists() and time.monotonic() < deadline:
-        time.sleep(0.5)
+        time.sleep(0.05)
     assert (run / "scores.jsonl").exists(), (tmp_path / "out" / "slurm" / "12_0_0_log.err").read_text()[
         -2000:
     ]

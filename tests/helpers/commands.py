@@ -1,17 +1,22 @@
-"""`nein ARGUMENTS`, inside the process of the tests or in one of its own."""
+"""`nein ARGUMENTS`, inside the process of the tests, in a fork of it or in a new one."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import metrics
 from nein import cli
+from tests.helpers import forks
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the tests offer by entry points, as an installed package would.
@@ -66,3 +71,25 @@ def in_a_process(
     return subprocess.run(
         line, env=environment(path), capture_output=True, text=True, timeout=600, cwd=cwd, check=False
     )
+
+
+def in_a_fork(
+    *words: object, cwd: Path = ROOT, path: Sequence[Path] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Runs `nein WORDS` as `in_a_process` does, but with the libraries that this process has loaded."""
+    line = [str(word) for word in words]
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder) / "said"
+        process = forks.start(functools.partial(_elsewhere, cwd, path), line, said)
+        process.join(600)
+        printed, complaints = (said.with_suffix(end).read_text(encoding="utf-8") for end in (".out", ".err"))
+    return subprocess.CompletedProcess(line, process.exitcode, printed, complaints)
+
+
+def _elsewhere(cwd: Path, path: Sequence[Path], words: Sequence[str]) -> None:
+    os.chdir(cwd)
+    sys.path[:0] = map(str, (cwd, *path))
+    importlib.invalidate_caches()
+    vars(metrics.METRICS).pop("_all", None)  # entry points that were not there when it was read
+    sys.argv = ["nein", *words]
+    cli.main(words)

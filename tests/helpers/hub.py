@@ -84,7 +84,9 @@ class Hub:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # How long `close` has to wait: half a second, if nothing is said.
+        serving = {"poll_interval": 0.01}
+        threading.Thread(target=self._server.serve_forever, kwargs=serving, daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()

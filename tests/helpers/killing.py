@@ -1,5 +1,4 @@
-"""A command in a forked process, killed by signal 9 at one exact moment. Forking keeps the libraries that are
-loaded.
+"""A command in a forked process, killed by signal 9 at one exact moment.
 
 Every file of a run is written through `nein.engine.atomic`, so most moments are the number of a file.
 """
@@ -8,23 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import itertools
-import multiprocessing
 import os
 import pkgutil
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from nein.engine import atomic
+from tests.helpers import forks
+from tests.helpers.forks import Main
 
 KILLED = -signal.SIGKILL
-Main = Callable[[Sequence[str]], Any]
 
 
 @dataclass(frozen=True)
@@ -57,23 +56,18 @@ def run(main: Main, arguments: Sequence[str], moment: File | Call | None = None)
 
 def start(main: Main, arguments: Sequence[str], moment: File | Call | None = None) -> Any:
     """The same without waiting: a process to join."""
-    given = (main, list(arguments), moment)
-    process = multiprocessing.get_context("fork").Process(target=_child, args=given)
-    process.start()
-    return process
+    return forks.start(functools.partial(_mortal, main, moment), arguments)
 
 
 def files_written(main: Main, arguments: Sequence[str], note: Path) -> int:
     """How many files `main(arguments)` writes, undisturbed; `note` is a file for the count."""
-    process = multiprocessing.get_context("fork").Process(target=_counted, args=(main, arguments, note))
-    process.start()
+    process = forks.start(functools.partial(_counted, main, note), arguments)
     process.join(300)
     assert process.exitcode == 0
     return int(note.read_text())
 
 
-def _child(main: Main, arguments: list[str], moment: File | Call | None) -> None:
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+def _mortal(main: Main, moment: File | Call | None, arguments: Sequence[str]) -> None:
     if isinstance(moment, File):
         atomic.writing = _deadly_writing(moment)
     elif moment is not None:
@@ -118,8 +112,7 @@ def make_deadly(moment: Call) -> None:
     setattr(holder, name, deadly)
 
 
-def _counted(main: Main, arguments: Sequence[str], note: Path) -> None:
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+def _counted(main: Main, note: Path, arguments: Sequence[str]) -> None:
     writing, seen = atomic.writing, itertools.count()
 
     def counted(path: Path) -> Any:

@@ -284,6 +284,21 @@ def test_truncated_weights_are_one_sentence(models: Path, tmp_path: Path) -> Non
         metrics.load_encoder("dino", str(folder))
 
 
+@pytest.mark.parametrize(("kind", "folder"), [("clip", "clip"), ("dino", "vit")])
+def test_weights_that_a_checkpoint_lacks_are_not_drawn(
+    models: Path, tmp_path: Path, kind: str, folder: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    copied = shutil.copytree(models / folder, tmp_path / folder)
+    weights = load_file(copied / "model.safetensors")
+    lost = next(name for name in sorted(weights) if "layer" in name and name.endswith(".weight"))
+    del weights[lost]
+    save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(MetricError, match=r"lacks 1 of the weights of .*transformers"):
+        metrics.load_encoder(kind, str(copied))
+
+
 def test_a_checkpoint_of_another_class_is_refused(models: Path) -> None:
     with pytest.raises(MetricError, match="vit"):
         metrics.load_encoder("clip", str(models / "vit"))

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from metrics.dual.base import normalise, prepare, products
+import metrics
+from metrics.dual.base import DualEncoder, normalise, prepare, products
 from metrics.dual.controls import ControlEncoder
 from nein.benchmarks.negbench import models
+from nein.datasets.negbench import opposites
+from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
-from nein.models.mending_encoders import Decomposed
+from nein.models.mending_encoders import Arm, Decomposed, Steered, direction
+from nein.nano import zoo
+from nein.nano.worlds import HELD_OUT
 from nein.wording import denials
 
 MODEL = ControlEncoder("random")
 PICTURES = [np.full((4, 4, 3), level, np.uint8) for level in (0, 90, 250)]
+
+
+@pytest.fixture(scope="module")
+def nano_clip() -> DualEncoder:
+    return metrics.load_dual(str(zoo.path("clip")), device="cpu", dtype="float32")
 
 
 def cosines(*texts: str) -> np.ndarray:
@@ -53,9 +67,15 @@ def test_a_mended_model_has_a_name_of_its_own_and_no_published_row() -> None:
     assert mended.identity == plain.identity  # the identity of the run names the cure
 
 
-@pytest.mark.parametrize("arm", ["decomposed", "decompose:", "decompose:-1", "decompose:11", "rewrite"])
+@pytest.mark.parametrize(
+    "arm",
+    [
+        "decomposed", "decompose:", "decompose:-1", "decompose:11", "rewrite", "steer:1.5",
+        "decompose@pairs.json",
+    ],
+)  # fmt: skip
 def test_an_arm_that_there_is_not_is_a_sentence(arm: str) -> None:
-    with pytest.raises(UserError, match="takes decompose, or decompose:LAMBDA"):
+    with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, or steer\[:ALPHA\]"):
         models.mended(models.choose("random"), arm)
 
 
@@ -73,3 +93,43 @@ def test_an_arm_that_there_is_not_is_a_sentence(arm: str) -> None:
 )
 def test_what_a_caption_affirms_is_the_caption_without_what_it_denies(caption: str, affirmed: str) -> None:
     assert denials.read([caption])[0].affirmed == affirmed
+
+
+def test_a_direction_is_that_of_a_logistic_regression_with_c_1() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(3)
+    affirmed, denied = rng.normal(size=(40, 5)), rng.normal((1, 0, 0, 0.5, 0), size=(30, 5))
+    model = linear_model.LogisticRegression(fit_intercept=False, max_iter=1000, tol=1e-8)
+    model.fit(np.concatenate([affirmed, denied]), [0] * 40 + [1] * 30)
+    expected = model.coef_[0] / np.linalg.norm(model.coef_[0])
+    np.testing.assert_allclose(direction(affirmed, denied), expected, atol=1e-3)  # two stopping rules
+
+
+def test_only_captions_that_deny_something_are_steered(nano_clip: DualEncoder) -> None:
+    steered = Steered(nano_clip, 0.5, opposites.drawn()[:40])
+    texts = ["A cat on a mat.", "There is no dog.", "A dog."]
+    plain, moved = nano_clip.encode_text(texts), steered.encode_text(texts)
+    np.testing.assert_array_equal(moved[[0, 2]], plain[[0, 2]])
+    assert np.abs(moved[1] - plain[1]).max() > 0.01
+    assert (steered.width, steered.scale) == (nano_clip.width, nano_clip.scale)
+    assert steered.describe()["mended"]["pairs"] == 40
+
+
+def test_pairs_decide_what_a_steered_model_is(tmp_path: Path) -> None:
+    for name, content in {
+        "a": {"a dog": "no dog", "a cat": "no cat"},
+        "b": {"a dog": "no dog", "x": "y"},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    arms = [Arm.parse(f"steer:0.13@{tmp_path / name}") for name in "ab"]
+    assert arms[0].identity != arms[1].identity
+    assert Arm.parse("steer").identity == {}
+    (tmp_path / "a").write_text("[]")
+    with pytest.raises(UserError, match="must hold a JSON object of affirmed sentences"):
+        _ = arms[0].identity
+
+
+def test_no_pair_of_ours_is_in_a_held_out_wording_or_about_a_held_out_object() -> None:
+    said = " ".join(text.lower() for pair in opposites.drawn() for text in pair)
+    assert not re.search(rf"\b(includes?|lacks|{'|'.join(HELD_OUT)})\b", said)
+    assert all(denies(denied) and not denies(affirmed) for affirmed, denied in opposites.drawn())

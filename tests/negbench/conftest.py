@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -181,12 +182,17 @@ def settings(tmp_path: Path, data: Path | str, pictures: Path | None, *extra: st
     return config.EvalConfig.parse(line)
 
 
+#: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
+FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report=lambda config, folders: None)
+
+
 def evaluate(
-    tmp_path: Path, data: Path | str, pictures: Path | None, *extra: str
+    tmp_path: Path, data: Path | str, pictures: Path | None, *extra: str, page: bool = False
 ) -> dict[str, report.Evaluated]:
     """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
-    run.NEGBENCH(options, Threads(options.device))
+    benchmark = run.NEGBENCH if page else FIGURES_ALONE
+    benchmark(options, Threads(options.device))
     found = report.read(options.out_dir)
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 

@@ -159,6 +159,28 @@ def test_the_activation_can_be_said(monkeypatch: pytest.MonkeyPatch, reference: 
     assert asked == [("ViT-B-32", tag, expected)]
 
 
+def test_a_checkpoint_as_con_clip_and_negationclip_give_them_out_is_converted(
+    open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """CoN-CLIP: the state dict of OpenAI's package under "model", beside that of the optimiser and logs.
+    NegationCLIP: the state dict alone."""
+    source, architecture = open_clip_checkpoint
+    named = torch.load(source, weights_only=True)["state_dict"]
+    state = {name.removeprefix("module."): value for name, value in named.items()}
+    optimiser = {"state": {0: {"step": 3}}, "param_groups": [{"lr": 1e-6, "params": [0]}]}
+    torch.save({"model": state, "optimizer": optimiser, "logs": {"loss": [0.1]}}, tmp_path / "conclip.pt")
+    torch.save(state, tmp_path / "negationclip.pt")
+    features = []
+    for name in ("conclip", "negationclip"):
+        words = ["--architecture", str(architecture), "--quick-gelu"]
+        words += [str(tmp_path / f"{name}.pt"), str(tmp_path / name)]
+        convert.run(convert.ConvertConfig.parse(words))
+        model = metrics.load_dual(str(tmp_path / name))
+        assert model.quick_gelu
+        features.append(model.encode_text(["no dog"]))
+    np.testing.assert_array_equal(*features)
+
+
 def test_a_pickle_that_would_run_something_is_not_run(tmp_path: Path) -> None:
     import pickle
 
@@ -204,7 +226,10 @@ def test_a_wrong_reference_is_one_sentence(reference: str, said: str) -> None:
 
 
 def test_a_model_with_one_tower_is_refused(tmp_path: Path) -> None:
-    tiny.make_vit(tmp_path / "vit")
+    from transformers import ViTConfig, ViTModel
+
+    size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    ViTModel(ViTConfig(**size, image_size=32)).save_pretrained(tmp_path / "vit")
     with pytest.raises(metrics.MetricError, match=r"has no get_(image|text)_features"):
         metrics.load_dual(str(tmp_path / "vit"))
 

@@ -37,7 +37,7 @@ NO_FOLDER = ResultsDir(Path("not-written"))  # of figures that are made up here
 def test_the_released_files_are_evaluated_as_they_are(
     tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
 ) -> None:
-    found = evaluate(tmp_path, data, pictures, "--model", f"{clip_folder},random")
+    found = evaluate(tmp_path, data, pictures, "--model", f"{clip_folder},random", page=True)
     assert set(found) == {f"{m}/{d}" for m in ("clip", "random") for d in ("coco", "chexpert")}
     about = {"task": "retrieval", "variant": "rephrased", "direction": "text_to_image"}
     for evaluated in (found["clip/coco"], found["random/coco"]):
@@ -190,18 +190,16 @@ def test_two_models_of_one_name_are_told_apart(
     import shutil
 
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
-    options = settings(tmp_path, data, pictures, "--model", f"{clip_folder},{other}", "--datasets", "coco")
-    run.NEGBENCH(options, Threads(options.device))
-    names = {found.facts["model"] for found in report.read(options.out_dir)}
+    options = ("--model", f"{clip_folder},{other}", "--datasets", "coco", "--tasks", "mcq")
+    names = {found.facts["model"] for found in evaluate(tmp_path, data, pictures, *options).values()}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
 
 
 def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, pictures: Path) -> None:
     fixed = evaluate(tmp_path / "a", data, pictures, "--model", "constant")["constant/coco"]
-    paper = evaluate(tmp_path / "b", data, pictures, "--model", "constant", "--protocol", "paper")[
-        "constant/coco"
-    ]
+    line = ("--model", "constant", "--protocol", "paper")
+    paper = evaluate(tmp_path / "b", data, pictures, *line, page=True)["constant/coco"]
     about = {"task": "mcq", "metric": "accuracy", "type": "all"}
     assert fixed.figure(**about)["value"] == 0.25  # type: ignore[index]
     assert paper.figure(**about)["value"] == 1.0  # type: ignore[index]

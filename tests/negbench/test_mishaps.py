@@ -67,7 +67,8 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     shutil.copytree(pictures, own)
     (own / "deep" / "002.png").unlink()
     (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
-    found = evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")["clip/coco"]
+    line = ("--model", str(clip_folder), "--datasets", "coco")
+    found = evaluate(tmp_path, data, own, *line, page=True)["clip/coco"]
     entry = found.figure(task="mcq", metric="accuracy", type="all")
     assert entry is not None
     assert (entry["n"], entry["unscored"]) == (9, 3)
@@ -76,8 +77,8 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     assert "there is no file of this name" in text
     for name in ("002.png", "005.png"):  # mended, the same command reads them
         shutil.copy(pictures / "deep" / name, own / "deep" / name)
-    evaluate(tmp_path, data, own, "--model", str(clip_folder), "--datasets", "coco")
-    evaluate(tmp_path / "b", data, pictures, "--model", str(clip_folder), "--datasets", "coco")
+    evaluate(tmp_path, data, own, *line)
+    evaluate(tmp_path / "b", data, pictures, *line)
     name = next(p.name for p in (tmp_path / "out").glob("clip*"))
     assert rows_of(tmp_path, name, "coco") == rows_of(tmp_path / "b", name, "coco")
 
@@ -129,7 +130,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--datasets", "cocoa"], "did you mean 'coco'"),
         (["--tasks", "mcqs"], "did you mean 'mcq'"),
         (["--data", "nowhere"], "--data is 'nowhere'"),
-        (["--datasets", "coco"], "--data is nano"),
+        (["--datasets", "coco"], "--data nano has twins of"),
         (["--preset", "paper"], "--data FOLDER"),
         (["--protocol", "papr"], "papr"),
         (["--scenes", "0"], "0"),
@@ -139,7 +140,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "have one name, 'openai-m'"),
         (
             ["--vlm", "openai:http://localhost:1/v1#x", "--tasks", "retrieval", "--model", "none"],
-            "multiple choice only",
+            "answers questions about one picture only",
         ),
     ],
 )

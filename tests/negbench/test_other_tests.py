@@ -14,15 +14,18 @@ import pytest
 import torch
 
 from metrics.choices import Reply
-from nein.benchmarks.negbench import figures
+from nein.benchmarks.negbench import figures, matching, results
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
-from nein.datasets.negbench.media import Files, crop, region, whole
-from nein.datasets.negbench.records import ChoiceTask, Question
+from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
+from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
+from nein.engine.stages import Model
 from nein.models import references
 from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate
+
+SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
 
 
 def as_json(content: Any) -> Callable[[Path], None]:
@@ -320,12 +323,13 @@ class Reader:
         return [[Reply(text="A" if "A. " in one.prompt.text else "No.") for one in row] for row in asked]
 
 
-def evaluated(tmp_path: Path, *options: str) -> Any:
-    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
+def evaluated(tmp_path: Path, *options: str, page: bool = False) -> Any:
+    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options, page=page)
 
 
 def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
-    found = evaluated(tmp_path, "--model", "constant", "--datasets", "negrefcocog,naturalbench")
+    datasets = "negrefcocog,naturalbench"
+    found = evaluated(tmp_path, "--model", "constant", "--datasets", datasets, page=True)
     regions = found["constant/nano-negrefcocog"].figure(metric="accuracy", type="all", task="region")
     assert (regions["value"], regions["n"]) == (0.5, 6)
     pairs = found["constant/nano-naturalbench"]
@@ -346,9 +350,53 @@ def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: P
     assert figure(metric="accuracy", type="all")["unscored"] == 0
 
 
+class Longest:
+    """A matcher for which the longest sentence fits best, and nothing fits a picture of one colour."""
+
+    fingerprint = "longest"
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "Longest"}
+
+    def match(self, images: Any, texts: Any, head: str = "itm") -> list[np.ndarray]:
+        if any(not image.std() for image in images):
+            raise ValueError("nothing to see")
+        return [np.array([float(len(text)) for text in row]) for row in texts]
+
+
+def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path: Path) -> None:
+    with references.offering({"longest": Longest()}):
+        found = evaluated(
+            tmp_path, "--model", "none", "--match", "longest", "--datasets", "valse,naturalbench"
+        )
+    valse = found["longest/nano-valse"]  # "There are no dogs." is longer than "There are dogs."
+    assert valse.figure(metric="accuracy", type="negation")["value"] == 1
+    assert valse.figure(metric="accuracy", type="affirmation")["value"] == 0
+    # Of one sentence for two pictures both are as long: chance.
+    assert found["longest/nano-naturalbench"].figure(metric="joint", type="image")["value"] == 0.25
+
+
+def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> None:
+    media = Drawn(lambda name: np.full((4, 4, 3), 9, np.uint8) if name == "grey" else SQUARES)
+    asked = [Question(name, name, (Option("a dog"), Option("no dog")), 0) for name in ("a", "grey", "b")]
+    task = ChoiceTask("x/caption", tuple(asked), media)
+    stage = matching.scoring("answers", task, 3, batch_size=3, model=Model.one("m", Longest))
+    rows = stage.work(Longest(), stage.read(0), ())["answers"]
+    assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
+    assert "nothing to see" in rows[1]["reason"]
+    assert not stage.usable("answers", rows)
+    scored = results.matched_rows(task, {row["id"]: row for row in rows})
+    assert [row["credit"] for row in scored] == [0.0, None, 0.0]
+
+
 def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scores captions, and every task asks questions"):
         evaluated(tmp_path, "--model", "constant", "--datasets", "beaf")
+    with (
+        references.offering({"longest": Longest()}),
+        pytest.raises(UserError, match="chooses between captions"),
+    ):
+        evaluated(tmp_path, "--model", "none", "--match", "longest", "--datasets", "beaf")
     with references.offering({"reader": Reader()}), pytest.raises(UserError, match="about one picture only"):
         evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "negrefcocog")
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +12,7 @@ from typing import Any
 import pytest
 
 from nein import cli
-from tests.helpers import commands
+from tests.helpers import commands, killing
 from tests.loopback import Reply, Server
 from tests.negbench_build.test_build import contents
 from tests.negbench_build.test_language import polite
@@ -64,14 +60,7 @@ class Slow:
 
 def start(given: list[str]) -> Any:
     """The command in a process of its own."""
-
-    def child() -> None:
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-        cli.main(["negbench", *given])
-
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    return process
+    return killing.start(cli.main, ["negbench", *given])
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +92,7 @@ def test_killed_again_and_again_it_ends_in_the_same_files_and_asks_nothing_twice
             time.sleep(0.002)
         process.kill()
         process.join()
-        assert process.exitcode == -signal.SIGKILL
+        assert process.exitcode == killing.KILLED
         assert not (tmp_path / "dataset").exists()
     last = start(given)
     last.join(120)

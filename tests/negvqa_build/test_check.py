@@ -118,7 +118,7 @@ def test_the_sheet_is_one_file_without_network_or_markup_from_data(page: Path) -
     assert text.count("</script>") == 4  # its own: program, index, one chunk, facts
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'" in html.unescape(text)
-    assert text.count("The picture cannot be read") == 1
+    assert text.count("the file is missing") == 1
 
 
 def test_ticks_survive_a_reload_and_leave_the_page_as_a_file_that_is_read(page: Path, tmp_path: Path) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from editors.basic import Identity
+from nein import cli
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
 from nein.engine.images import pixel_hash
 from nein.engine.seeds import sample_seed
 from nein.reporting import figures as frames
-from tests.nein.conftest import ROOT, Outcome
+from tests.helpers import forks
+from tests.nein.conftest import Outcome
 
 Evaluate = Callable[..., Outcome]
 Make = Callable[..., Path]
@@ -348,30 +347,29 @@ def test_dry_run_prints_the_configuration_and_does_nothing(
 
 
 def test_a_terminated_run_ends_cleanly_and_goes_on(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
+    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, out = make_data(6, 5), tmp_path / "out"
     options = ["--editor", "identity", *base(data, out, "--control", "none")]
-    slow = (
-        "import sys, time; from editors.basic import Identity; from nein import cli\n"
-        "edit = Identity.edit\n"
-        "Identity.edit = lambda self, requests: (time.sleep(0.3), edit(self, requests))[1]\n"
-        "cli.main(['eval', *sys.argv[1:]])"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", slow, *map(str, options)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    edit = Identity.edit
+
+    def slowly(self: Identity, requests: Any) -> Any:
+        time.sleep(0.3)
+        return edit(self, requests)
+
+    monkeypatch.setattr(Identity, "edit", slowly)
+    said = tmp_path / "said"
+    process = forks.start(cli.main, ["eval", *map(str, options)], said)
     blocks = out / "identity" / "negative" / "edit"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not list(blocks.glob("*/0*.jsonl")):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 143
+        time.sleep(0.02)
+    process.terminate()
+    process.join(60)
+    stderr = said.with_suffix(".err").read_text()
+    assert process.exitcode == 143
     assert "Terminated; run the same command again to go on." in stderr
     assert "Traceback" not in stderr
+    monkeypatch.undo()
     assert evaluate(*options).code == 0
     assert len(values(out, "identity/negative", "l1")) == 30

@@ -16,6 +16,7 @@ from nein.reporting import figures, tables
 from nein.reporting import page as pages
 from nein.reporting.tables import Sheet
 from tests.helpers.commands import outcome
+from tests.helpers.drawings import Drawn
 from tests.reporting import made
 from tests.reporting.conftest import MARKUP, report
 
@@ -39,7 +40,8 @@ def test_nothing_from_the_data_is_markup(page: Path) -> None:
     assert html.count("<script") == html.count("</script>") == 2 + 3  # index, program, three chunks
 
 
-def test_writing_twice_gives_the_same_bytes(out: Path, page: Path, tmp_path: Path) -> None:
+def test_writing_twice_gives_the_same_bytes(out: Path, page: Path, tmp_path: Path, drawn: Drawn) -> None:
+    drawn.clear()
     report([str(out), "-o", str(tmp_path / "report.html"), "--protocols"])
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (page.parent / path.name).read_bytes(), path.name

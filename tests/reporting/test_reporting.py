@@ -15,6 +15,7 @@ from nein import statistics
 from nein.engine.errors import UserError
 from nein.reporting import cards, figures, format, page, plots, report, tables
 from nein.statistics import Estimate
+from tests.helpers.drawings import Drawn
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 TABLES = (
@@ -138,7 +139,7 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame: pd.
 
 
 def test_a_benchmark_gets_every_file_from_figures_and_specifications(
-    frame: pd.DataFrame, scored: dict[str, list[dict[str, Any]]], tmp_path: Path
+    frame: pd.DataFrame, scored: dict[str, list[dict[str, Any]]], tmp_path: Path, drawn: Drawn
 ) -> None:
     def write(out: Path, anew: bool = True) -> list[Path]:
         samples = cards.Samples(
@@ -176,6 +177,7 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     assert not re.search(r'(?:src|href)="(?:https?:)?//', html)
     order = [html.index(text) for text in ("There are not two.", "<figure>", 'id="cards"', 'id="tables"')]
     assert order == sorted(order)
+    drawn.clear()
     write(tmp_path / "b.html")
     assert (tmp_path / "b-accuracy.svg").read_bytes() == (tmp_path / "a" / "accuracy.svg").read_bytes()
     assert (tmp_path / "b.html").read_text() == html

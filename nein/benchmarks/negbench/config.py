@@ -33,13 +33,20 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
     )
     mend: Names = option(
         [],
-        "cures without training, beside each two-tower model as it is: decompose[:LAMBDA]",
+        "cures without training, beside each two-tower model as it is: decompose[:LAMBDA], "
+        "steer[:ALPHA][@PAIRS.json]",
         "What",
     )
     vlm: Names = option(
         [],
         "generative models asked the multiple-choice questions: folders, hub ids, openai:URL#MODEL; "
         "judge:REFERENCE for a VQA judge in its own template",
+        "What",
+    )
+    match: Names = option(
+        [],
+        "models that score a picture with a sentence by a head of their own: BLIP folders and hub ids, "
+        "plugin:NAME, module:attribute",
         "What",
     )
     data: str = option(
@@ -96,14 +103,15 @@ class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
         return [
             *(need for name in self.model for need in models.needs(name)),
             *(need for name in self.vlm for need in needs.of_model("vqa", name.removeprefix(JUDGE))),
+            *(need for name in self.match for need in needs.of_model("itm", name)),
         ]
 
     def check(self) -> None:
         for what, given in (("data set", self.datasets), ("task", self.tasks), ("variant", self.variants)):
             if not given:
                 raise UserError(f"No {what} was named; see nein negbench eval --help.")
-        if not self.model and not self.vlm:
-            raise UserError("No model was named; say --model NAME or --vlm REFERENCE.")
+        if not self.model and not self.vlm and not self.match:
+            raise UserError("No model was named; say --model NAME, --vlm REFERENCE or --match REFERENCE.")
         if self.preset == "paper" and self.data == NANO:
             raise UserError(
                 "The paper preset needs published data: --data FOLDER (with the released files) and "

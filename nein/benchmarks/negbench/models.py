@@ -3,12 +3,13 @@
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
 reference as `metrics.load_dual` takes it, or `nano:clip`; each may have a name of the user's before it
 (`nein.models.references`). `--vlm` takes what `vlm.load` takes; `judge:REFERENCE` is a VQA judge, asked in
-its own template.
+its own template. `--match` takes what `metrics.load_judge` takes for "itm".
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,19 +19,23 @@ import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
-from nein.models import lineage, mending_encoders, references
+from nein.models import lineage, references
+from nein.models.mending_encoders import Arm
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
 
 log = logging.getLogger(__name__)
 
 _CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
+_CONVERT_OPENAI = _CONVERT.replace("{file}", "--quick-gelu {file}")
 
 
 @dataclass(frozen=True)
 class Model:
     """A row: a reference, or how to get one.
 
+    at          Where the file is, if not with NegBench's; `file` then has to be converted with QuickGELU, as
+                what was fine-tuned from OpenAI's package `clip`.
     published   Which rows of `paper_numbers.csv` are this model's: source -> (model, data of fine-tuning).
     quick_gelu  Whether these were computed with QuickGELU. The released command lines name "ViT-B-32", which
                 has it with OpenAI's weights only, whatever other weights were trained with.
@@ -43,6 +48,7 @@ class Model:
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     quick_gelu: bool = False
     same: tuple[str, ...] = ()
+    at: str = ""
 
     @property
     def obtain(self) -> str:
@@ -51,6 +57,9 @@ class Model:
                 "its weights are given out on request at huggingface.co/MahmoodLab/conch, its code is "
                 "github.com/mahmoodlab/CONCH, both for non-commercial research; then --model conch=conch:FILE"
             )
+        if self.at:
+            name = Path(self.file).name
+            return f"{name} is at {self.at}; {_CONVERT_OPENAI.format(file=name, name=self.name)}"
         where = CSV_FILES.replace("the CSV files are at", f"{self.file} is at")
         return f"{where}; {_CONVERT.format(file=Path(self.file).name, name=self.name)}"
 
@@ -113,6 +122,9 @@ MODELS: dict[str, Model] = {
             "negclip-negfull", None, "NegCLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
             _tuned("NegCLIP", "NegCLIP"),
         ),
+        # ViT-B-32 of each; the authors give out ViT-B-16 and ViT-L-14, too, which convert in the same way.
+        Model("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
+        Model("negationclip", None, "ViT-B-32.pt", at="huggingface.co/jerryray/negationclip"),
         Model("biomedclip", "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"),
         Model("conch"),
         Model("siglip", "google/siglip-base-patch16-224"),
@@ -135,7 +147,7 @@ class Choice:
     name       As tables show it.
     slug       Its folder.
     reference  What `metrics.load_dual` or `metrics.load_judge` gets.
-    kind       "dual" or "vlm".
+    kind       "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence.
     row        Its row of `MODELS`, if it has one and is as it was published.
     cure       The arm around it (`nein.models.mending_encoders`); "" for the model as it is.
     """
@@ -175,16 +187,14 @@ def mended(choice: Choice, cure: str) -> Choice:
     """The model with an arm around it, under a name of its own. Raises UserError for an arm there is not."""
     if not cure:
         return choice
-    mending_encoders.weight(cure)
-    name, slug = f"{choice.name}+{cure}", f"{choice.slug}+{cure.replace(':', '-')}"
+    Arm.parse(cure)
+    name, slug = f"{choice.name}+{cure}", f"{choice.slug}+{re.sub(r'[^A-Za-z0-9.]+', '-', cure)}"
     return replace(choice, name=name, slug=slug, row=None, cure=cure)
 
 
 def cure(model: Any, choice: Choice) -> Any:
     """The loaded model, with the arm of the choice around it."""
-    if not choice.cure:
-        return model
-    return mending_encoders.Decomposed(model, mending_encoders.weight(choice.cure))
+    return Arm.parse(choice.cure).around(model) if choice.cure else model
 
 
 def _of_reference(asked: str, kind: str) -> Choice:
@@ -198,7 +208,7 @@ def _of_reference(asked: str, kind: str) -> Choice:
     if kind == "vlm" and (label := references.moved(asked)) is not None:
         return Choice(asked, label, label, where, revision, kind)
     published = (
-        None if kind == "vlm" else next((m for m in MODELS.values() if _weights(asked) in m.same), None)
+        None if kind != "dual" else next((m for m in MODELS.values() if _weights(asked) in m.same), None)
     )
     shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
     return Choice(asked, shown, references.slug(asked), where, revision, kind, published)
@@ -242,7 +252,7 @@ def check(choice: Choice) -> None:
     if references.offered(choice.asked) is not None:
         return
     where = choice.reference
-    if choice.kind == "vlm":
+    if choice.kind != "dual":
         return metrics.check_reference(where.removeprefix(JUDGE), choice.revision)
     prefix = metrics.dual_prefix(where)
     if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
@@ -275,6 +285,10 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """The model, with its weights in memory. Raises MetricError."""
     if (made := references.offered(choice.asked)) is not None:
         return made
+    if choice.kind == "itm":
+        return metrics.load_judge(
+            "itm", choice.reference, revision=choice.revision, device=device, dtype=dtype
+        )
     if choice.kind == "vlm":
         from nein.benchmarks.negbench import vlm
 

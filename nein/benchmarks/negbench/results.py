@@ -193,16 +193,28 @@ def choice_rows(
                 rows.append({**row, "scores": None, "shares": None, "credit": None, "reason": reason})
                 continue
             scores = next(scored)
-            shares = mcq.shares(scores, row["shown"], protocol)
-            rows.append(
-                {
-                    **row,
-                    "scores": [float(scale * float(x) + bias) for x in scores],
-                    "shares": shares.tolist(),
-                    "credit": float(shares[question.correct]),
-                    "reason": "",
-                }
-            )
+            shown = [float(scale * float(x) + bias) for x in scores]
+            rows.append({**row, "scores": shown, **_choice(question, scores, row["shown"], protocol)})
+    return rows
+
+
+def _choice(
+    question: Question, scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol: str
+) -> dict[str, Any]:
+    shares = mcq.shares(scores, shown, protocol)
+    return {"shares": shares.tolist(), "credit": float(shares[question.correct]), "reason": ""}
+
+
+def matched_rows(
+    task: ChoiceTask, scored: Mapping[str, Mapping[str, Any]], *, protocol: str = "fixed", seed: int = 0
+) -> list[dict[str, Any]]:
+    """One row per question, from the scores that a model gave to its options (`matching.scoring`)."""
+    rows = []
+    for question in task.questions:
+        row, said = _asked(question, seed, protocol), scored[question.id]
+        scores, lost = said["scores"], {"shares": None, "credit": None, "reason": said["reason"]}
+        made = lost if scores is None else _choice(question, scores, row["shown"], protocol)
+        rows.append({**row, "scores": scores, **made})
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import encode, figures, models, results, vlm
+from nein.benchmarks.negbench import encode, figures, matching, models, results, vlm
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoding
@@ -27,6 +27,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import references
+from nein.models.mending_encoders import Arm
 from nein.models.remembered import Remembered
 from nein.reporting import figures as frames
 
@@ -51,6 +52,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     """One run per model and data set, everything looked at and nothing loaded."""
     choices = [models.choose(name) for name in config.model]
     choices += [models.choose(name, "vlm") for name in config.vlm]
+    choices += [models.choose(name, "itm") for name in config.match]
     for choice in choices:
         twin = next(other for other in choices if other.slug == choice.slug)
         if twin.asked != choice.asked:
@@ -81,6 +83,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
 _UNANSWERED = {
     "vlm": "--vlm {} answers questions about one picture only, and there is no such task.",
     "dual": "--model {} scores captions, and every task asks questions instead; say --model none and --vlm.",
+    "itm": "--match {} chooses between captions or pictures, and there is no such task.",
 }
 
 
@@ -138,10 +141,10 @@ def _run(
         **runner.machine_identity(config, device),
     }
     if choice.cure:
-        identity["mend"] = choice.cure
+        identity |= {"mend": choice.cure, **Arm.parse(choice.cure).identity}
     if choice.kind == "vlm":
         identity |= {"prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
-    else:
+    elif choice.kind == "dual":
         identity |= {"features": config.features, "pooling": config.pooling}
     facts = {
         "config": dataclasses.asdict(config),
@@ -154,7 +157,7 @@ def _run(
     run = ModelRun(
         f"{choice.slug}/{data.name}", choice.name, identity, (), facts, choice=choice, data=data, tasks=tasks
     )
-    stages = _asking(config, run, load) if choice.kind == "vlm" else _encoding(config, run, load)
+    stages = {"vlm": _asking, "itm": _matching, "dual": _encoding}[choice.kind](config, run, load)
     return dataclasses.replace(run, stages=tuple(stages))
 
 
@@ -209,6 +212,19 @@ def _asking(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[
     return stages
 
 
+def _matching(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[Stage]:
+    model = Model.one(run.choice.slug, load, references.place(run.choice.reference))
+    stages = []
+    for task in run.tasks:
+        whole = run.whole(task)
+        assert isinstance(task, ChoiceTask)
+        assert isinstance(whole, ChoiceTask)
+        output = f"{files.ANSWERS}/{files.task_name(task)}"
+        needed = len(task.questions)
+        stages.append(matching.scoring(output, whole, needed, batch_size=config.batch_size, model=model))
+    return stages
+
+
 def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
     return models.load(choice, device=device, dtype=config.dtype, batch_size=config.batch_size)
 
@@ -220,7 +236,7 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
     """The figures of a run; writes samples/<task>.jsonl, and what tables say of it."""
     assert isinstance(run, ModelRun)
     figures_of_tasks = []
-    scored = _answered(config, run, folder) if run.choice.kind == "vlm" else _scored(config, run, folder)
+    scored = _scored(config, run, folder) if run.choice.kind == "dual" else _answered(config, run, folder)
     for task, rows in scored:
         name = files.task_name(task)
         atomic.write_lines(files.samples(folder, name), rows)
@@ -250,7 +266,8 @@ def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tup
     for task, stage in zip(run.tasks, run.stages, strict=True):
         assert isinstance(task, ChoiceTask)
         answers = {row["id"]: row for row in folder.rows(stage.name, stage.blocks.numbers)}
-        yield task, results.answer_rows(task, answers, protocol=config.protocol, seed=config.seed)
+        rows = results.matched_rows if run.choice.kind == "itm" else results.answer_rows
+        yield task, rows(task, answers, protocol=config.protocol, seed=config.seed)
 
 
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ are in `metrics.choices` and `metrics.letters`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,6 @@ def asking(
     says what is asked again: MODEL at the next command, PICTURE as soon as the picture is there, "" never.
     """
     blocks = Blocks.first(len(task.questions), batch_size, needed)
-    by_id = {question.id: question for question in task.questions}
 
     def read(number: int) -> list[tuple[Question, Any]]:
         asked = [task.questions[index] for index in blocks.members(number)]
@@ -83,14 +82,24 @@ def asking(
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {output: [_unread(task.questions[k], reason, MODEL) for k in blocks.members(number)]}
 
+    return Stage(output, (output,), blocks, read, work, lost, model, unless_mended(task))
+
+
+def unless_mended(task: ChoiceTask) -> Callable[[str, list[Row]], bool]:
+    """Whether the rows of a block stay: no model failed, and no picture that could not be read now can be."""
+    by_id = {question.id: question for question in task.questions}
+
+    def readable(question: Question) -> bool:
+        shown = {question.picture(option) for option in question.options}
+        return not any(isinstance(picture(task.media, reference), str) for reference in shown)
+
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(
-            row["failed"] == MODEL
-            or (row["failed"] == PICTURE and not isinstance(picture(task.media, by_id[row["id"]].image), str))
+            row["failed"] == MODEL or (row["failed"] == PICTURE and readable(by_id[row["id"]]))
             for row in rows
         )
 
-    return Stage(output, (output,), blocks, read, work, lost, model, usable)
+    return usable
 
 
 def _rows(model: ChoiceModel, block: Sequence[tuple[Question, Any]], manner: Manner) -> list[Row]:

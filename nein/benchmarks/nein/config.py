@@ -94,7 +94,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked,
     mend: Names = option(
         [],
         "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, negative-prompt, "
-        "negative-prompt-alone, attention",
+        "negative-prompt-alone, attention, best-of:N:JUDGE",
         "What",
     )
     metrics: Names = option([], "metrics to compute, or all", "What")
@@ -140,6 +140,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked,
         asked = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
             *(needs.of_editors(self.editor, self.preset, self.editor_overrides()) if edits else []),
+            *(needs.of_cures(self.mend, self.models.vqa) if edits else []),
             *needs.of_metrics(asked, self.models),
             *needs.of_data(self.data),
         ]

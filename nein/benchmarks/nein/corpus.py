@@ -121,12 +121,6 @@ def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequen
     }
 
 
-def read_entry(run: RunDir, metric: str = "fid") -> dict[str, Any] | None:
-    """What corpus.json says about a metric; None where there is no value."""
-    entry = run.read_corpus().get(metric)
-    return entry if entry and entry["value"] is not None else None
-
-
 def interval_of(entry: Mapping[str, Any]) -> FidInterval:
     """The distance of an entry of corpus.json with the distances it was worked out from."""
     from metrics.fid import FidInterval

@@ -15,7 +15,7 @@ from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.folder import Row
 from nein.engine.seeds import sample_seed
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Model, Stage, usage_of
 
 
 def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False) -> Stage:
@@ -48,7 +48,10 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
 def editor_model(name: str, load: Callable[[], editors.Editor]) -> Model:
     """An editor as the engine loads it."""
     return Model(
-        name, load, lambda editor: {"editor": (getattr(editor, "fingerprint", ""), editor.describe())}
+        name,
+        load,
+        lambda editor: {"editor": (getattr(editor, "fingerprint", ""), editor.describe())},
+        usage=lambda editor: usage_of({"editor": editor}),
     )
 
 

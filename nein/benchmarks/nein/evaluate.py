@@ -27,9 +27,11 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
-from nein.models import editor_choice
+from nein.models import best_of, editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
+from nein.models.references import identity as identity_of
+from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
 
 log = logging.getLogger(__name__)
@@ -123,7 +125,11 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
 
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
     cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.cure else None
-    return choice.mended(plain(), device=device, cache=cache)
+
+    def removal() -> RemovalReward:
+        return RemovalReward(models.load_models(["removal_vqa"], config, device)["vqa"], config.article)
+
+    return choice.mended(plain(), cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
 
 
 def _stages(
@@ -168,6 +174,7 @@ def _run(
 ) -> Run:
     identity: Mapping[str, Any] = {
         **choice.identity(),
+        **({"mend.judge": identity_of(config.models.vqa)} if best_of.asks_the_run(choice.cure) else {}),
         "track": folder.track,
         "seed": config.seed,
         "data": plan.dataset.records_sha256,

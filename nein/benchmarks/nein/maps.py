@@ -8,7 +8,6 @@ import numpy as np
 
 import editors
 from nein.engine import atomic
-from nein.reporting.contact_sheet import RED, Cell, Row, draw
 
 CELL = 144
 
@@ -17,6 +16,9 @@ def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> Non
     """Draws the maps of `result` side by side, with its note and error; nothing when it has none."""
     if not result.maps:
         return
+    # It loads matplotlib, which most runs never need.
+    from nein.reporting.contact_sheet import RED, Cell, Row, draw
+
     cells = [Cell(_rgb(picture)) for picture in result.maps.values()]
     columns = list(result.maps)
     if result.image is None:

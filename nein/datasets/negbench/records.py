@@ -165,8 +165,9 @@ class ChoiceTask:
         return list(dict.fromkeys(q.picture(option) for q in self.questions for option in q.options))
 
     def answered_by(self, kind: str) -> bool:
-        """Whether a model of a kind can answer: "dual" scores captions, "vlm" is shown one picture."""
-        if kind == "dual":
+        """Whether a model of a kind can answer: "dual" and "itm" score captions with pictures, "vlm" is shown
+        one picture."""
+        if kind != "vlm":
             return not any(question.asked for question in self.questions)
         return not any(option.image for question in self.questions for option in question.options)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.datasets.negvqa.questions import VARIANTS
-from nein.engine import atomic, images
+from nein.engine import atomic
 from nein.reporting import cards, page
 
 FORMAT = "nein negvqa check 1"
@@ -74,18 +74,11 @@ def _detail(path: Path, row: Mapping[str, Any]) -> cards.Detail:
         right = row[f"{variant}_answer"]
         options = [cards.Cell(row[letter], mark="right" if right == letter else "") for letter in "AB"]
         said.append(cards.Said(cells=[cards.Cell(row[f"{variant}_question"]), *options]))
-    return cards.Detail([("", _picture(path.parent / row["image"]))], said=said)
+    picture = cards.thumbnail_of(path.parent / row["image"], SIDE)
+    return cards.Detail([("", picture)], said=said)
 
 
 def name(rows: Sequence[Mapping[str, Any]]) -> str:
     """16 hex digits over everything that is to be checked."""
     text = json.dumps([dict(row) for row in rows], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _picture(path: Path) -> cards.Thumbnail:
-    """The picture, made smaller; or that it cannot be read."""
-    try:
-        return cards.thumbnail(images.decode(path), SIDE)
-    except images.ImageError:
-        return {"none": "The picture cannot be read."}

@@ -138,7 +138,7 @@ const browser = (() => {
   function picture(i, place, thumb, alt, caption) {
     let node;
     if (typeof thumb === "string") {
-      const image = element("img", { class: "thumb", alt, src: "data:image/webp;base64," + thumb,
+      const image = element("img", { class: "thumb", alt, src: "data:image/jpeg;base64," + thumb,
         on: { load: () => image.classList.toggle("coarse", image.naturalWidth < 128) } });
       node = element("button", { type: "button", title: "enlarge", "data-picture": place,
         on: { click: () => set({ sample: index.id[i], page: state.page, picture: String(place) }) } }, image);

@@ -92,7 +92,8 @@ def test_packed_questions_are_run_as_the_library_runs_them_alone(packed: Packed)
     ids = [[packed.encode(text, "A")[0] for text in texts]] * 2
     with torch.inference_mode():
         features = packed.look(x)
-        assert torch.equal(features, packed.project(packed.see(x)))
+        # The same sums; a processor may take another kernel for another shape, and so another order.
+        torch.testing.assert_close(features, packed.project(packed.see(x)), rtol=1e-5, atol=1e-5)
         together, branched = packed.run(features, ids), packed.branch(features, ids)
         for b in range(2):
             for q, own in enumerate(ids[b]):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,13 @@ class Run:
     values: dict[str, dict[str, float | None]]
     sources: dict[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def whole(self) -> dict[str, dict[str, Any]]:
+        """What corpus.json says of the metrics that have a value."""
+        return {
+            name: entry for name, entry in self.directory.read_corpus().items() if entry["value"] is not None
+        }
+
     @property
     def track(self) -> str:
         return self.directory.track
@@ -69,7 +79,8 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             "run the stages edit and score first."
         )
     several = len({run.out.resolve() for run in complete}) > 1
-    loaded = [read(run, f"{run.out.name}/{run.editor}" if several else run.editor) for run in complete]
+    with _for_good():
+        loaded = [read(run, f"{run.out.name}/{run.editor}" if several else run.editor) for run in complete]
     names: dict[str, int] = {}
     for run in loaded:
         names[run.label] = names.get(run.label, 0) + 1
@@ -86,6 +97,18 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     order = list(dict.fromkeys(run.name for run in sorted(loaded, key=lambda r: report.order(r.directory))))
     loaded.sort(key=lambda run: (order.index(run.name), figures.TRACKS.index(run.track)))
     return loaded, unfinished
+
+
+@contextlib.contextmanager
+def _for_good() -> Iterator[None]:
+    """Nothing that is made in the block is looked for garbage: millions of rows that are kept until the end,
+    which the collector would walk through again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def read(run: RunDir, name: str) -> Run:

@@ -15,7 +15,7 @@ from nein.benchmarks.nein.reporting.collect import Run
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
-from nein.statistics.estimates import t_p_value
+from nein.statistics.estimates import pairs, t_p_value
 
 SIGNIFICANT = 0.05
 
@@ -119,10 +119,9 @@ def compare(first: Run, second: Run, metric: str) -> Comparison | None:
     test = statistics.paired_test(a, b, first.sources, METRICS[metric].span)
     if test is None:
         return None
-    both = [i for i in a if a[i] is not None and b.get(i) is not None]
+    one, other, _ = pairs(a, b, first.sources)
     return Comparison(
-        metric, (first, second),
-        (_mean([a[i] for i in both]), _mean([b[i] for i in both])),
+        metric, (first, second), (float(one.mean()), float(other.mean())),
         (sum(v is not None for v in a.values()), sum(v is not None for v in b.values())),
         test.difference, 1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
     )  # fmt: skip
@@ -131,10 +130,9 @@ def compare(first: Run, second: Run, metric: str) -> Comparison | None:
 def _compare_whole(first: Run, second: Run, metric: str) -> Comparison | None:
     """FID of two runs: the same groups of source images leave both, so their difference is paired. None where
     the runs have features of different source images."""
-    entries = [corpus.read_entry(run.directory, metric) for run in (first, second)]
-    if any(entry is None for entry in entries):
+    one, other = first.whole.get(metric), second.whole.get(metric)
+    if one is None or other is None:
         return None
-    one, other = (entry for entry in entries if entry is not None)
     if one["sources"] != other["sources"] or one["reference"] != other["reference"]:
         return None
     from metrics import fid
@@ -148,7 +146,3 @@ def _compare_whole(first: Run, second: Run, metric: str) -> Comparison | None:
     return Comparison(
         metric, (first, second), (one["value"], other["value"]), (one["n"], other["n"]), estimate, p, None
     )
-
-
-def _mean(values: Sequence[Any]) -> float:
-    return sum(values) / len(values)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +18,15 @@ from nein.benchmarks.nein.reporting.collect import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
+from nein.engine.ahead import read_ahead
 from nein.engine.errors import UserError
 from nein.reporting import cards, page
 
 #: Longest side of a source image in pixels -> the class it is counted under.
 SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
 SIZE_CLASSES = tuple(name for _, name in SIZES)
+#: Samples whose pictures one thread makes smaller before it is given more.
+TOGETHER = 8
 COLUMNS = ("metric", "value", "reason", "evidence")
 
 
@@ -107,18 +112,19 @@ class Browser:
 
     def details(self, side: int) -> Iterator[cards.Detail]:
         """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
-        with cards.threads() as pool:
-            thumbnails: dict[Path, Any] = {}
-            for start in range(0, len(self.ids), cards.CHUNK):
-                names = self.ids[start : start + cards.CHUNK]
-                rows = [self._paths(name) for name in names] if side else [[] for _ in names]
-                wanted = {path for row in rows for path in row if isinstance(path, Path)}
-                thumbnails = {
-                    path: thumbnails.get(path) or pool.submit(thumbnail, path, side) for path in wanted
-                }
-                for name, row in zip(names, rows, strict=True):
-                    shown = [thumbnails[p].result() if isinstance(p, Path) else {"none": p} for p in row]
-                    yield self._detail(name, shown)
+        parts = (self.ids[start : start + TOGETHER] for start in range(0, len(self.ids), TOGETHER))
+        work = functools.partial(self._thumbnails, side=side)
+        for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
+            yield from map(self._detail, names, rows)
+
+    def _thumbnails(self, names: Sequence[str], side: int) -> list[list[cards.Thumbnail]]:
+        """The pictures of samples, each file read once."""
+        if not side:
+            return [[] for _ in names]
+        rows = [self._paths(name) for name in names]
+        files = dict.fromkeys(path for row in rows for path in row if isinstance(path, Path))
+        made = {path: cards.thumbnail_of(path, side) for path in files}
+        return [[made[p] if isinstance(p, Path) else {"none": p} for p in row] for row in rows]
 
     def _detail(self, name: str, shown: Sequence[cards.Thumbnail]) -> cards.Detail:
         pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
@@ -150,14 +156,6 @@ def size_class(path: Path) -> str | None:
     except images.ImageError:
         return None
     return next(name for limit, name in SIZES if max(width, height) <= limit)
-
-
-def thumbnail(path: Path, side: int) -> cards.Thumbnail:
-    """A picture, shrunk until its longer side is at most `side`; or why there is none."""
-    try:
-        return cards.thumbnail(images.decode(path), side)
-    except images.ImageError as error:
-        return {"none": str(error).rpartition(": ")[2]}
 
 
 def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:

@@ -1,0 +1,143 @@
+"""Judges of edits for commands: those of `metrics.rewards`, and the yes/no judge of Removal as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from editors.base import digest
+from metrics import rewards
+from metrics.answers import parse_yes_no
+from metrics.base import RecordStore, Score, isolated
+from metrics.judges.base import Answer
+from metrics.judges.templates import template
+from metrics.rewards import RewardJudge as RewardJudge
+from metrics.rewards.base import by_score, check_edits
+from metrics.served import is_served
+from nein.engine.errors import UserError
+from nein.models.remembered import Remembered, RememberedSpeaker
+from nein.wording import denials
+
+#: The run's judge of Removal; every other reference is one of `metrics.rewards`.
+REMOVAL = "removal"
+FORMS = (REMOVAL, "editscore:MODEL", "editreward:FOLDER", "pairwise:MODEL")
+NAMES_NOTHING = "the sentence names nothing that is to be gone"
+
+
+class RemovalReward:
+    """The share of "no" when a yes/no judge is asked for what the instruction wants gone: P(no) / (P(yes) +
+    P(no)), or 1 and 0 where the judge gives no probabilities. Of several objects the least.
+
+    The objects are read from the sentence, by the rule of `nein.wording.denials` and "Remove the X."; a
+    sentence without one, and an answer that is neither yes nor no, leaves an edit unscored.
+    """
+
+    compares = False
+
+    def __init__(self, judge: Any, article: str = "none") -> None:
+        self.judge, self.article = judge, article
+        self.fingerprint = digest({"kind": REMOVAL, "judge": judge.fingerprint, "article": article})
+
+    def describe(self) -> dict[str, Any]:
+        """The judge's own description, and how it is asked."""
+        return {**self.judge.describe(), "kind": REMOVAL, "judge": self.judge.fingerprint}
+
+    def usage(self) -> dict[str, Any]:
+        """What the judge's work has taken, where it says so."""
+        return getattr(self.judge, "usage", dict)()
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`; `detail` has the answer to each object."""
+        check_edits([sources, edits], instructions)
+        named = to_be_gone(instructions)
+        ask = template(self.judge.template).ask_presence
+        asked = [k for k, words in enumerate(named) if words]
+        answers = isolated(
+            lambda rows: self.judge.ask(
+                [edits[k] for k in rows], [[ask(word, self.article) for word in named[k]] for k in rows]
+            ),
+            asked,
+        )
+        by_place = dict(zip(asked, answers, strict=True))
+        return [
+            _least(words, by_place[k]) if words else Score(None, NAMES_NOTHING)
+            for k, words in enumerate(named)
+        ]
+
+    def prefer(
+        self,
+        sources: Sequence[np.ndarray],
+        first: Sequence[np.ndarray],
+        second: Sequence[np.ndarray],
+        instructions: Sequence[str],
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`."""
+        return by_score(self, sources, first, second, instructions)
+
+
+def _least(names: Sequence[str], answers: Sequence[Answer] | str) -> Score:
+    if isinstance(answers, str):
+        return Score(None, answers)
+    detail = {"answers": {name: answer.text for name, answer in zip(names, answers, strict=True)}}
+    shares = [_gone(answer) for answer in answers]
+    known = [share for share in shares if share is not None]
+    if len(known) < len(shares):
+        unclear = answers[shares.index(None)].text
+        return Score(None, f"the answer {unclear!r} is neither yes nor no", detail)
+    return Score(
+        min(known),
+        ", ".join(f"no {name}: {share:.3f}" for name, share in zip(names, known, strict=True)),
+        detail,
+    )
+
+
+def _gone(answer: Answer) -> float | None:
+    yes, no = answer.p_yes, answer.p_no
+    if yes is not None and no is not None and yes + no > 0:
+        return no / (yes + no)
+    present = parse_yes_no(answer.text)
+    return None if present is None else float(not present)
+
+
+def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
+    """What each sentence wants gone: "Remove the cup and the bus." and "no cup" alike; () for nothing."""
+    commands = [re.fullmatch(r"Remove the (.+?)\.?", one.strip()) for one in instructions]
+    read = denials.read([one for one, command in zip(instructions, commands, strict=True) if command is None])
+    absent = iter([one.absent for one in read])
+    return [next(absent) if one is None else tuple(one[1].split(" and the ")) for one in commands]
+
+
+def check(reference: str) -> None:
+    """Says what is wrong with a reference before anything is loaded. Raises UserError or MetricError."""
+    if reference == REMOVAL:
+        return
+    if ":" not in reference:
+        raise UserError(f"'{reference}' is no judge of edits; expected {', '.join(FORMS)}.")
+    rewards.check_reward(reference)
+
+
+def load(
+    reference: str, *, cache: RecordStore | None, device: str, dtype: str, removal: Callable[[], RewardJudge]
+) -> RewardJudge:
+    """The judge of that reference, loaded.
+
+    cache    Keeps the answers of a judge behind an endpoint.
+    removal  Makes `RemovalReward` of the run's judge.
+    """
+    if reference == REMOVAL:
+        return removal()
+    from metrics.rewards.editscore import EditScore
+    from metrics.rewards.pairwise import Pairwise
+
+    judge = rewards.load_reward(reference, device=device, dtype=dtype)
+    if cache is not None and is_served(rewards.split(reference)[1]):
+        if isinstance(judge, Pairwise):
+            return Pairwise(Remembered(judge.model, cache))
+        if isinstance(judge, EditScore):
+            judge.speaker = RememberedSpeaker(judge.speaker, cache)
+    return judge

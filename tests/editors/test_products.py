@@ -1,0 +1,39 @@
+"""Products of matrices by oneDNN: PyTorch's to the last bits, and its own where gradients are asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diffusers.models.activations import GEGLU
+from torch import nn
+
+from editors import products
+
+
+@pytest.fixture
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 40), GEGLU(40, 32), nn.Linear(32, 8, bias=False))
+
+
+def test_layers_give_what_they_gave(layers: nn.Sequential) -> None:
+    x = torch.randn(3, 77, 24)
+    with torch.inference_mode():
+        before, names = layers(x), list(layers.state_dict())
+        products.install(layers)
+        after = layers(x)
+    assert list(layers.state_dict()) == names
+    # Sums of 40 products of numbers about 1: their last bits depend on the order of adding.
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
+
+
+def test_with_gradients_and_in_other_number_types_nothing_changes(layers: nn.Sequential) -> None:
+    x = torch.randn(5, 24)
+    before = layers(x)
+    products.install(layers)
+    after = layers(x)
+    after.sum().backward()
+    assert torch.equal(after, before)
+    assert all(parameter.grad is not None for parameter in layers.parameters())
+    with torch.inference_mode():
+        assert layers.double()(x.double()).dtype == torch.float64

@@ -1,0 +1,39 @@
+"""Python code in a fork of this process, which has the libraries loaded: a new one imports for seconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Main = Callable[[Sequence[str]], Any]
+
+
+def start(main: Main, arguments: Sequence[str], said: Path | None = None) -> Any:
+    """A process to join, in which `main(arguments)` runs; exit codes are those of a script.
+
+    said  What it prints goes to SAID.out and SAID.err; None: nowhere.
+    """
+    given = (main, list(arguments), said)
+    process = multiprocessing.get_context("fork").Process(target=_child, args=given)
+    process.start()
+    return process
+
+
+def _child(main: Main, arguments: list[str], said: Path | None) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        place = os.devnull if said is None else f"{said}.{name}"
+        file = open(place, "w", encoding="utf-8", buffering=1)  # noqa: PTH123
+        os.dup2(file.fileno(), number)
+        setattr(sys, f"std{name}", file)
+    main(arguments)
+
+
+def script(words: Sequence[str]) -> None:
+    """As `main`: a file of Python and its arguments."""
+    sys.argv = list(words)
+    runpy.run_path(words[0], run_name="__main__")

@@ -1,0 +1,177 @@
+"""Several edits of a sample, of which a judge chooses one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from editors import EditRequest, EditResult
+from editors.basic import Identity
+from metrics.base import MetricError, Score
+from nein.engine.answers import AnswerCache
+from nein.engine.errors import UserError
+from nein.models import best_of, editor_choice, mending, rewards
+from tests.loopback import Server, say
+from tests.rehearsal import ScriptedJudge
+
+CUP = "The image doesn't have any cup."
+
+
+class Seeded(Identity):
+    """Paints the whole picture in a grey that follows from the seed."""
+
+    def __init__(self) -> None:
+        super().__init__(name="seeded")
+
+    def _paint(self, request: EditRequest) -> np.ndarray:
+        return np.full_like(request.image, request.seed % 251)
+
+
+class Brightest:
+    """Prefers bright edits; what is darker than `unreadable` it cannot judge."""
+
+    fingerprint, compares = "brightest", False
+
+    def __init__(self, unreadable: int = 0) -> None:
+        self.unreadable = unreadable
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        means = [float(edit.mean()) for edit in edits]
+        return [Score(None, "too dark") if m < self.unreadable else Score(m) for m in means]
+
+    def prefer(self, *pairs: Any) -> list[Score]:
+        raise AssertionError("a judge that scores is not asked to compare")
+
+
+def requests(n: int) -> list[EditRequest]:
+    picture = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    return [EditRequest(f"NeIn_{k}", picture, CUP, 1000 + k) for k in range(n)]
+
+
+def best(judge: Any, count: int = 4) -> best_of.Best:
+    return best_of.Best(Seeded(), judge, count, f"best-of:{count}:test")
+
+
+def shades(results: Sequence[EditResult]) -> list[int]:
+    return [int(one.image[0, 0, 0]) for one in results if one.image is not None]
+
+
+def test_the_candidate_that_the_judge_likes_best_is_taken_and_the_first_is_the_plain_edit() -> None:
+    asked = requests(5)
+    results = best(Brightest()).edit(asked)
+    every = [[best_of.seed_of(one, k) % 251 for k in range(4)] for one in asked]
+    assert shades(results) == [max(row) for row in every]
+    assert [row[0] for row in every] == shades(Seeded().edit(asked))
+    assert results[0].note.startswith(f"best-of:4:test: candidate {every[0].index(max(every[0])) + 1} of 4 (")
+    assert len({seed for one in asked for seed in (best_of.seed_of(one, k) for k in range(4))}) == 20
+
+
+def test_a_choice_depends_neither_on_the_batch_nor_on_the_order() -> None:
+    asked = requests(6)
+    together = best(Brightest()).edit(asked)
+    alone = [best(Brightest()).edit([one])[0] for one in reversed(asked)][::-1]
+    assert shades(together) == shades(alone)
+    assert [one.note for one in together] == [one.note for one in alone]
+
+
+def test_of_equals_the_first_is_taken() -> None:
+    class Indifferent(Brightest):
+        def score(self, sources: Any, edits: Any, instructions: Any) -> list[Score]:
+            return [Score(0.5)] * len(edits)
+
+    assert shades(best(Indifferent()).edit(requests(3))) == shades(Seeded().edit(requests(3)))
+
+
+def test_what_cannot_be_judged_is_counted_and_never_taken() -> None:
+    asked = requests(1)
+    every = sorted(best_of.seed_of(asked[0], k) % 251 for k in range(4))
+    editor = best(Brightest(unreadable=every[2]))
+    [result] = editor.edit(asked)
+    assert shades([result]) == [every[3]]
+    assert result.note.count("unscored") == 2
+    assert editor.usage() == {"edits": 4, "judged": 2, "unscored": 2, "judge_seconds": 0.0}
+    [nothing] = best(Brightest(unreadable=255)).edit(asked)
+    assert nothing.image is None
+    assert nothing.error == "none of 4 edits could be judged: too dark"
+
+
+def test_a_candidate_without_a_picture_is_not_judged() -> None:
+    class Half(Seeded):
+        def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+            made = super().edit(requests)
+            return [
+                EditResult(one.id, None, "not this one") if request.seed == 1000 else one
+                for one, request in zip(made, requests, strict=True)
+            ]
+
+    [result] = best_of.Best(Half(), Brightest(), 2, "arm").edit(requests(1))
+    assert shades([result]) == [best_of.seed_of(requests(1)[0], 1) % 251]
+
+
+def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it() -> None:
+    said: list[str] = []
+
+    def rule(image: np.ndarray, prompt: str) -> str:
+        said.append(prompt)
+        return "No" if image[0, 0, 0] > 100 else "Yes" if image[0, 0, 0] else "Perhaps"
+
+    judge = rewards.RemovalReward(ScriptedJudge(rule))
+    dark, bright, black = (np.full((4, 4, 3), value, np.uint8) for value in (50, 200, 0))
+    sentences = [CUP, "Remove the cup.", CUP, "Add a cup."]
+    scores = judge.score([dark] * 4, [bright, dark, black, dark], sentences)
+    assert [one.value for one in scores] == [1, 0, None, None]
+    assert "'Perhaps' is neither yes nor no" in scores[2].reason
+    assert scores[3].reason == rewards.NAMES_NOTHING
+    assert all("contain cup?" in prompt for prompt in said)
+    assert rewards.to_be_gone(["Remove the bus and the red dog.", "Neither a bus nor a dog is there."]) == [
+        ("bus", "red dog"),
+        ("bus", "dog"),
+    ]
+
+
+def test_an_endpoint_that_chooses_is_never_asked_twice(tmp_path: Path) -> None:
+    server = Server()
+    server.rule = lambda body, count: (200, say(json.dumps({"reasoning": "", "score": [20, 20]})), {})
+    name = f"best-of:2:editscore:openai:{server.url}#eye-7b"
+    for _ in range(2):
+        with AnswerCache(tmp_path / "answers.sqlite") as cache:
+            editor = mending.mended(
+                Seeded(), name, cache=cache, device="cpu", dtype="float32", removal=lambda: Brightest()
+            )
+            [result] = editor.edit(requests(1))
+        assert "(8, 8)" in result.note
+    assert len(server.requests) == 4  # two questions about each of two edits
+    server.close()
+
+
+def test_every_editor_is_followed_by_its_best_of_n_under_a_name_of_its_own() -> None:
+    [plain, arm] = editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=["best-of:4:removal"])
+    assert arm.slug == "ip2p+best-of-4-removal"
+    assert best_of.asks_the_run(arm.cure)
+    assert not best_of.asks_the_run(plain.cure)
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        ("best-of:1:removal", "N from 2 to 64"),
+        ("best-of:four:removal", "N from 2 to 64"),
+        ("best-of:4", "JUDGE one of removal, editscore:MODEL"),
+        ("best-of:4:judge", "'judge' is no judge of edits"),
+        ("best-of:4:pairwize:a/b", "Did you mean 'pairwise'"),
+        ("best-of:4:pairwise:nowhere", "There is no model folder"),
+    ],
+)
+def test_an_arm_that_cannot_be_is_a_sentence(arm: str, said: str) -> None:
+    with pytest.raises((UserError, MetricError), match=said):
+        editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=[arm])
