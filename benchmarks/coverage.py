@@ -454,12 +454,8 @@ class Grid:
     alike: tuple[float, ...]
 
 
-TUNED = Grid(
-    "tuned", (8, 16, 24, 48, 100, 240, 500), ("1", "4", "1-5"), ("beta",), (0, 0.2, 0.6, 0.8, 0.95, 1)
-)
-HELD_OUT = Grid(
-    "held out", (12, 36, 150, 400), ("2", "10", "1-20"), ("normal", "mixed"), (0.1, 0.4, 0.7, 0.9, 1)
-)
+TUNED = Grid("tuned", (8, 16, 24, 48, 100, 500), ("1", "4", "1-5"), ("beta",), (0, 0.2, 0.6, 0.8, 0.95, 1))
+HELD_OUT = Grid("held out", (12, 36, 150), ("2", "10", "1-20"), ("normal", "mixed"), (0.1, 0.4, 0.7, 0.9, 1))
 
 
 @dataclass(frozen=True)
