@@ -6,12 +6,22 @@ half of the speed. Results differ in the last bits.
 
 from __future__ import annotations
 
+import math
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from diffusers.models.activations import GEGLU
 from torch import nn
+from torch.utils.flop_counter import register_flop_formula
+
+#: Whether there are such products here.
+AVAILABLE = (
+    torch.backends.mkldnn.is_available()
+    and platform.machine().lower() in ("x86_64", "amd64")
+    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+)
 
 
 def install(module: Any) -> None:
@@ -19,7 +29,7 @@ def install(module: Any) -> None:
 
     Names and weights stay; with gradients, on a GPU and in other number types they compute what they did.
     """
-    if torch.backends.mkldnn.is_available() and platform.machine().lower() in ("x86_64", "amd64"):
+    if AVAILABLE:
         for part in module.modules():
             part.__class__ = _KINDS.get(type(part), type(part))
 
@@ -27,6 +37,15 @@ def install(module: Any) -> None:
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, then: str) -> torch.Tensor:
     """(..., in) times (out, in) to (..., out), with the bias; then: "none" or "gelu", the exact one."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "none")
+
+
+def _operations(x: Sequence[int], weight: Sequence[int], *more: Any, **out: Any) -> int:
+    """Of a product with operands of these shapes, for torch's counter; a multiply-add is two."""
+    return 2 * math.prod(x) * weight[0]
+
+
+if AVAILABLE:
+    register_flop_formula(torch.ops.mkldnn._linear_pointwise)(_operations)
 
 
 def _applies(x: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -89,7 +89,7 @@ def evaluate(
             out=out,
             **options,
         )
-    machine = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
+    machine: dict[str, Any] = {"dtype": config.dtype, "batch_size": config.block_size, "preset": preset}
 
     # Options are for the editors that have a use for them; where none has, the first one says so.
     any_takes = len(asked) > len(objects) or any(map(takes_options, objects.values()))
@@ -172,7 +172,7 @@ def negbench(
     def make(name: str, thing: Any, device: str) -> Any:
         given = getattr(thing, "fingerprint", None)
         mark = given if isinstance(given, str) else source_hash(type(thing))[:20]
-        return objects_of_two_towers(thing, name=name, fingerprint=mark, batch_size=config.batch_size)
+        return objects_of_two_towers(thing, name=name, fingerprint=mark, batch_size=config.block_size)
 
     from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS

@@ -21,7 +21,8 @@ from nein.engine.errors import UserError, near_match
 #: The name of a device, as PyTorch has them, or "auto".
 Device = restricted_string_type("Device", r"^(auto|cpu|mps|cuda(:\d+)?)$")
 
-EXPECTED = {
+EXPECTED: dict[Any, str] = {
+    PositiveInt | Literal["auto"]: "a whole number above 0, or auto",
     Device: "auto, cpu, cuda, cuda:N or mps",
     PositiveInt: "a whole number above 0",
     NonNegativeInt: "a whole number, 0 or above",
@@ -68,10 +69,12 @@ def complaint(error: Exception, flags: Sequence[str], hints: Mapping[str, Any], 
 
 
 def _expected(hint: Any, value: str) -> str | None:
+    if hint in EXPECTED:
+        return f"{EXPECTED[hint]}."
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) is Literal:
         near = near_match(value, parts)
         return f"one of {', '.join(parts)}" + (f" (did you mean '{near}'?)" if near else ".")
     if len(parts) == 1:  # of `kind | None`
         return _expected(parts[0], value)
-    return f"{EXPECTED[hint]}." if hint in EXPECTED else None
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -128,6 +129,34 @@ class Batches(Options):
     batch_size: PositiveInt = option(
         16, "how many are computed together; lower it when memory runs out", "Machine"
     )
+
+    @property
+    def block_size(self) -> int:
+        """Records of a block, which is made as a whole."""
+        return self.batch_size
+
+
+@dataclass(kw_only=True)
+class FittedBatches(Batches):
+    """How much is computed together, as a number or as what memory holds. Before `Machine` among bases."""
+
+    batch_size: PositiveInt | Literal["auto"] = option(
+        16,
+        "how many are computed together; auto: as many as memory holds of the default, tried out on every "
+        "machine anew",
+        "Machine",
+    )
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is computed together follows from the memory that is free."""
+        return self.batch_size == "auto"
+
+    @property
+    def block_size(self) -> int:
+        """With "auto" the command's default, however much of it fits at once."""
+        default: Any = next(field.default for field in dataclasses.fields(self) if field.name == "batch_size")
+        return int(default if self.fits else self.batch_size)
 
 
 @dataclass(kw_only=True)

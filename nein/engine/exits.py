@@ -53,7 +53,9 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, UserError | EditorError | MetricError):
         return str(error)
     if out_of_memory(error):
-        return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
+        return (
+            "Memory ran out; lower --batch-size (auto does) or choose a smaller --dtype (and another --out)."
+        )
     if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
         return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:

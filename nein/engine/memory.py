@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 CUDA = "largest amount allocated on the device during the stage"
@@ -30,6 +32,33 @@ def free_share(device: str) -> float:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return float(free / total)
+
+
+def free(device: str) -> int | None:
+    """Bytes that may still be taken; None where the system does not tell."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
+
+
+def held(device: str) -> int | None:
+    """Bytes that this process holds now; None where the system does not tell."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.memory_allocated(device))
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def release(device: str) -> None:

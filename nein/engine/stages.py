@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ class Model:
     place     Where it works: on the "device", on the "host" (functions of pixels and texts), or it is
               "remote": an endpoint, whose answers are waited for.
     usage     The loaded thing -> kind -> what its work has taken since it was loaded, for the manifest.
+    fits      The loaded thing -> its parts with a `batch_size` that follows from the memory that is free
+              (`nein.engine.fitting`); None: they stay as they were made.
     """
 
     name: str
@@ -29,9 +31,16 @@ class Model:
     describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
     place: str = "device"
     usage: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda loaded: {}
+    fits: Callable[[Any], Iterable[Any]] | None = None
 
     @classmethod
-    def one(cls, name: str, load: Callable[[], Any], place: str = "device") -> Model:
+    def one(
+        cls,
+        name: str,
+        load: Callable[[], Any],
+        place: str = "device",
+        fits: Callable[[Any], Iterable[Any]] | None = None,
+    ) -> Model:
         """A single model that has `fingerprint` and `describe()` itself."""
         return cls(
             name,
@@ -39,6 +48,7 @@ class Model:
             lambda loaded: {"model": (loaded.fingerprint, loaded.describe())},
             place,
             lambda loaded: usage_of({"model": loaded}),
+            fits,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from nein.engine import memory
 from nein.engine.attendance import Presence, new_name
 from nein.engine.environment import peak_memory
+from nein.engine.fitting import Fitting
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Step, Task, made_elsewhere
 
@@ -87,6 +88,7 @@ class Worker:
         self._noted: set[tuple[Any, str]] = set()
         self._measured: str | None = None
         self._said: Counter[str] = Counter()
+        self._fittings: dict[str, tuple[Any, Fitting]] = {}
         self.loaded.leaving = self._note_usage
         self.peaks: dict[int, dict[str, Any]] = {}
 
@@ -102,7 +104,7 @@ class Worker:
         model = self._model(step)
         with self._present(folder).at(stage.name, task.number):
             start = time.perf_counter()
-            made = stage.work(model, inputs[0], task.missing)
+            made = self._work(step, model, lambda: stage.work(model, inputs[0], task.missing))
             for output in task.missing:
                 folder.write(output, task.number, made[output])
             seconds = round(time.perf_counter() - start, 3)
@@ -110,6 +112,19 @@ class Worker:
         folder.cost(stage.name, task.number, cost, self.name)
         if (peak := memory.peak(self._device)) is not None:
             self.peaks[task.step] = peak
+
+    def _work(self, step: Step, model: Any, work: Callable[[], Any]) -> Any:
+        """What `work` gives, with as many records at a time as fit where the model leaves that open."""
+        kind = step.stage.model
+        if kind is None or kind.fits is None:
+            return work()
+        with self._mutex:
+            if kind.name not in self._fittings or self._fittings[kind.name][0] is not model:
+                self._fittings[kind.name] = model, Fitting(kind.fits(model), self._device)
+            fitting = self._fittings[kind.name][1]
+        made = fitting.run(work)
+        step.folder.note("batch", step.stage.name, {"size": fitting.size, "most": fitting.most})
+        return made
 
     def close(self) -> None:
         """Notes the peaks of memory and what models say of their work; leaves the folders in order."""

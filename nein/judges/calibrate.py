@@ -21,15 +21,19 @@ from metrics.answers import paper_present, paper_removed, parse_yes_no
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
 from nein.benchmarks.nein.runs import RunDir
+from nein.datasets import coco
 from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Dataset
 from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
-from nein.judges.config import CalibrateConfig
+from nein.judges import preferences
+from nein.judges.config import REWARD, CalibrateConfig
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
+    from nein.judges.known_edits import Pair
     from nein.judges.known_presence import Case, Word
 
 log = logging.getLogger(__name__)
@@ -46,23 +50,21 @@ def run(options: CalibrateConfig) -> None:
     directory, config = read_config(options.run, options.judge)
     out = options.out or directory.out / "calibration"
     atomic.check_writable(out)
-    cases = gather(
-        directory,
-        options.sets or None,
-        options.instances,
-        options.images,
-        options.data,
-        options.limit,
-        options.seed,
-    )
+    kinds = [kind for kind in options.judges if kind != REWARD]
+    material = read_material(directory, options.sets, options.instances, options.images, options.data)
+    cases = gather(material, options.sets or None, options.limit, options.seed) if kinds else []
     for name, (present, absent) in known_presence.counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
     device = Processes().device(options.device or config.device)
-    for kind in options.judges:
+    for kind in kinds:
         judge = models.load_models([f"removal_{kind}"], config, device)[kind]
-        file = calibrate(kind, judge, cases, config, out, options.batch_size)
+        file = calibrate(kind, judge, cases, config, out, options.block_size)
         print(_summary(file))
+    if options.rewards:
+        pairs = gather_edits(material, options.sets, options.limit, options.seed, config.align_resolution)
+        for reference in options.rewards:
+            print(preferences.summary(_prefer(reference, pairs, config, device, out, options.batch_size)))
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, EvalConfig]:
@@ -72,6 +74,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, Eval
         raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
     fields = {item.name for item in dataclasses.fields(EvalConfig)}
     given = dict((below[0].manifest() or {}).get("config", {}))
+    overrides = [item for item in overrides if not item.startswith(f"{REWARD}=")]
     named = {item.name for item in dataclasses.fields(ModelsConfig)}
     judges = {key: value for key, value in given.pop("models", {}).items() if key in named}
     judges |= {kind: reference for kind, _, reference in (item.partition("=") for item in overrides)}
@@ -79,43 +82,84 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, Eval
     return below[0], config
 
 
-def gather(
-    run: RunDir,
-    sets: Sequence[str] | None,
-    instances: Path | None,
-    folder: Path | None,
-    source: str | None,
-    limit: int | None,
-    seed: int,
-) -> list[Case]:
-    """The cases of the sets asked for, or of all there are. An instance file may lie beside the data."""
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """What cases and pairs are made of: NeIn's samples, and annotated pictures where there are any."""
+
+    dataset: Dataset
+    annotations: coco.Annotations | None
+
+
+def read_material(
+    run: RunDir, sets: Sequence[str], instances: Path | None, folder: Path | None, source: str | None
+) -> Material:
+    """The data of a run, or `source`. An instance file may lie beside them. Raises UserError where a set
+    needs one and there is none."""
     from nein.judges import known_presence
 
     origin = (run.manifest() or {}).get("data", {})
-    dataset = loading.load(source) if source else loading.reload(origin)
+    dataset = loading.reload(origin, source)
     file = instances
     if file is None and "annotations" in origin:
         beside = Path(origin["annotations"]).parent / "instances.json"
         file = beside if beside.is_file() else None
-    cases: list[Case] = []
-    if sets is None or "sources" in sets:
-        cases += known_presence.thinned(known_presence.sources(dataset), limit)
     if file is not None:
-        annotations = known_presence.read_instances(file, folder or file.parent)
-        if sets is None or "instances" in sets:
-            cases += known_presence.thinned(known_presence.instances(annotations, seed), limit)
-        if sets is None or "pasted" in sets:
-            cases += known_presence.thinned(known_presence.pasted(annotations, seed), limit)
-    elif sets is not None and {"instances", "pasted"} & set(sets):
+        return Material(dataset, known_presence.read_instances(file, folder or file.parent))
+    if {"instances", "pasted"} & set(sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
             "--images FOLDER."
         )
-    if file is None:
+    return Material(dataset, None)
+
+
+def gather(material: Material, sets: Sequence[str] | None, limit: int | None, seed: int) -> list[Case]:
+    """The cases of the sets asked for, or of all there are."""
+    from nein.judges import known_presence
+
+    cases: list[Case] = []
+    if sets is None or "sources" in sets:
+        cases += known_presence.thinned(known_presence.sources(material.dataset), limit)
+    if material.annotations is not None:
+        if sets is None or "instances" in sets:
+            cases += known_presence.thinned(known_presence.instances(material.annotations, seed), limit)
+        if sets is None or "pasted" in sets:
+            cases += known_presence.thinned(known_presence.pasted(material.annotations, seed), limit)
+    else:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
     return cases
+
+
+def gather_edits(
+    material: Material, sets: Sequence[str], limit: int | None, seed: int, resolution: int
+) -> list[Pair]:
+    """Pairs of edits of the sets asked for, or of all there are."""
+    from nein.judges import known_edits, known_presence
+
+    pairs: list[Pair] = []
+    if not sets or "sources" in sets:
+        pairs += known_presence.thinned(known_edits.unedited(material.dataset, resolution), limit)
+    if material.annotations is not None and (not sets or "pasted" in sets):
+        pairs += known_presence.thinned(known_edits.other(material.annotations, seed), limit)
+    return pairs
+
+
+def _prefer(
+    reference: str, pairs: Sequence[Pair], config: EvalConfig, device: str, out: Path, batch_size: int
+) -> Path:
+    from nein.benchmarks.nein import models
+    from nein.models import rewards
+
+    def removal() -> rewards.RemovalReward:
+        return rewards.RemovalReward(
+            models.load_models(["removal_vqa"], config, device)["vqa"], config.article
+        )
+
+    cache = AnswerCache(out / "answers.sqlite")
+    judge = rewards.load(reference, cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
+    return preferences.calibrate(reference, judge, pairs, out, batch_size)
 
 
 def calibrate(

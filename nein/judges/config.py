@@ -15,6 +15,7 @@ from nein.engine.errors import UserError
 from nein.engine.store import Need
 
 KINDS = ("vqa", "ovd")
+REWARD = "reward"
 SETS = ("sources", "instances", "pasted")
 
 
@@ -25,8 +26,13 @@ class CalibrateConfig(Limit, Seed, Batches, OnDevice):
     counted = "pictures of each set"
 
     run: Path = argument("RUN", "an output folder or one run in it: says which judges, and how asked")
-    judges: Names = option(list(KINDS), "which of them", "What", among=KINDS, what="judge")
-    judge: Names = option([], "another judge than the run's: vqa=nano:llava", "What")
+    judges: Names = option(
+        list(KINDS), "which of them: vqa, ovd, or reward, judges of edits", "What", among=(*KINDS, REWARD),
+        what="judge",
+    )  # fmt: skip
+    judge: Names = option(
+        [], "another judge than the run's: vqa=nano:llava; a judge of edits: reward=editscore:MODEL", "What"
+    )
     sets: Names = option(
         [], f"kinds of pictures: {', '.join(SETS)} (default: all that the data allow)", "Data",
         among=SETS, what="set",
@@ -42,16 +48,37 @@ class CalibrateConfig(Limit, Seed, Batches, OnDevice):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        others = (item.partition("=") for item in self.judge)
-        return [need for kind, _, reference in others for need in needs.of_model(kind, reference)]
+        found: list[Need] = []
+        for kind, _, reference in (item.partition("=") for item in self.judge):
+            if kind == REWARD:
+                found += needs.of_reward(reference)
+            else:
+                found += needs.of_model(kind, reference)
+        return found
+
+    @property
+    def rewards(self) -> list[str]:
+        """The judges of edits that are asked; without a name the run's own judge of Removal."""
+        named = [item.partition("=")[2] for item in self.judge if item.startswith(f"{REWARD}=")]
+        return (named or ["removal"]) if REWARD in self.judges else []
 
     def check(self) -> None:
         if self.limit == 1:
             raise UserError("--limit is 1; at least 2 are needed.")
         for item in self.judge:
             kind, _, reference = item.partition("=")
-            if kind not in KINDS or not reference:
-                raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
+            if kind not in (*KINDS, REWARD) or not reference:
+                raise UserError(
+                    f"--judge is '{item}'; it must be vqa=REFERENCE, ovd=REFERENCE or reward=REFERENCE."
+                )
+            if kind == REWARD:
+                from nein.models import rewards
+
+                if REWARD not in self.judges:
+                    raise UserError(f"--judge {item} names a judge of edits; say --judges reward.")
+                rewards.check(reference)
+        if REWARD in self.judges and self.sets == ["instances"]:
+            raise UserError("--sets instances has no edits; --judges reward takes sources and pasted.")
 
 
 @dataclass(kw_only=True)

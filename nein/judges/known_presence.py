@@ -107,7 +107,7 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
             Word(name, False, "object") for name in absent
         ]
         cases.append(
-            Case("instances", picture.stem, _source(picture.stem), _decoder(picture.path), tuple(words))
+            Case("instances", picture.stem, cluster_of(picture.stem), _decoder(picture.path), tuple(words))
         )
     return cases
 
@@ -131,10 +131,10 @@ def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
             donor, instance = stock[index]
             name, box = instance.category, instance.box
             assert box is not None  # read_instances
-            if name in picture.categories or donor.stem == picture.stem or not _fits(donor.path, box):
+            if name in picture.categories or donor.stem == picture.stem or not fits(donor.path, box):
                 continue
             place = (rng.random(), rng.random())
-            cluster = _source(picture.stem)
+            cluster = cluster_of(picture.stem)
             with_object = _paster(picture.path, donor.path, box, instance.polygons, place)
             cases += [
                 Case("pasted", f"{picture.stem}+{name}", cluster, with_object, (Word(name, True, "object"),)),
@@ -177,14 +177,14 @@ def paste(
     return np.array(canvas)
 
 
-def _fits(path: Path, box: coco.Box) -> bool:
+def fits(path: Path, box: coco.Box) -> bool:
     """Whether the object in `box` of a picture is worth cutting out."""
     low, high = PASTED_AREA
     width, height = images.probe(path)
     return low <= box[2] * box[3] / (width * height) <= high and min(box[2], box[3]) >= 4
 
 
-def _source(name: str) -> str:
+def cluster_of(name: str) -> str:
     """NeIn samples of one source image share its number; other pictures stand for themselves."""
     return f"COCO_{name.split('_')[1]}" if name.startswith("NeIn_") else name
 
@@ -199,7 +199,7 @@ def _paster(
     return lambda: paste(images.decode(path), images.decode(donor), box, polygons, place)
 
 
-def thinned(cases: Sequence[Case], limit: int | None) -> list[Case]:
+def thinned(cases: Sequence[Any], limit: int | None) -> list[Any]:
     """At most `limit` cases, evenly spread, so that a small part still covers the whole set."""
     if limit is None or limit >= len(cases):
         return list(cases)

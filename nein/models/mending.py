@@ -221,6 +221,16 @@ class Mended:
         self.name = f"{editor.name}+{name}"
         self._editor, self._arm = editor, arm
 
+    @property
+    def batch_size(self) -> int:
+        """Of the editor, 1 for one that has none."""
+        return getattr(self._editor, "batch_size", 1)
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        if hasattr(self._editor, "batch_size"):
+            self._editor.batch_size = size
+
     def describe(self) -> dict[str, Any]:
         return {**self._editor.describe(), "mended": self._arm.facts()}
 

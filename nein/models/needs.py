@@ -66,11 +66,13 @@ def of_cures(names: Sequence[str], vqa: str) -> list[Need]:
             needs += of_model("llm", name.removeprefix(mending.LLM))
         elif name.startswith(best_of.PREFIX):
             _, judge = best_of.parse(name)
-            if judge == rewards.REMOVAL:
-                needs += [*of_model("vqa", vqa), *english()]
-            else:
-                needs += of_model("choices", judge.partition(":")[2])
+            needs += [*of_model("vqa", vqa), *english()] if judge == rewards.REMOVAL else of_reward(judge)
     return needs
+
+
+def of_reward(reference: str) -> list[Need]:
+    """Of a judge of edits by "KIND:MODEL"; of "removal", the run's own, nothing."""
+    return of_model("choices", reference.partition(":")[2])
 
 
 def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:

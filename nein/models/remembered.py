@@ -183,3 +183,10 @@ def _keys(image: np.ndarray, row: Sequence[Asked], scorings: Sequence[str]) -> l
         )
         for one in row
     ]
+
+
+def batched(loaded: Any) -> list[Any]:
+    """The model behind wrappers that has a `batch_size`, if any has."""
+    while loaded is not None and not hasattr(loaded, "batch_size"):
+        loaded = getattr(loaded, "model", getattr(loaded, "_model", None))
+    return [] if loaded is None else [loaded]

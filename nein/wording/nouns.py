@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -70,3 +72,14 @@ def with_article(noun: str, *, some: bool = False) -> str:
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
     return f"{engine().a(noun.split()[0]).split()[0]} {noun}"
+
+
+def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
+    """Objects whose name stands in a caption, in singular or plural: those that are surely there."""
+    text = " ".join(captions)
+    named = []
+    for noun in objects:
+        forms = "|".join(re.escape(form) for form in (noun, plural(noun)))
+        if re.search(rf"(?<![\w-])(?:{forms})(?![\w-])", text, flags=re.IGNORECASE):
+            named.append(noun)
+    return named

@@ -11,7 +11,7 @@ from transformers import MistralConfig, MistralModel
 
 from benchmarks import common, published, report, true_size
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import command
+from nein.benchmarks.nein.reporting import collect, command, comparisons
 from nein.reporting import figures as frames
 from tests.helpers import commands
 
@@ -30,6 +30,16 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert compared["low"] < compared["high"]
     files = sorted(path.name for path in report.as_before(runs, tmp_path / "old").glob("editor-0/negative/*"))
     assert files == ["corpus.json", "edits.jsonl", "features", "images", "manifest.json", "scores.jsonl"]
+
+
+def test_comparing_runs_keeps_their_values_and_not_what_judges_said(tmp_path: Path) -> None:
+    runs = report.make(tmp_path, 12, editors=2, side=8)
+    (whole, _), (lean, _) = collect.load([runs]), collect.load([runs], evidence=False)
+    assert [run.values for run in lean] == [run.values for run in whole]
+    assert all(run.scores for run in whole)
+    assert not any(run.scores for run in lean)
+    expected, rows = (comparisons.comparisons([tuple(loaded)]) for loaded in (whole, lean))
+    assert repr(rows) == repr(expected)
 
 
 def test_arithmetic_is_counted_over_all_of_the_work_and_set_against_a_limit_of_the_device() -> None:
@@ -69,6 +79,7 @@ def test_true_sizes_are_the_published_ones() -> None:
         ("editing --images 2 --batch-size 2 --steps 2", "largest difference               0 of 255"),
         ("executors --blocks 8 --limit 4 --sizes 50", "files equal byte by byte: yes"),
         ("finetune --steps 4 --batch-size 2", "making the features once"),
+        ("flat --sizes 40,80,120 --only stats --out {out}", "| `nein stats` | 40 / 80 / 120 captions |"),
         ("image_metrics --limit 2 --tiny", "values equal to 1e-4: yes"),
         ("judges --limit 2 --tiny", "every decision equal: yes"),
         ("negbench --scenes 8 --width 64 --layers 1", "6 figures equal"),

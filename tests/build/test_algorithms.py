@@ -16,6 +16,7 @@ import torch
 from metrics.base import isolated
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.sources import Source
+from nein.wording import nouns
 from tests.build.conftest import OBJECTS
 from tests.metrics import tiny
 
@@ -117,8 +118,8 @@ def test_paper_pairs_captions_once_and_fixed_goes_round_again() -> None:
 
 def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption() -> None:
     source = Source("a", Path("a.png"), ("Two cats and a wine glass.",))
-    assert clauses.named_in(source.captions, OBJECTS) == ["cat", "wine glass"]
-    assert clauses.named_in(("A catalogue of dogwood.",), OBJECTS) == []
+    assert nouns.named_in(source.captions, OBJECTS) == ["cat", "wine glass"]
+    assert nouns.named_in(("A catalogue of dogwood.",), OBJECTS) == []
     values = np.linspace(-0.5, -0.1, 8)
     given = rules(protocol="fixed", families=("scoped",), kept=5)
     for candidate in clauses.clauses(source, values, given)["candidates"]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from diffusers.models.activations import GEGLU
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from editors import products
 
@@ -18,11 +19,14 @@ def layers() -> nn.Sequential:
 
 def test_layers_give_what_they_gave(layers: nn.Sequential) -> None:
     x = torch.randn(3, 77, 24)
-    with torch.inference_mode():
-        before, names = layers(x), list(layers.state_dict())
-        products.install(layers)
+    names = list(layers.state_dict())
+    with torch.inference_mode(), FlopCounterMode(display=False) as plain:
+        before = layers(x)
+    products.install(layers)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         after = layers(x)
     assert list(layers.state_dict()) == names
+    assert counter.get_total_flops() == plain.get_total_flops() == 2 * 3 * 77 * (24 * 40 + 40 * 64 + 32 * 8)
     # Sums of 40 products of numbers about 1: their last bits depend on the order of adding.
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
 

@@ -15,7 +15,7 @@ import torch
 
 from metrics.choices import Reply
 from nein.benchmarks.negbench import figures, matching, results
-from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
+from nein.datasets.negbench import drawn_tests, loading, other_tests, registry, scope
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.errors import UserError
@@ -78,6 +78,12 @@ NATURALBENCH = [
 ]  # fmt: skip
 
 
+SCOPE = {
+    "image_0": "a.png", "image_1": "b.png", "caption_0": "Not all cups are red.",
+    "caption_1": "All cups are red.", "construction": "not all", "others": 2,
+}  # fmt: skip
+
+
 def write_ccneg(path: Path) -> None:
     notes = [
         {
@@ -128,6 +134,8 @@ PUBLISHED: dict[str, Callable[[Path], None]] = {
         [{"index": k, "image_0": "a.jpg", "image_1": "b.jpg", "caption_0": text, "caption_1": "A cat."}
          for k, text in enumerate(("A dog.", "No cat."))]
     ),
+    "scope": as_json([SCOPE]),
+    "scope-asked": as_json([SCOPE]),
 }  # fmt: skip
 
 
@@ -225,6 +233,39 @@ def test_naturalbench_retrieval_asks_for_captions_and_for_pictures(published: Re
     assert {option.text for option in shown.options} == {"A cat."}
     assert [option.image for option in shown.options] == ["a.jpg", "b.jpg"]
     assert shown.correct == 1
+
+
+def test_pairs_in_scope_are_right_together_by_construction_and_by_level(published: Read) -> None:
+    compared, asked = published("scope"), published("scope-asked")
+    for questions in (compared, asked):
+        groups = Counter(group for question in questions for group in question.groups)
+        assert groups["not all", "0", 4] == groups["2 other things", "0", 4] == 4
+    assert asked[1].asked == "Is it true of the picture? Not all cups are red."
+    assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
+
+
+def test_a_sentence_in_scope_is_true_of_its_scene_and_false_of_the_other() -> None:
+    drawn = list(scope.pairs("val", 36))
+    assert Counter((pair.construction, pair.others) for pair in drawn) == {
+        (construction, level): 2 for construction in scope.CONSTRUCTIONS for level in scope.LEVELS
+    }
+    for pair in drawn:
+        around = pair.scenes[0].items[: pair.others]
+        assert pair.scenes[1].items[: pair.others] == around
+        one, two = ([(i.category, i.colour) for i in scene.items[pair.others :]] for scene in pair.scenes)
+        said = pair.sentences[0]
+        if pair.construction == "exception":
+            assert two[0] == one[0] != two[1]
+            assert f"except the {one[0][1]} one" in said
+        elif pair.construction == "not all":
+            assert two[0] == two[1] == one[0] != one[1]
+            assert said.endswith(f"are {two[0][1]}.")
+        elif pair.construction == "clause":
+            assert (one[0][0], said.endswith(f"not {two[0][1]}.")) == (two[0][0], True)
+        else:
+            assert (len(one), len(two)) == (int(pair.construction == "contrast"), 1)
+            assert two[0][0] in said
+            assert {name for name, _ in one}.isdisjoint(item.category for item in pair.scenes[1].items)
 
 
 @pytest.mark.parametrize(

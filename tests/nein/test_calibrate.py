@@ -249,7 +249,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
         (["--judges", "vqq"], "did you mean 'vqa'?"),
         (["--sets", "paste"], "did you mean 'pasted'?"),
         (["--limit", "1"], "--limit is 1; at least 2 are needed"),
-        (["--judge", "llava"], "must be vqa=REFERENCE or ovd=REFERENCE"),
+        (["--judge", "llava"], "must be vqa=REFERENCE, ovd=REFERENCE or reward="),
         (["--instances", "FOLDER/val.json"], "is no COCO file"),
         (["--instances", "FOLDER/none.json"], "does not exist"),
     ],

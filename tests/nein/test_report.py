@@ -165,7 +165,15 @@ def test_rows_that_cannot_be_compared_are_pointed_out(tmp_path: Path) -> None:
 
 
 def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
-    entry = {"value": 12.5, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
+    entry: dict[str, Any] = {
+        "value": 12.5,
+        "low": 10.0,
+        "high": 15.0,
+        "standard_error": 1.0,
+        "n": 2,
+        "n_unscored": 0,
+    }
+    entry |= {"clusters": 2, "columns": 4, "left_out": [], "reference": "per sample", "sources": "x"}
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]}, fid={**entry, "reasons": {}})
     text = report.report(tmp_path)
     assert "12.50 ± 2.50" in text

@@ -170,11 +170,11 @@ def evaluate(
     from train.instruct.validate import assess, swapped
 
     device = executor.device
-    editor = choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
+    editor = choice.load(device=device, dtype=config.dtype, batch_size=config.block_size)
     runs = {}
     for task, names in TASKS.items():
         chosen = swapped(dataset) if task == "add" else dataset
-        plan = Plan(chosen, tuple(range(len(chosen.samples))), config.batch_size)
+        plan = Plan(chosen, tuple(range(len(chosen.samples))), config.block_size)
         runs[task] = RunDir(out / "swapped" if task == "add" else out, choice.slug, task)
         assess(editor, runs[task], plan, names, config, executor)
     return runs

@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import PositiveInt
 
 from metrics.letters import Rule
-from nein.config.groups import Limit, Machine, OnDevice, Output, Preset, Scored, Seed, Tracked
+from nein.config.groups import FittedBatches, Limit, Machine, OnDevice, Output, Preset, Scored, Seed, Tracked
 from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
@@ -18,13 +18,13 @@ from nein.models.references import JUDGE
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Machine, Output, Scored, Tracked):
+class EvalConfig(Preset, Limit, Seed, FittedBatches, Machine, Output, Scored, Tracked):
     """Field names are the keys of a configuration file."""
 
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"
-    batch_size: PositiveInt = 32
+    batch_size: PositiveInt | Literal["auto"] = 32
     model: Names = option(
         ["nano:clip"],
         "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "

@@ -32,6 +32,12 @@ CHOICE_ROW = {
     "scores?": ([float], None), "answer?": (str, None),
 }  # fmt: skip
 SENTENCES, ANSWERS = "sentences", "answers"  # of tasks
+_ENCODED = {"name": str, "key": str, "reason": str}
+_ANSWER = {
+    "id": str, "answer": (str, None), "letter": (str, None), "chosen": (int, None), "reason": str,
+    "failed": str,
+}  # fmt: skip
+BLOCKS: Mapping[str, Shape] = {PICTURES: _ENCODED, SENTENCES: _ENCODED, ANSWERS: _ANSWER}
 
 
 class ResultsDir(Folder):

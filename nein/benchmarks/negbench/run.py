@@ -28,7 +28,7 @@ from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import references
 from nein.models.mending_encoders import Arm
-from nein.models.remembered import Remembered
+from nein.models.remembered import Remembered, batched
 from nein.reporting import figures as frames
 
 
@@ -170,7 +170,8 @@ def _encoding(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> lis
         description = {**loaded.describe(), **facts}
         return {"model": (loaded.fingerprint, description)}
 
-    model = Model(run.choice.slug, lambda: models.cure(load(), run.choice), describe)
+    fits = batched if config.fits else None
+    model = Model(run.choice.slug, lambda: models.cure(load(), run.choice), describe, fits=fits)
     encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in run.tasks)]
     return [encoding.stage(model) for encoding in encodings]
 
@@ -179,16 +180,17 @@ def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
     """The pictures of all tasks."""
     wanted = {name for task in run.tasks for name in task.references}
     return encode.of_pictures(
-        Folder(config.out_dir / run.folder), files.PICTURES, run.data.references, wanted, run.data.media,
-        batch_size=config.batch_size, cache=config.cache_dir,
+        Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS), files.PICTURES, run.data.references,
+        wanted, run.data.media, batch_size=config.block_size, cache=config.cache_dir,
     )  # fmt: skip
 
 
 def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
     return encode.of_sentences(
-        Folder(config.out_dir / run.folder), f"{files.SENTENCES}/{files.task_name(task)}",
+        Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS),
+        f"{files.SENTENCES}/{files.task_name(task)}",
         run.whole(task).sentences, set(task.sentences),
-        batch_size=config.batch_size, cache=config.cache_dir,
+        batch_size=config.block_size, cache=config.cache_dir,
     )  # fmt: skip
 
 
@@ -196,7 +198,8 @@ def _asking(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[
     def remembered() -> Remembered:
         return Remembered(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
 
-    model = Model.one(run.choice.slug, remembered, references.place(run.choice.reference))
+    place, fits = references.place(run.choice.reference), batched if config.fits else None
+    model = Model.one(run.choice.slug, remembered, place, fits)
     manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
     stages = []
     for task in run.tasks:
@@ -206,7 +209,7 @@ def _asking(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[
         output = f"{files.ANSWERS}/{files.task_name(task)}"
         stages.append(
             vlm.asking(
-                output, whole, len(task.questions), manner=manner, batch_size=config.batch_size, model=model
+                output, whole, len(task.questions), manner=manner, batch_size=config.block_size, model=model
             )
         )
     return stages
@@ -221,12 +224,12 @@ def _matching(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> lis
         assert isinstance(whole, ChoiceTask)
         output = f"{files.ANSWERS}/{files.task_name(task)}"
         needed = len(task.questions)
-        stages.append(matching.scoring(output, whole, needed, batch_size=config.batch_size, model=model))
+        stages.append(matching.scoring(output, whole, needed, batch_size=config.block_size, model=model))
     return stages
 
 
 def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
-    return models.load(choice, device=device, dtype=config.dtype, batch_size=config.batch_size)
+    return models.load(choice, device=device, dtype=config.dtype, batch_size=config.block_size)
 
 
 # --- what is written ---------------------------------------------------------------------------
@@ -313,5 +316,12 @@ def failed(run: Run, folder: Folder) -> int:
 
 
 NEGBENCH = Benchmark(
-    "negbench", "NegBench", "results", runs, figures_of_run, report=write_report, failed=failed
+    "negbench",
+    "NegBench",
+    "results",
+    runs,
+    figures_of_run,
+    report=write_report,
+    failed=failed,
+    blocks=files.BLOCKS,
 )

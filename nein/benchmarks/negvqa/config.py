@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from metrics.letters import EDITIONS, SCORINGS, Edition
-from nein.config.groups import Formats, Limit, Machine, Output, Preset, Runs, Scored, Tracked
+from nein.config.groups import FittedBatches, Formats, Limit, Machine, Output, Preset, Runs, Scored, Tracked
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -18,13 +18,13 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, Machine, Output, Formats, Scored, Tracked):
+class NegvqaConfig(Preset, Limit, FittedBatches, Machine, Output, Formats, Scored, Tracked):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
     default_out = "runs/negvqa-PRESET"
     counted = "questions (rounded up to whole blocks)"
-    batch_size: PositiveInt = 8
+    batch_size: PositiveInt | Literal["auto"] = 8
     model: Names = option(
         [],
         "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL, "

@@ -28,7 +28,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import mending_answers, references
-from nein.models.remembered import Remembered
+from nein.models.remembered import Remembered, batched
 
 JUDGE = "judge"
 ANSWERS = "answers"  # the stage and its output
@@ -126,7 +126,7 @@ def _run(
     stages, outputs = [_asking(reference, config, asked.items, load, cure)], {}
     if matches(reference, config):
         by_id = {item.id: item for item in asked.items}
-        folder = Folder(config.out_dir / name, ANSWERS)
+        folder = Folder(config.out_dir / name, ANSWERS, files.BLOCKS)
         stages.append(matching.stage(config, folder, ANSWERS, by_id, stages[0].blocks, device))
         outputs[matching.MATCHES] = matching.identity(config)
     return Run(name, name, identity, tuple(stages), facts, outputs)
@@ -193,7 +193,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
             config.judge_asking,
         )
     where, revision = references.resolve(reference)
-    options = {"batch_size": config.batch_size, "max_new_tokens": manner(reference, config).max_new_tokens}
+    options = {"batch_size": config.block_size, "max_new_tokens": manner(reference, config).max_new_tokens}
     if is_endpoint(where):
         options |= sending
     elif metrics.special_reference(where) and not is_served(where):
@@ -213,7 +213,7 @@ def _asking(
     reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], Remembered], cure: str
 ) -> Stage:
     """The only stage: every question and its negation."""
-    blocks = Blocks.first(len(items), config.batch_size, config.limit)
+    blocks = Blocks.first(len(items), config.block_size, config.limit)
     by_id = {item.id: item for item in items}
     read_by, wording = scorings(reference, config), manner(reference, config).prompt
 
@@ -239,6 +239,7 @@ def _asking(
         f"{reference}+{cure}" if cure else reference,
         (lambda: mending_answers.Mended(load(), cure, wording)) if cure else load,
         references.place(config.judge if reference == JUDGE else reference),
+        batched if config.fits else None,
     )
     return Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, model, usable)
 
@@ -351,5 +352,13 @@ def failed(run: Run, folder: Folder) -> int:
 
 
 NEGVQA = Benchmark(
-    "negvqa", "NegVQA", "answers", runs, figures, report=write_report, unscored=unscored, failed=failed
+    "negvqa",
+    "NegVQA",
+    "answers",
+    runs,
+    figures,
+    report=write_report,
+    unscored=unscored,
+    failed=failed,
+    blocks=files.BLOCKS,
 )

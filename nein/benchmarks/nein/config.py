@@ -17,6 +17,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.config.groups import (
     Dtype,
+    FittedBatches,
     Foreseen,
     Formats,
     Limit,
@@ -32,6 +33,7 @@ from nein.config.groups import (
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
+from nein.wording.families import FAMILIES
 
 STAGES = ("edit", "score", "report")
 
@@ -60,7 +62,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked, Foreseen):
+class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, Scored, Tracked, Foreseen):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
@@ -84,6 +86,13 @@ class EvalConfig(Preset, Limit, Seed, Sampler, Machine, Output, Scored, Tracked,
     nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     samples: Names = option([], "only these ids", "Data")
+    families: Names = option(
+        [],
+        f"other sentences in place of the data's own, drawn evenly: {', '.join(FAMILIES)}",
+        "Data",
+        among=FAMILIES,
+        what="negation family",
+    )
     control: Names = option(
         [],
         "affirmative twins to run as well: remove, add, or none",

@@ -62,8 +62,9 @@ def load_plan(config: EvalConfig) -> Plan:
         config.source_images,
         config.nein_images,
         json.dumps(config.columns),
+        tuple(config.families),
     )
-    return Plan(dataset, tuple(dataset.select(config.limit, config.samples)), config.batch_size)
+    return Plan(dataset, tuple(dataset.select(config.limit, config.samples)), config.block_size)
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,6 +75,7 @@ def _dataset(
     source_images: str | None,
     nein_images: str | None,
     columns: str,
+    families: tuple[str, ...],
 ) -> Dataset:
     return loading.load(
         data,
@@ -82,6 +84,7 @@ def _dataset(
         source_images=source_images,
         nein_images=nein_images,
         columns=json.loads(columns),
+        families=families,
     )
 
 
@@ -110,11 +113,11 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
         name = f"{choice.asked}/{choice.published.track}" if choice.published else choice.asked
-        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size)
+        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
         load = functools.partial(
             _load, config, choice, device, loaders.setdefault(choice.plain, shared(load))
         )
-        editor = editor_model(name, load)
+        editor = editor_model(name, load, fits=config.fits)
         for track in [choice.published.track] if choice.published else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)

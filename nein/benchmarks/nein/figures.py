@@ -18,8 +18,9 @@ whole run and have a row of their own, where lower is better. Their target is th
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -82,7 +83,7 @@ def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Ro
     return frames.frame(rows)
 
 
-def values_of(edits: Sequence[Row], scores: Sequence[Row]) -> Values:
+def values_of(edits: Sequence[Row], scores: Iterable[Row]) -> Values:
     """Metric -> sample id -> value or None; Removal only of samples whose object must go."""
     stays = {edit["id"] for edit in edits if edit.get("family") in STAYS}
     return {
@@ -91,10 +92,10 @@ def values_of(edits: Sequence[Row], scores: Sequence[Row]) -> Values:
     }
 
 
-def _by_metric(scores: Sequence[Row]) -> Values:
+def _by_metric(scores: Iterable[Row]) -> Values:
     values: Values = {}
     for row in scores:
-        values.setdefault(row["metric"], {})[row["id"]] = row["value"]
+        values.setdefault(row["metric"], {})[sys.intern(row["id"])] = row["value"]
     return values
 
 

@@ -53,9 +53,7 @@ class Records:
 def grid(options: GridConfig) -> str:
     """Draws the picture; returns its path, a line. Raises UserError for anything the user can mend."""
     drawn = read_runs(options.runs, options.tracks)
-    dataset = (
-        loading.load(options.data, split=options.split) if options.data else loading.reload(drawn[0].origin)
-    )
+    dataset = loading.reload(drawn[0].origin, options.data, options.split)
     chosen = choose(
         dataset,
         drawn,

@@ -80,7 +80,7 @@ def settings(config: EvalConfig) -> metrics.Settings:
         threshold=config.threshold,
         article=config.article,
         evidence=config.evidence,
-        batch_size=config.batch_size,
+        batch_size=config.block_size,
     )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ EDIT = "edit"
 AGAIN = "again"
 #: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
 EDIT_ROW = {
-    "id": str, "image": (str, None), "error": (str, None), "source_id?": str, "object?": str,
-    "instruction?": str, "template?": (int, None), "note?": str,
+    "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
+    "instruction": str, "template": (int, None), "note?": str,
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
@@ -57,6 +57,12 @@ SCORE_ROW = {
 }  # fmt: skip
 _ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
 CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_ENDS}
+#: What an entry with a value has besides.
+_DISTANCE = {
+    "n": int, "clusters": int, "columns": int, "left_out": [float], "reference": str, "sources": str,
+}  # fmt: skip
+_SCORE = {"id": str, "value": (float, None), "reason": str, "again?": bool, "detail?": dict}
+_BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, "scores": _SCORE}
 
 
 def scores_of(metric: str) -> str:
@@ -70,7 +76,7 @@ class RunDir(Folder):
     facts = MANIFEST
 
     def __init__(self, out: Path, editor: str, track: str) -> None:
-        super().__init__(out / editor / track, "edits")
+        super().__init__(out / editor / track, "edits", _BLOCKS)
 
     @property
     def out(self) -> Path:
@@ -106,14 +112,21 @@ class RunDir(Folder):
         return atomic.read_lines(self.path / "edits.jsonl", EDIT_ROW)
 
     def read_scores(self) -> list[Row]:
-        return atomic.read_lines(self.path / "scores.jsonl", SCORE_ROW)
+        return list(self.iter_scores())
+
+    def iter_scores(self) -> Iterator[Row]:
+        """One at a time: rows with what judges said are a kilobyte each."""
+        return atomic.checked_lines(self.path / "scores.jsonl", SCORE_ROW)
 
     def read_corpus(self) -> dict[str, Row]:
         """Metric -> its figure of the whole; {} where there is none."""
         path = self.path / "corpus.json"
         corpus: dict[str, Row] = atomic.read_json(path, dict) if path.exists() else {}
         for metric, entry in corpus.items():
-            if said := shapes.fault(entry, CORPUS_ENTRY, metric):
+            said = shapes.fault(entry, CORPUS_ENTRY, metric)
+            if not said and entry["value"] is not None:
+                said = shapes.fault(entry, _DISTANCE, metric)
+            if said:
                 raise UserError(f"'{path}': {said}; score the run again with nein eval.")
         return corpus
 

@@ -5,6 +5,7 @@ One decode per picture: a block is read once and handed to all metrics.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ class Scorer:
         self._features = cache / "features"
         self._answers = AnswerCache(cache / "answers.sqlite")
 
+    @property
+    def batch_size(self) -> int:
+        """Pictures that go through an encoder together."""
+        return self._settings.batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        self._settings = dataclasses.replace(self._settings, batch_size=size)
+
     def score(self, items: Sequence[metrics.Item], names: Iterable[str]) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names`, whose models must be loaded."""
         scope = scope_of(item.id for item in items)
@@ -64,6 +74,7 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if models.model_kinds(config.metrics) else "host",
         usage=lambda scorer: usage_of(scorer.loaded),
+        fits=(lambda scorer: (scorer, *scorer.loaded.values())) if config.fits else None,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from nein.datasets.negbench import drawn
+from nein.datasets.negbench import drawn, scope
 from nein.datasets.negbench.drawn import scene
 from nein.nano import data
 from nein.nano.captions import PLACES, plural
@@ -211,6 +211,7 @@ WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
     "neat-coco": (neat, NEAT),
     "beaf": (beaf, "beaf_qna.json"),
     "naturalbench": (naturalbench, "NaturalBench-Retrieval/metadata.json"),
+    "scope": (scope.write, scope.FILE),
 }
 
 

@@ -29,6 +29,7 @@ from nein.datasets.negbench.registry import (
     NANO,
     RETRIEVAL,
     ROWS,
+    SCOPE,
     Part,
     Row,
 )
@@ -196,7 +197,8 @@ def _twin(name: str, data: str, scenes: int | None, split: str, protocol: str) -
         )
     folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
     made = _dataset(row, _parts(row, folder), {"": folder}, folder, protocol)
-    return replace(made, name=f"{NANO}-{name}", title=f"{row.title} (drawn twin)")
+    title = row.title if name == SCOPE else f"{row.title} (drawn twin)"
+    return replace(made, name=f"{NANO}-{name}", title=title)
 
 
 def _at(row: Row) -> str:

@@ -8,6 +8,7 @@
     beaf_qna.json         BEAF (Ye-Bin et al., ECCV 2024): yes or no, of a picture and copies without a thing
     test_set.json         NaturalBench (Li et al., NeurIPS 2024): two questions about each of two pictures
     metadata.json         NaturalBench-Retrieval: two pictures and their captions
+    scope.json            our own: two drawn scenes and two sentences (`nein.datasets.negbench.scope`)
 
 SugarCrepe and NaturalBench are about more than negation. Of them those items are read in which the rule
 `nein.datasets.negbench.polarity.denies` finds a denying word in one of the two captions, or in a question.
@@ -15,9 +16,11 @@ SugarCrepe and NaturalBench are about more than negation. Of them those items ar
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -47,6 +50,7 @@ _SUGARCREPE = {"filename": str, "caption": str, "negative_caption": str}
 _NEGREFCOCOG = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
 _BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
 _RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
+_SCOPE = {**_RETRIEVAL, "construction": str, "others": int}
 _SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 
@@ -191,17 +195,46 @@ def naturalbench_retrieval(path: Path, protocol: str) -> Iterator[Question]:
     text: the right caption for both pictures; image: the right picture for both captions; group: all of it.
     """
     for name, item in _items(path, list, _RETRIEVAL):
-        images, texts = ([item[f"{what}_{k}"] for k in (0, 1)] for what in ("image", "caption"))
-        if not any(map(denies, texts)):
-            continue
-        for k in (0, 1):
-            captions = tuple(Option(text, _type(text)) for text in texts)
-            shown = tuple(Option(texts[k], _type(texts[k]), image) for image in images)
-            for score, options in ((TEXT, captions), (IMAGE, shown)):
-                yield Question(
-                    f"{name}/{score}{k}", images[k], options, k, _type(texts[k]),
-                    source=" ".join(images), groups=((score, name, 2), (GROUP, name, 4)),
-                )  # fmt: skip
+        if denies(item["caption_0"]) or denies(item["caption_1"]):
+            yield from _both_ways(name, item)
+
+
+def scope(path: Path, protocol: str) -> Iterator[Question]:
+    """`scope.write`'s pairs, as NaturalBench-Retrieval's: the four comparisons of a pair are right together,
+    by construction and by the number of other things."""
+    for name, item in _items(path, list, _SCOPE):
+        more = _of_pair(name, item)
+        for question in _both_ways(name, item):
+            yield replace(question, groups=(*question.groups, *more))
+
+
+def scope_asked(path: Path, protocol: str) -> Iterator[Question]:
+    """`scope.write`'s pairs: of both sentences, whether they are true of either picture."""
+    for name, item in _items(path, list, _SCOPE):
+        for k, m in itertools.product((0, 1), (0, 1)):
+            text = item[f"caption_{k}"]
+            yield Question(
+                f"{name}/q{k}i{m}", item[f"image_{m}"], (Option(YES), Option(NO)), int(k != m), _type(text),
+                source=f"{item['image_0']} {item['image_1']}", asked=f"Is it true of the picture? {text}",
+                groups=_of_pair(name, item),
+            )  # fmt: skip
+
+
+def _of_pair(name: str, item: dict[str, Any]) -> tuple[Group, ...]:
+    return (item["construction"], name, 4), (f"{item['others']} other things", name, 4)
+
+
+def _both_ways(name: str, item: dict[str, Any]) -> Iterator[Question]:
+    """Which caption for each picture, and which picture for each caption."""
+    images, texts = ([item[f"{what}_{k}"] for k in (0, 1)] for what in ("image", "caption"))
+    for k in (0, 1):
+        captions = tuple(Option(text, _type(text)) for text in texts)
+        shown = tuple(Option(texts[k], _type(texts[k]), image) for image in images)
+        for score, options in ((TEXT, captions), (IMAGE, shown)):
+            yield Question(
+                f"{name}/{score}{k}", images[k], options, k, _type(texts[k]),
+                source=" ".join(images), groups=((score, name, 2), (GROUP, name, 4)),
+            )  # fmt: skip
 
 
 READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {
@@ -213,6 +246,8 @@ READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {
     "beaf": beaf,
     "naturalbench": naturalbench,
     "naturalbench-retrieval": naturalbench_retrieval,
+    "scope": scope,
+    "scope-asked": scope_asked,
 }
 
 

@@ -13,7 +13,7 @@ CSV_FILES = (
     "the CSV files are at https://drive.google.com/drive/folders/1kSEq0mkV1t1T8GuOAM65iz_iAA7e5gxB "
     "(linked from github.com/m1k2zoo/negbench)"
 )
-NEGBENCH = "NegBench"
+NEGBENCH, SCOPE = "NegBench", "scope"
 RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
 #: Of other tests: which of two captions is true of a picture; which region or picture a caption is true of;
 #: both ways round; a question with yes or no.
@@ -259,6 +259,18 @@ ROWS: dict[str, Row] = {
             ),
             files_at="github.com/Baiqi-Li/NaturalBench and huggingface.co/datasets/BaiqiL/NaturalBench",
             suite="Li et al., NeurIPS 2024",
+            licence="Apache-2.0",
+        ),
+        Row(
+            SCOPE,
+            "negation in scope",
+            "drawn on first use",
+            (
+                Part(PAIRS, TEMPLATED, ("scope.json",), reader="scope"),
+                Part(YES_NO, TEMPLATED, ("scope.json",), reader="scope-asked"),
+            ),
+            files_at="drawn on first use: --data nano",
+            suite="with known truth",
             licence="Apache-2.0",
         ),
     )

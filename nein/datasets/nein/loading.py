@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nein.datasets import hub
+from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import FIELDS, OPTIONAL_FIELDS, Dataset, load_folder
 from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
@@ -26,16 +27,24 @@ def load(
     nein_images: str | None = None,
     columns: Mapping[str, str] | None = None,
     cache: Path | None = None,
+    families: Sequence[str] = (),
 ) -> Dataset:
     """Loads "nano" or "nano:WORLD", a folder in the official layout, or "hub:OWNER/NAME[@REVISION]".
 
     columns  Renamed fields. Keys: the five official names, and for the hub also `source_image` and
              `sample_image`.
+    families Labels of `nein.wording.families`: other sentences in place of the data's own (`in_families`).
     cache    Where a hub data set is laid out as files, once; the platform's cache folder by default.
 
     Raises UserError for anything the user can mend.
     """
     columns = dict(columns or {})
+    if families:
+        plain = load(
+            data, split=split, annotations=annotations, source_images=source_images, nein_images=nein_images,
+            columns=columns, cache=cache,
+        )  # fmt: skip
+        return in_families(plain, families)
     for key in columns:
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
@@ -67,9 +76,15 @@ def load(
     )
 
 
-def reload(origin: Mapping[str, Any]) -> Dataset:
-    """The data set a manifest's `data` entry describes, read again from the files it names."""
-    return load_folder(
+def reload(origin: Mapping[str, Any], moved: str | None = None, split: str = "val") -> Dataset:
+    """The data set a manifest's `data` entry describes, read again from the files it names.
+
+    moved  What `--data` says, with `split`, where they are no longer there.
+    """
+    families = origin.get("families", ())
+    if moved:
+        return load(moved, split=split, families=families)
+    data = load_folder(
         None,
         split=origin.get("split", "val"),
         annotations=Path(origin["annotations"]),
@@ -77,6 +92,7 @@ def reload(origin: Mapping[str, Any]) -> Dataset:
         nein_images=Path(origin["nein_images"]),
         columns=origin.get("columns") or None,
     )
+    return in_families(data, families) if families else data
 
 
 def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:

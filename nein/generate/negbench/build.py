@@ -219,7 +219,7 @@ def _maker(config: BuildConfig, device: str) -> Any:
     name = config.maker.partition(":")[2]
     if config.edits:
         choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
-        return EditorMaker(choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size))
+        return EditorMaker(choice.load(device=device, dtype=config.dtype, batch_size=config.block_size))
     pipeline, identity = text_pipeline(name, device, config.dtype)
     return TextMaker(pipeline, identity, resolution=int(config.resolution), steps=int(config.steps))
 

@@ -176,11 +176,11 @@ def _model(config: BuildConfig, choice: editor_choice.EditorChoice, kind: str, d
 
     def load() -> Any:
         if kind == "editor":
-            return choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
+            return choice.load(device=device, dtype=config.dtype, batch_size=config.block_size)
         where, revision = references.resolve(getattr(config.models, kind))
         options: dict[str, Any] = {}
         if metrics.special_reference(where) is None:
-            options["batch_size"] = config.batch_size
+            options["batch_size"] = config.block_size
             if kind == "vqa":
                 options["quantization"] = config.models.vqa_quantization
         return metrics.load_judge(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +68,7 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     missing_from_image = absent(asked, [float(c) for c in cosines], rules)
     chosen = missing_from_image[: rules.kept]
     rng = stream(rules.seed, source.id, "templates")
-    present = named_in(source.captions, rules.objects)
+    present = nouns.named_in(source.captions, rules.objects)
     candidates: list[dict[str, Any]] = []
     lost = [NO_OBJECT] * (rules.kept - len(chosen))
     for place, noun in enumerate(chosen):
@@ -105,17 +104,6 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
 def unusable(source: Source, problem: str, rules: Rules) -> dict[str, Any]:
     """The record of an image that gives no candidates."""
     return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
-
-
-def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
-    """Categories whose name stands in a caption, in singular or plural: the objects that are surely there."""
-    text = " ".join(captions)
-    named = []
-    for noun in objects:
-        forms = "|".join(re.escape(form) for form in (noun, nouns.plural(noun)))
-        if re.search(rf"(?<![\w-])(?:{forms})(?![\w-])", text, flags=re.IGNORECASE):
-            named.append(noun)
-    return named
 
 
 def _negation(noun: str, second: str, stays: str, rules: Rules, rng: random.Random) -> dict[str, Any] | None:

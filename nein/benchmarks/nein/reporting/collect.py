@@ -26,7 +26,7 @@ class Run:
 
     name     What it is called in tables: its editor, with the folder in front where two folders are compared.
     edits    Sample id -> edit record, in data order.
-    scores   Metric -> sample id -> score row.
+    scores   Metric -> sample id -> score row, with what judges said; empty where that was not asked for.
     values   Metric -> sample id -> value or None.
     figures  As its evaluation wrote them, under its name (`nein.benchmarks.nein.figures`).
     """
@@ -60,9 +60,10 @@ class Run:
         return self.manifest.get("models", {}).get(kind, {})
 
 
-def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def load(paths: Sequence[Path], *, evidence: bool = True) -> tuple[list[Run], list[str]]:
     """(complete runs at or below the paths, labels of the others). All must be on the same data.
 
+    evidence  Whether `Run.scores` is filled: nine tenths of what a run takes in memory.
     Raises UserError when there is none, or when two were made on different records.
     """
     by_folder: dict[Path, RunDir] = {}
@@ -80,7 +81,10 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
         )
     several = len({run.out.resolve() for run in complete}) > 1
     with _for_good():
-        loaded = [read(run, f"{run.out.name}/{run.editor}" if several else run.editor) for run in complete]
+        loaded = [
+            read(run, f"{run.out.name}/{run.editor}" if several else run.editor, evidence=evidence)
+            for run in complete
+        ]
     names: dict[str, int] = {}
     for run in loaded:
         names[run.label] = names.get(run.label, 0) + 1
@@ -111,11 +115,12 @@ def _for_good() -> Iterator[None]:
         gc.enable()
 
 
-def read(run: RunDir, name: str) -> Run:
+def read(run: RunDir, name: str, *, evidence: bool = True) -> Run:
     """The records and figures of one complete run."""
-    edits, rows = run.read_edits(), run.read_scores()
+    edits = run.read_edits()
+    rows = run.read_scores() if evidence else run.iter_scores()
     scores: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in rows:
+    for row in rows if evidence else ():
         scores.setdefault(row["metric"], {})[row["id"]] = row
     return Run(
         run, name, run.manifest() or {}, {edit["id"]: edit for edit in edits}, scores,

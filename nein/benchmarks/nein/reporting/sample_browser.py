@@ -48,9 +48,7 @@ class Browser:
         ids = list(dict.fromkeys(name for run in loaded for name in run.edits))
         note = ""
         try:
-            dataset = (
-                loading.load(source, split=split) if source else loading.reload(loaded[0].manifest["data"])
-            )
+            dataset = loading.reload(loaded[0].manifest["data"], source, split)
             samples = {sample.id: sample for sample in dataset.samples}
         except (UserError, KeyError) as error:
             if source:

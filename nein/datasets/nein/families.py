@@ -1,0 +1,63 @@
+"""NeIn's samples with a harder negation in place of their own sentence: the same pictures, another family.
+
+The pictures are the published ones; the sentences are this project's (`nein.wording.families`). What a
+sentence names besides the object is known from the data: another object of the same source picture, absent
+as the sample's own is, and one that the source's caption names.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nein.datasets.nein.samples import Dataset, Sample, records_hash
+from nein.engine.errors import UserError, unknown
+from nein.engine.seeds import sample_seed
+from nein.wording import families
+from nein.wording.nouns import named_in
+
+
+def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
+    """Every sample with a sentence of one of the families, drawn by the sample's id among those that can be
+    said of it. A sample of which none can be said is left out, and `origin` says how many are.
+
+    In a family whose object must stay the target of the edit is the sample itself. Raises UserError for a
+    family there is not, and where nothing can be said of any sample.
+    """
+    for label in labels:
+        if label not in families.FAMILIES:
+            raise unknown("family of negation", label, families.FAMILIES)
+    objects = tuple(dict.fromkeys(sample.object for sample in data.samples))
+    of_source: dict[str, list[str]] = {}
+    for sample in data.samples:
+        of_source.setdefault(sample.source_id, []).append(sample.object)
+    said = [_reworded(sample, labels, of_source[sample.source_id], objects) for sample in data.samples]
+    samples = tuple(sample for sample in said if sample is not None)
+    if not samples:
+        raise UserError(
+            f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second object "
+            "need one that is known to be absent, or to be there."
+        )
+    origin = {**data.origin, "families": list(labels), "not said": len(said) - len(samples)}
+    return Dataset(samples, origin, records_hash(samples))
+
+
+def _reworded(
+    sample: Sample, labels: Sequence[str], absent: Sequence[str], objects: Sequence[str]
+) -> Sample | None:
+    others = [name for name in absent if name != sample.object]
+    present = [name for name in named_in((sample.caption,), objects) if name not in absent]
+    has = {"": True, "T": bool(others), "A": bool(present)}
+    possible = [label for label in labels if has[families.FAMILIES[label].needs]]
+    if not possible:
+        return None
+    draw = random.Random(sample_seed(0, sample.id))
+    label = draw.choice(possible)
+    template = draw.choice(families.choices(label, sample.object, "fixed"))
+    second, there = (draw.choice(names) if names else "" for names in (others, present))
+    text = families.sentence(label, template, sample.object, second=second, present=there)
+    stays = label in families.STAYS
+    target = sample.sample_path if stays else sample.source_path
+    plain = template if label == "plain" else None
+    return replace(sample, negative=text, family=label, template=plain, source_path=target)

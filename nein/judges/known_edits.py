@@ -1,0 +1,139 @@
+"""Two edits of a picture of which one is known to obey an instruction, for asking judges of edits.
+
+unedited  the sample of NeIn as it is against its target, in which the object is not there
+other     two objects are pasted into a picture; the edit without the one against the edit without the other.
+          Both are asked for in turn, so that a judge which does not hear the instruction is right in half of
+          the cases
+
+Every pair is asked about with an affirmative sentence ("Remove the X.") and with a negative one, so that what
+a judge loses by the negation is a difference between the same pictures.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from metrics.preprocess import r64_fit, stretch
+from nein.datasets import coco
+from nein.datasets.nein.samples import Dataset, Sample
+from nein.engine import images
+from nein.judges.known_presence import DONORS_TRIED, cluster_of, fits, paste
+from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence, removal
+
+AFFIRMED, NEGATED = "affirmed", "negated"
+
+
+class Pictures(NamedTuple):
+    """(H, W, 3) uint8 each: what was edited, the edit that obeys, the edit that does not."""
+
+    source: np.ndarray
+    right: np.ndarray
+    wrong: np.ndarray
+
+
+@dataclass(frozen=True)
+class Pair:
+    """id        Unique within its set.      cluster  Source image, or source images that share one.
+    pictures   Decodes (or makes) them; raises ImageError.
+    sentences  Wording -> what the editor was told.
+    """
+
+    set: str
+    id: str
+    cluster: str
+    object: str
+    pictures: Callable[[], Pictures]
+    sentences: Mapping[str, str]
+
+
+def unedited(dataset: Dataset, resolution: int) -> list[Pair]:
+    """One pair per sample whose object is to be gone. A target of another size than its sample is cropped as
+    NeIn's samples were, at `resolution`."""
+    return [
+        Pair(
+            "unedited",
+            sample.id,
+            sample.source_id,
+            sample.object,
+            _of_sample(sample, resolution),
+            {AFFIRMED: removal(sample.object), NEGATED: sample.negative},
+        )
+        for sample in dataset.samples
+        if not sample.stays
+    ]
+
+
+def _of_sample(sample: Sample, resolution: int) -> Callable[[], Pictures]:
+    def made() -> Pictures:
+        source, target = images.decode(sample.sample_path), images.decode(sample.source_path)
+        if target.shape != source.shape:
+            target = stretch(r64_fit(target, resolution), (source.shape[1], source.shape[0]))
+        return Pictures(source, target, source)
+
+    return made
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An object of another picture, and its height in the one it is pasted into (0 to 1)."""
+
+    file: Path
+    box: coco.Box
+    polygons: Sequence[Sequence[float]]
+    side: float
+    height: float
+
+    def into(self, picture: np.ndarray) -> np.ndarray:
+        return paste(picture, images.decode(self.file), self.box, self.polygons, (self.side, self.height))
+
+
+def other(annotations: coco.Annotations, seed: int) -> list[Pair]:
+    """Two pairs for every picture into which two objects of other categories can be pasted, one at its left
+    edge and one at its right: neither is wider than half of it, so that they do not touch."""
+    stock = [
+        (donor, instance)
+        for donor in annotations.pictures
+        for instance in donor.objects
+        if not instance.crowd
+    ]
+    pairs = []
+    for picture in annotations.pictures:
+        rng = random.Random(f"{seed}/other/{picture.stem}")
+        parts: dict[str, _Part] = {}
+        for index in rng.sample(range(len(stock)), min(len(stock), DONORS_TRIED)):
+            donor, instance = stock[index]
+            name, box = instance.category, instance.box
+            assert box is not None  # read_instances
+            if name in picture.categories or name in parts or donor.stem == picture.stem:
+                continue
+            if not fits(donor.path, box):
+                continue
+            parts[name] = _Part(donor.path, box, instance.polygons, float(len(parts)), rng.random())
+            if len(parts) == 2:
+                break
+        if len(parts) == 2:
+            pairs += _both(picture, parts, rng)
+    return pairs
+
+
+def _both(picture: coco.Picture, parts: Mapping[str, _Part], rng: random.Random) -> list[Pair]:
+    pairs = []
+    for gone, stays in (tuple(parts), tuple(parts)[::-1]):
+
+        def made(gone: str = gone, stays: str = stays) -> Pictures:
+            plain = images.decode(picture.path)
+            right, wrong = parts[stays].into(plain), parts[gone].into(plain)
+            return Pictures(parts[gone].into(right), right, wrong)
+
+        negative = negative_sentence(rng.randrange(len(NEGATIVE_TEMPLATES)), gone)
+        pairs.append(
+            Pair("other", f"{picture.stem}-{gone}", cluster_of(picture.stem), gone, made,
+                 {AFFIRMED: removal(gone), NEGATED: negative})
+        )  # fmt: skip
+    return pairs

@@ -1,0 +1,165 @@
+"""Which of two edits a judge of edits prefers, where it is known which one obeys: part of `nein calibrate`.
+
+OUT/rewards/<kind>-<fingerprint>.json    the judge, how often it prefers the right edit, by set and wording
+OUT/rewards/<kind>-<fingerprint>.jsonl   one line per question: sentence, preference, what was said
+OUT/answers.sqlite                       finished batches; the same command goes on where it was killed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from metrics.base import Score, isolated
+from metrics.rewards import RewardJudge
+from nein import statistics
+from nein.engine import atomic
+from nein.engine.answers import AnswerCache
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
+from nein.judges.known_edits import AFFIRMED, NEGATED, Pair
+from nein.statistics import Estimate
+
+Row = dict[str, Any]
+
+
+def calibrate(
+    reference: str, judge: RewardJudge, pairs: Sequence[Pair], out: Path, batch_size: int = 16
+) -> Path:
+    """Asks a judge about the pairs and writes what came of it; returns the .json file.
+
+    Finished batches are kept under the judge's fingerprint; running again asks only what is missing, and what
+    stayed without an answer.
+    """
+    kind = reference.partition(":")[0]
+    space = json.dumps(["calibration", "rewards", judge.fingerprint])
+    rows: dict[str, Row] = {}
+    with AnswerCache(out / "answers.sqlite") as cache:
+        for key in (_key(pair, wording) for pair in pairs for wording in pair.sentences):
+            if (row := cache.get(space, key)) is not None:
+                rows[key] = row
+        missing = [
+            pair for pair in pairs if any(_key(pair, wording) not in rows for wording in pair.sentences)
+        ]
+        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="pair", disable=None) as bar:
+            for start in range(0, len(missing), batch_size):
+                batch = missing[start : start + batch_size]
+                fresh, lasting = _ask(judge, batch)
+                cache.put_all({(space, key): fresh[key] for key in lasting})
+                rows |= fresh
+                bar.update(len(batch))
+    listed = [rows[_key(pair, wording)] for pair in pairs for wording in pair.sentences]
+    target = out / "rewards" / f"{kind}-{judge.fingerprint[:12]}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_lines(target.with_suffix(".jsonl"), listed)
+    sets = dict.fromkeys(pair.set for pair in pairs)
+    result = {
+        "kind": "reward",
+        "reference": reference,
+        "fingerprint": judge.fingerprint,
+        "judge": judge.describe(),
+        "sets": {name: rates([row for row in listed if row["set"] == name]) for name in sets},
+    }
+    atomic.write_json(target, result)
+    return target
+
+
+def _key(pair: Pair, wording: str) -> str:
+    return json.dumps([pair.set, pair.id, wording, pair.sentences[wording]])
+
+
+def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> tuple[dict[str, Row], list[str]]:
+    """Key -> row of every question of the batch, and the keys of those that need not be asked again."""
+    questions = []
+    for pair in batch:
+        try:
+            pictures = pair.pictures()
+        except ImageError as error:
+            raise UserError(f"A picture of the calibration cannot be read: {error}") from None
+        questions += [(pair, wording, pictures) for wording in pair.sentences]
+    said = isolated(
+        lambda rows: judge.prefer(
+            [pictures.source for _, _, pictures in rows],
+            [pictures.right for _, _, pictures in rows],
+            [pictures.wrong for _, _, pictures in rows],
+            [pair.sentences[wording] for pair, wording, _ in rows],
+        ),
+        questions,
+    )
+    rows, lasting = {}, []
+    for (pair, wording, _), one in zip(questions, said, strict=True):
+        score = Score(None, one, again=True) if isinstance(one, str) else one
+        rows[_key(pair, wording)] = {
+            "set": pair.set, "id": pair.id, "cluster": pair.cluster, "object": pair.object,
+            "wording": wording,
+            "sentence": pair.sentences[wording], "right": score.value, "reason": score.reason,
+            "detail": dict(score.detail),
+        }  # fmt: skip
+        if not score.again:
+            lasting.append(_key(pair, wording))
+    return rows, lasting
+
+
+def rates(rows: Sequence[Row]) -> dict[str, Any]:
+    """Of the questions of one set.
+
+    affirmed, negated  Share of pairs in which the right edit is preferred; no preference counts as half.
+    gap                affirmed - negated, over the pairs scored in both.
+    ties, n_unscored   Questions without a preference, and without an answer that can be read.
+    position           Of a judge that compares: how much oftener it says A, the edit in the middle, than B: a
+                       difference of shares, 0 for no preference of a place; None for other judges.
+    """
+    values = {
+        wording: {row["id"]: row["right"] for row in rows if row["wording"] == wording}
+        for wording in (AFFIRMED, NEGATED)
+    }
+    clusters = {row["id"]: row["cluster"] for row in rows}
+    shares = {}
+    for wording, of_id in values.items():
+        scored = {key: value for key, value in of_id.items() if value is not None}
+        shares[wording] = statistics.bounded_mean(list(scored.values()), [clusters[key] for key in scored])
+    gap = statistics.paired_difference(values[AFFIRMED], values[NEGATED], clusters)
+    return {
+        **{name: _entry(one) for name, one in (*shares.items(), ("gap", gap), ("position", _position(rows)))},
+        "ties": sum(row["right"] == 0.5 for row in rows),
+        "n_unscored": sum(row["right"] is None for row in rows),
+    }
+
+
+def _position(rows: Sequence[Row]) -> Estimate | None:
+    said = [
+        (1.0 if letter == "A" else -1.0, row["cluster"])
+        for row in rows
+        for letter in row["detail"].get("letters", ())
+        if letter is not None
+    ]
+    return statistics.bounded_mean([value for value, _ in said], [where for _, where in said], -1.0, 1.0)
+
+
+def _entry(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else dataclasses.asdict(estimate)
+
+
+def summary(file: Path) -> str:
+    """What a person reads: a line per set."""
+    result = atomic.read_json(file)
+
+    def text(name: str, entry: Mapping[str, Any] | None, unit: str) -> str:
+        if entry is None:
+            return f"{name} –"
+        ends = "" if entry["low"] is None else f" [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
+        return f"{name} {100 * entry['value']:.1f} {unit}{ends} of {entry['n']}"
+
+    lines = []
+    for name, one in result["sets"].items():
+        parts = [text(wording, one[wording], "%") for wording in (AFFIRMED, NEGATED)]
+        parts += [text("gap", one["gap"], "points")]
+        parts += [text("A rather than B", one["position"], "points")] if one["position"] else []
+        parts += [f"ties {one['ties']}, unscored {one['n_unscored']}"]
+        lines.append(f"{result['reference']}, {name}: {', '.join(parts)}")
+    return "\n".join([*lines, str(file)])
