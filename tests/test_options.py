@@ -29,6 +29,7 @@ NEEDED = {
     "data check": ["FOLDER"], "convert": ["IN", "OUT"], "stats": ["FILE"], "negvqa report": ["RUN"],
     "list": ["editors"],
     "retry": ["RUN"], "merge": ["RUN", "--out", "OUT"], "export": ["RUN"], "status": ["RUN"],
+    "leaderboard": ["RUN"],
     "negvqa check": ["FILE"], "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
 }  # fmt: skip
 
