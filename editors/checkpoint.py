@@ -7,6 +7,7 @@ no code from the file, and anything that would need more is refused.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -41,14 +42,25 @@ LOAD_ERRORS = (
     OSError,
     ValueError,
     RuntimeError,
-    KeyError,
+    LookupError,
+    ArithmeticError,
     TypeError,
+    AttributeError,
     ImportError,
     SafetensorError,
     pickle.UnpicklingError,
 )
 
 logger = logging.getLogger(__name__)
+
+
+class BareExceptions(contextlib.AbstractContextManager[None]):
+    """Makes a ValueError of what the library of tokenizers raises for files it cannot use: a plain
+    `Exception`, and no class of its own."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is Exception:
+            raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -209,7 +221,8 @@ def _read(source: str, revision: str | None, checkpoint: str) -> tuple[Any, str]
         )
 
     try:
-        return load(source, use_safetensors=True, **arguments), "safetensors"
+        with BareExceptions():
+            return load(source, use_safetensors=True, **arguments), "safetensors"
     except EditorError:
         raise
     except LOAD_ERRORS as error:

@@ -271,7 +271,7 @@ def _load(
         )
     except EditorError:
         raise
-    except (*LOAD_ERRORS, AttributeError) as error:
+    except LOAD_ERRORS as error:
         raise unusable(checkpoint, error) from error
     if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
         raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")

@@ -135,16 +135,27 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
     """
     from safetensors import SafetensorError
 
+    place = {"revision": revision or "main", "trust_remote_code": False}
     try:
-        return cls.from_pretrained(path_or_id, revision=revision or "main", trust_remote_code=False, **kwargs)
+        with _BareExceptions():
+            return cls.from_pretrained(path_or_id, **place, **kwargs)
     except (
-        OSError, ValueError, KeyError, RuntimeError, SafetensorError,
+        OSError, ValueError, LookupError, ArithmeticError, RuntimeError, SafetensorError,
         ImportError, AttributeError, TypeError,  # a package or a token that a processor misses
     ) as error:  # fmt: skip
         name = getattr(cls, "__name__", str(cls))
         raise MetricError(
             f"Cannot load {name} from '{path_or_id}': {_said(error, path_or_id, revision)}"
         ) from error
+
+
+class _BareExceptions(contextlib.AbstractContextManager[None]):
+    """Makes a ValueError of what the library of tokenizers raises for files it cannot use: a plain
+    `Exception`, and no class of its own."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is Exception:
+            raise ValueError(str(error)) from error
 
 
 def _said(error: BaseException, path_or_id: str, revision: str | None) -> str:

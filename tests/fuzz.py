@@ -51,8 +51,8 @@ LINES: dict[str, str] = {
     "grid": "{w}/runs --out {w}/out/grid.png --number 2 --size 32",
     "report": "{w}/runs --out {w}/out/report.html --formats md,csv,html --labels {w}/labels.csv",
     "compare": "{w}/runs --track all --metrics l1",
-    "calibrate": "{w}/runs --judges vqa --sets nano --limit 1 --out {w}/out/calibration --device cpu",
-    "check": "identity --number 1 --device cpu",
+    "calibrate": "{w}/done --judges vqa --sets sources --limit 2 --out {w}/out/calibration --device cpu",
+    "check": "identity --number 3 --device cpu",
     "data nano": "--split val --sources 1 --out {w}/out/nano",
     "data check": "{w}/data --split val --full",
     "status": "{w}/runs",
@@ -62,15 +62,15 @@ LINES: dict[str, str] = {
     "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
     "merge": "{w}/runs --out {w}/out/merged",
     "list": "editors",
-    "convert": "{w}/weights.safetensors {w}/out/pipeline",
+    "convert": "{w}/ldm.safetensors {w}/out/pipeline --base {w}/editor",
     "generate": "--source {w}/captions.jsonl --images {w}/pictures --limit 1 --out {w}/out/generate "
     "--device cpu",
     "stats": "{w}/captions.json --json {w}/out/stats.json",
     "negbench eval": "--model random --scenes 12 --limit 2 --tasks mcq --out {w}/out/negbench --device cpu",
-    "negbench analyse": "--model random --objects 2 --out {w}/out/analysis --device cpu",
+    "negbench analyse": "--model random --objects dog/cat --out {w}/out/analysis --device cpu",
     "negbench generate": "--source coco --instances {w}/instances.json --captions {w}/captions.json --images "
     "{w}/images --out {w}/out/negbench-data --device cpu",
-    "negbench convert": "{w}/weights.safetensors {w}/out/clip --architecture {w}/architecture.json",
+    "negbench convert": "{w}/open_clip.pt {w}/out/clip --architecture {w}/architecture.json",
     "negvqa": "--model nano:negvqa --questions 1 --limit 1 --batch-size 2 --formats md --out {w}/out/negvqa "
     "--device cpu",
     "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --samples 2",
@@ -94,14 +94,14 @@ LINES |= {
     "fetch eval": "--preset nano --models-from {w}/out/models",
     "negbench nano": "--out {w}/out/study --dry-run",
     "train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
-    "--steps 1 --batch-size 2 --trackers none --device cpu --workers 0 --out {w}/out/editor "
+    "--steps 1 --batch-size 2 --trackers none --device cpu --workers 1 --out {w}/out/editor "
     "--features {w}/out/features",
     "train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 --batch-size 6 --questions-per-step 4 "
-    "--device cpu --workers 0 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
+    "--device cpu --workers 1 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
     "train.instruct.shards": "{w}/pairs {w}/out/shards --per-shard 2",
-    "train.instruct.report": "--dry-run",
+    "train.instruct.report": "{w}/editor {w}/editor --dry-run",
     "train.editor_study": "--dry-run",
-    "train.nano.__main__": "--dry-run",
+    "train.nano.__main__": "vae --dry-run",
 }
 VALUES = (
     "", " ", "-1", "0", "1", "3.5", "nan", "inf", "1e999", "99999999999999999999", "x", "None", "null",
@@ -132,8 +132,8 @@ class Ended:
     error: str
 
 
-def world(folder: Path, training: bool = False) -> Path:
-    """Everything that the lines read, those of `training` too, and finished results in `out`."""
+def world(folder: Path, models: bool = False) -> Path:
+    """What the lines read, and finished results in `out`; `models`: also what is converted or trained."""
     for name in HEAVY:
         importlib.import_module(name)
     rows = made.records(3, 2)
@@ -163,26 +163,15 @@ def world(folder: Path, training: bool = False) -> Path:
         "items": {"1": mark},
     }
     (folder / "check.json").write_text(json.dumps(facts))
-    _tensors(folder / "weights.safetensors")
-    tower = {"width": 8, "layers": 1}
-    architecture = {
-        "embed_dim": 4,
-        "vision_cfg": {**tower, "image_size": 8, "patch_size": 4},
-        "text_cfg": tower,
-    }
-    (folder / "architecture.json").write_text(json.dumps(architecture))
     for name in ("eval", "data nano", "stats", "negvqa", "negvqa check"):
         ended = run(name, LINES[name].format(w=folder).split(), folder)
         assert ended.code == 0, (name, ended)
     shutil.copytree(folder / "out" / "negvqa", folder / "negvqa")
     shutil.copytree(folder / "out" / "eval", folder / "done")
-    if training:
+    if models:
         from nein.nano import data
-        from tests.editors.tiny import build_pipeline
-        from tests.metrics.tiny import make_clip
 
-        build_pipeline(folder / "editor", seed=3)
-        make_clip(folder / "clip", seed=3)
+        _models(folder)
         shutil.copytree(data.ensure("train", 1, folder / "drawn"), folder / "pairs")
     return folder
 
@@ -223,11 +212,26 @@ def _small_coco(folder: Path) -> None:
     (folder / "captions.json").write_text(json.dumps({"images": images, "annotations": said}))
 
 
-def _tensors(path: Path) -> None:
-    import numpy as np
-    import safetensors.numpy
+def _models(folder: Path) -> None:
+    """A small pipeline, its weights in the original format, a CLIP, and a checkpoint of open_clip."""
+    import safetensors.torch
+    import torch
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+    from open_clip.factory import CLIP
 
-    safetensors.numpy.save_file({"a.weight": np.ones((2, 2), np.float32)}, path)
+    from tests.editors.ldm import original_format
+    from tests.editors.tiny import build_pipeline
+    from tests.metrics.tiny import make_clip, seeded
+    from tests.negbench.conftest import OPEN_CLIP
+
+    build_pipeline(folder / "editor", seed=3)
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(folder / "editor", safety_checker=None)
+    weights = {name: tensor.contiguous() for name, tensor in original_format(pipeline).items()}
+    safetensors.torch.save_file(weights, folder / "ldm.safetensors")
+    make_clip(folder / "clip", seed=3)
+    with seeded(5):
+        torch.save({"state_dict": CLIP(**OPEN_CLIP).state_dict()}, folder / "open_clip.pt")
+    (folder / "architecture.json").write_text(json.dumps(OPEN_CLIP))
 
 
 # --- breaking ------------------------------------------------------------------------------

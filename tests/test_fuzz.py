@@ -21,7 +21,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fuzz.world(tmp_path_factory.mktemp("whole") / "w", training=True)
+    return fuzz.world(tmp_path_factory.mktemp("whole") / "w", models=True)
 
 
 def faults(

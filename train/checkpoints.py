@@ -28,6 +28,11 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 
 FORMAT = 1
+#: What state.json holds, as far as it is read back.
+_FACTS = {
+    "format": int, "step": int, "schedule": {}, "average_steps?": int, "optimizer": {}, "scaler": ({}, None),
+    "bytes": {},
+}  # fmt: skip
 NO_ROOM = ("no space left", "file too large", "quota exceeded", "os error 28", "os error 27", "os error 122")
 
 
@@ -122,7 +127,7 @@ class Checkpoints:
     def restore(self, folder: Path) -> int:
         """Puts everything back as `save` met it; returns the number of steps done. Raises UserError."""
         state = self._state
-        facts = atomic.read_json(folder / "state.json")
+        facts = atomic.read_json(folder / "state.json", _FACTS)
         if facts.get("format") != FORMAT:
             raise UserError(f"'{folder}' was written by another version; choose another folder for this run.")
         for name, size in facts["bytes"].items():

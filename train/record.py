@@ -14,7 +14,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ from train.session import Session
 
 FORMAT = 1
 MANIFEST, LOG, VALIDATION = "manifest.json", "log.jsonl", "validation.jsonl"
+#: What is read back of them; a validation has no seconds.
+_MANIFEST = {"status": str, "identity": {}, "seconds": float, "invocations": list}
+_LINE = {"step": int, "seconds?": float}
 
 
 class Record:
@@ -101,7 +104,7 @@ class Record:
 
     def _manifest(self) -> dict[str, Any] | None:
         path = self._out / MANIFEST
-        return atomic.read_json(path) if path.exists() else None
+        return atomic.read_json(path, _MANIFEST) if path.exists() else None
 
     def resume(self, done: int, checkpoint: Path | None) -> None:
         """Cuts what was logged after the checkpoint, which stands at `done` steps."""
@@ -109,7 +112,7 @@ class Record:
             return
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
-                rows = [row for row in _intact(self._out / name) if row["step"] <= done]
+                rows = [row for row in atomic.whole_lines(self._out / name, _LINE) if row["step"] <= done]
                 atomic.write_lines(self._out / name, iter(rows))
         logged = self._rows(LOG)
         self._spent = logged[-1]["seconds"] if logged else 0.0
@@ -118,7 +121,7 @@ class Record:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         path = self._out / name
-        return atomic.read_lines(path) if path.exists() else []
+        return atomic.read_lines(path, _LINE) if path.exists() else []
 
     def complete(self) -> None:
         """Marks the run as finished."""
@@ -216,11 +219,3 @@ def memory_gib() -> float:
         return torch.cuda.max_memory_allocated() / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)
-
-
-def _intact(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a log without a last line that a kill has torn."""
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)

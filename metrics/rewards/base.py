@@ -41,6 +41,12 @@ class RewardJudge(Protocol):
         ...
 
 
+def stop(model: Any) -> None:
+    """Ends all waiting of a model behind an endpoint; of any other, nothing."""
+    if (end := getattr(model, "stop", None)) is not None:
+        end()
+
+
 def by_score(
     judge: RewardJudge,
     sources: Sequence[np.ndarray],

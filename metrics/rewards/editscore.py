@@ -26,7 +26,7 @@ from metrics import served, vlm
 from metrics.base import MODEL_ERRORS, MetricError, Score, UnavailableError, choose, out_of_memory, reason
 from metrics.endpoint import Endpoint, NoAnswer, Picture, words
 from metrics.loading import fingerprint
-from metrics.rewards.base import by_score, check_chat, check_edits
+from metrics.rewards.base import by_score, check_chat, check_edits, stop
 from metrics.rewards.texts import constants
 from metrics.vllm import VllmEngine
 
@@ -179,6 +179,10 @@ class EditScore:
     def usage(self) -> dict[str, Any]:
         """What the model's work has taken, where it says so."""
         return getattr(self.speaker, "usage", dict)()
+
+    def stop(self) -> None:
+        """Of a model behind an endpoint: ends all waiting."""
+        stop(self.speaker)
 
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]

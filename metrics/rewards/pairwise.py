@@ -14,7 +14,7 @@ from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each
 from metrics.choices.prompts import Prompt
 from metrics.letters import LETTERS, parse
 from metrics.loading import fingerprint
-from metrics.rewards.base import check_chat, check_edits
+from metrics.rewards.base import check_chat, check_edits, stop
 
 #: Between the pictures of a sheet, as a share of their height; white.
 GAP = 0.06
@@ -50,6 +50,10 @@ class Pairwise:
     def usage(self) -> dict[str, Any]:
         """What the model's work has taken, where it says so."""
         return getattr(self.model, "usage", dict)()
+
+    def stop(self) -> None:
+        """Of a model behind an endpoint: ends all waiting."""
+        stop(self.model)
 
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]

@@ -28,6 +28,7 @@ from nein.engine.executors import Executor
 from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.processes import Processes
+from nein.engine.shapes import Shape
 from nein.engine.stages import Planned, Stage, Step, open_blocks
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
@@ -76,6 +77,7 @@ class Benchmark:
               reasons of the figure that lacks most.
     failed    (run, its folder) -> how many samples a model or an endpoint failed on, which the same command
               tries again; None: it tries nothing again.
+    blocks    Output -> shape of its rows, as `Folder.row_shapes`.
     report    (configuration, folders) -> text for the terminal or None, for a benchmark whose report is more
               than these sections; None: `write_report`.
     """
@@ -90,6 +92,7 @@ class Benchmark:
     report: Callable[[Any, Sequence[Folder]], str | None] | None = None
     unscored: Callable[[Any, Folder], Iterable[str]] | None = None
     failed: Callable[[Run, Folder], int] | None = None
+    blocks: Mapping[str, Shape] = field(default_factory=dict)
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """What the benchmark's row in the table of commands names: see `evaluate`."""
@@ -109,7 +112,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         tracking.check(trackers)
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
-    folders = folders_of(runs, benchmark.holds, config)
+    folders = folders_of(runs, benchmark.holds, benchmark.blocks, config)
     if isinstance(config, Foreseen) and config.plan:
         return foresee(benchmark, config, executor, by_model(runs, folders))
     if executor.is_main:
@@ -127,7 +130,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     steps = by_model(runs, folders)
     start = time.perf_counter()
     made = executor.compute(
-        Planned(functools.partial(planned, benchmark.runs, benchmark.holds), config, steps)
+        Planned(functools.partial(planned, benchmark.runs, benchmark.holds, benchmark.blocks), config, steps)
     )
     if not executor.is_main:
         return None
@@ -171,7 +174,7 @@ def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequen
     with tempfile.TemporaryDirectory() as name:
         aside = dataclasses.replace(config, out=name, plan=False, cache=None)
         runs = benchmark.runs(aside, executor.device)
-        folders = folders_of(runs, benchmark.holds, aside)
+        folders = folders_of(runs, benchmark.holds, benchmark.blocks, aside)
         for run, folder in zip(runs, folders, strict=True):
             folder.open(run.identity, {}, overwrite=False)
         rates = foresight.calibrate(by_model(runs, folders), executor.device, at_once)
@@ -185,7 +188,7 @@ def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, secon
     """Notes in every run what was planned and what it took, where this command has made just what OUT's plan
     is about."""
     path = config.out_dir / foresight.PLAN
-    plan = atomic.read_json(path, dict) if isinstance(config, Foreseen) and path.exists() else {}
+    plan = atomic.read_json(path, _PLAN) if isinstance(config, Foreseen) and path.exists() else {}
     if not blocks or plan.get("blocks") != blocks:
         return
     planned = plan["seconds"]
@@ -227,15 +230,25 @@ def write_report(benchmark: Benchmark, out: Path, folders: Sequence[Folder]) -> 
     return report.headline(figures, benchmark.headline)
 
 
-def folders_of(runs: Sequence[Run], holds: str, config: Any) -> list[Folder]:
+#: What is read of a plan.
+_PLAN = {"blocks": int, "seconds": float, "operations": object}
+
+
+def folders_of(runs: Sequence[Run], holds: str, blocks: Mapping[str, Shape], config: Any) -> list[Folder]:
     """The folder of each run."""
-    return [Folder(config.out_dir / run.folder, holds) for run in runs]
+    return [Folder(config.out_dir / run.folder, holds, blocks) for run in runs]
 
 
-def planned(runs: Callable[[Any, str], Sequence[Run]], holds: str, config: Any, device: str) -> list[Step]:
+def planned(
+    runs: Callable[[Any, str], Sequence[Run]],
+    holds: str,
+    blocks: Mapping[str, Shape],
+    config: Any,
+    device: str,
+) -> list[Step]:
     """The steps of a configuration, as a worker elsewhere makes them again."""
     made = runs(config, device)
-    return by_model(made, folders_of(made, holds, config))
+    return by_model(made, folders_of(made, holds, blocks, config))
 
 
 def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:

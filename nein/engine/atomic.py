@@ -93,9 +93,32 @@ def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
     the `shape`."""
     fits = shapes.quick(shape)
     for number, row in iter_lines(path):
-        if not fits(row) and (said := shapes.fault(row, shape)):
-            raise UserError(f"'{path}', line {number}: {said}. {_NOT_OURS}")
+        if not fits(row):
+            _check(row, shape, f"'{path}', line {number}")
         yield row
+
+
+def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file that is appended to; a last line that a kill has cut short is passed over.
+
+    Raises UserError as `read_lines` does.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield parsed(line, shape, f"'{path}', line {number}")
+
+
+def parsed(line: bytes, shape: Shape, where: str) -> dict[str, Any]:
+    """The object of one line. Raises UserError, which begins with `where`."""
+    row = _object(line, f"{where},")
+    _check(row, shape, where)
+    return row
+
+
+def _check(content: Any, shape: Shape, where: str) -> None:
+    if said := shapes.fault(content, shape):
+        raise UserError(f"{where}: {said}. {_NOT_OURS}")
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
@@ -119,8 +142,7 @@ def read_json(path: Path, shape: Shape = object) -> Any:
     """The parsed file. Raises UserError with the line and column where the JSON is wrong, and for content
     without the `shape`."""
     content = _read_json(path)
-    if said := shapes.fault(content, shape):
-        raise UserError(f"'{path}': {said}. {_NOT_OURS}")
+    _check(content, shape, f"'{path}'")
     return content
 
 

@@ -20,13 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, shapes
+from nein.engine.errors import UserError
 
 BEAT, SILENCE = 15.0, 60.0  # seconds between two touches; after which a worker is taken for dead
 GLANCE = 2.0  # seconds for which what others do is believed
 DEATHS = 3  # of workers that were at one block and at nothing else
 
 Place = tuple[str, int]  # stage, block
+#: The first line of a worker's file.
+_ENTRY = {"machine": str, "host": str, "pid": int, "blocks": [list]}
 
 
 @dataclass(frozen=True)
@@ -156,8 +159,10 @@ def _read(path: Path) -> Worker | None:
     try:
         age = time.time() - path.stat().st_mtime
         entry: dict[str, Any] = json.loads(path.read_bytes().partition(b"\n")[0])
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+    if said := shapes.fault(entry, _ENTRY):
+        raise UserError(f"'{path}': {said}. Remove it: it says at what a worker is, or was.")
     gone = entry["machine"] == _machine() and not _runs(entry["pid"])
     blocks = tuple((stage, number) for stage, number in entry["blocks"])
     where = f"{entry['host']}, process {entry['pid']}"

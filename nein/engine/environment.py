@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import platform
@@ -27,7 +28,7 @@ def describe(device: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
-        "git": git_state(Path(__file__).resolve().parent),
+        "git": _code(),
         "device": device,
         "device_name": _device_name(device),
         "arithmetic": _arithmetic(device),
@@ -101,6 +102,12 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": bool(changed)}
 
 
+@functools.lru_cache(maxsize=1)
+def _code() -> dict[str, Any] | None:
+    """Of what runs in this process: as it was when it was loaded, or soon after."""
+    return git_state(Path(__file__).resolve().parent)
+
+
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
@@ -108,6 +115,7 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+@functools.lru_cache(maxsize=64)
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,21 +37,30 @@ MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 Row = dict[str, Any]
 
 
-#: What every manifest holds.
+#: What every manifest holds, notes of a kind, and a line of costs, as far as they are read back.
 _EVERY: Mapping[str, Shape] = {"format?": int, "status?": str, "identity?": {}}
+_NOTES: Mapping[str, Shape] = {
+    "models": {"fingerprint": str},
+    "steps": {"stage": str, "place": int, "outputs": [str], "blocks": [[int]]},
+    "aside": {"stage": str, "block": int, "reason": str, "outputs": [str]},
+    "invocations": {"started": str, "command?": [str]},
+}
+COST = {"block": int, "at": float, "seconds?": float, "peak_memory?": {}}
 
 
 @dataclass(frozen=True)
 class Folder:
     """Paths, manifest and rows of one run; holds no open file.
 
-    holds  What is in it, in messages: "edits", "answers".
+    holds       What is in it, in messages: "edits", "answers".
+    row_shapes  What the rows of outputs look like (`nein.engine.shapes`), by the first part of their name.
     """
 
     path: Path
     holds: str = "results"
+    row_shapes: Mapping[str, Shape] = field(default_factory=dict, compare=False)
 
-    #: What the entries of a benchmark's manifest look like (`nein.engine.shapes`).
+    #: What the entries of a benchmark's manifest look like.
     facts: ClassVar[Mapping[str, Shape]] = {}
 
     # --- manifest --------------------------------------------------------------------------
@@ -162,7 +171,7 @@ class Folder:
     def notes(self, kind: str) -> dict[str, dict[str, Any]]:
         """Name -> what was noted, by name."""
         return {
-            path.stem: atomic.read_json(path, dict)
+            path.stem: atomic.read_json(path, _NOTES.get(kind, dict))
             for path in sorted((self.path / "notes" / kind).glob("[!.]*.json"))
         }
 
@@ -210,9 +219,10 @@ class Folder:
         """The rows of a block; it is done when this returns."""
         atomic.write_lines(self.block_path(output, number), rows)
 
-    def read(self, output: str, number: int) -> list[Row]:
-        """The rows of a block that is done."""
-        return atomic.read_lines(self.block_path(output, number))
+    def read(self, output: str, number: int, shape: Shape = None) -> list[Row]:
+        """The rows of a block that is done. shape: of the rows, where `row_shapes` does not say it."""
+        shape = shape or self.row_shapes.get(output.partition("/")[0], dict)
+        return atomic.read_lines(self.block_path(output, number), shape)
 
     def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Row]:
         """The rows of blocks, in the order of `numbers`.
@@ -259,11 +269,9 @@ class Folder:
         """Block -> what it took, as last made; a line that a kill has cut short is passed over."""
         latest: dict[int, Row] = {}
         for path in self.cost_files(stage):
-            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-                if line.endswith("\n"):
-                    row = json.loads(line)
-                    if row["block"] not in latest or row["at"] >= latest[row["block"]]["at"]:
-                        latest[row["block"]] = row
+            for row in atomic.whole_lines(path, COST):
+                if row["block"] not in latest or row["at"] >= latest[row["block"]]["at"]:
+                    latest[row["block"]] = row
         return latest
 
 

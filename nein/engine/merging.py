@@ -71,7 +71,9 @@ def _check(parts: Sequence[Path]) -> None:
         for file in other.rglob("identity.json"):
             mine = parts[0] / file.relative_to(other)
             difference = (
-                first_difference(atomic.read_json(file), atomic.read_json(mine)) if mine.exists() else None
+                first_difference(atomic.read_json(file, dict), atomic.read_json(mine, dict))
+                if mine.exists()
+                else None
             )
             if difference:
                 what = file.parent.relative_to(other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,9 +10,10 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from nein.engine import atomic
 from nein.engine.attendance import workers
 from nein.engine.blocks import SEGMENT
-from nein.engine.folder import Folder
+from nein.engine.folder import COST, Folder
 from nein.engine.stages import Step
 from nein.engine.walk import Walk, set_aside
 
@@ -140,5 +140,6 @@ def _rate(folder: Folder, stage: str, now: float) -> float | None:
             lines = file.read().splitlines(keepends=True)
         # The first may be cut off by the seek, the last by a kill.
         whole = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
-        times += [at for at in (json.loads(line)["at"] for line in whole) if at > now - WINDOW]
+        rows = (atomic.parsed(line, COST, f"'{path}'") for line in whole)
+        times += [row["at"] for row in rows if row["at"] > now - WINDOW]
     return len(times) / max(now - min(times), 1.0) if times else None

@@ -11,6 +11,7 @@ import editors
 from editors.base import digest
 from metrics.base import Score
 from metrics.rewards import RewardJudge, rank
+from metrics.rewards.base import stop
 from nein.engine.errors import UserError
 from nein.engine.seeds import sample_seed
 from nein.models import rewards
@@ -71,6 +72,10 @@ class Best:
         """How many edits were made, how many of them were judged or could not be, and the judge's time."""
         more: dict[str, Any] = getattr(self._judge, "usage", dict)()
         return {**self._took, "judge_seconds": round(self._seconds, 1), **more}
+
+    def stop(self) -> None:
+        """Of a judge behind an endpoint: ends all waiting."""
+        stop(self._judge)
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
         made = [

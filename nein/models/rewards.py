@@ -15,7 +15,7 @@ from metrics.base import RecordStore, Score, isolated
 from metrics.judges.base import Answer
 from metrics.judges.templates import template
 from metrics.rewards import RewardJudge as RewardJudge
-from metrics.rewards.base import by_score, check_edits
+from metrics.rewards.base import by_score, check_edits, stop
 from metrics.served import is_served
 from nein.engine.errors import UserError
 from nein.models.remembered import Remembered, RememberedSpeaker
@@ -48,6 +48,10 @@ class RemovalReward:
     def usage(self) -> dict[str, Any]:
         """What the judge's work has taken, where it says so."""
         return getattr(self.judge, "usage", dict)()
+
+    def stop(self) -> None:
+        """Of a model behind an endpoint: ends all waiting."""
+        stop(self.judge)
 
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]

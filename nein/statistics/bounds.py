@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,35 @@ _HEIGHT, _SLOPE = np.sinh(_NODES), np.cosh(_NODES) * np.where(_NODES == 0, 0.5, 
 _MANY, _ENDS = 200, 20  # terms of a sum; of more, neighbours are taken together
 
 Terms = tuple[tuple[float, float, float], ...]  # (sum, size, how many pictures are of that kind)
+
+
+#: How alike the samples of a picture are taken to be (intraclass correlation) while the data say nothing, and
+#: how many dissenting samples, for every sample of a picture above the first, weigh as much as that.
+ALIKE, WEIGHT = 0.6, 4.0
+
+
+def design_effect(n: float, usual: float, count: int, variance: Any, pulls: Any) -> Any:
+    """How many independent samples one more picture is worth: 1 + (usual - 1) rho. For one data set, or for
+    many at once where `variance` and `pulls` are arrays (R,).
+
+    n         Samples, or their weights.
+    usual     The size of the picture to which a sample drawn at random belongs, sum b_g^2 / sum b_g.
+    count     Pictures.
+    variance  Of the samples, in units of the squared range (highest minus lowest value there can be).
+    pulls     Sum over pictures of (sum of the picture - its size times the mean)^2, in the same units.
+
+    rho is the intraclass correlation that the cluster-robust variance shows, between 0 and 1, drawn towards
+    `ALIKE` with the weight of `WEIGHT` (usual - 1) dissenting samples: n times the variance of them are
+    there, which is the smaller of yeses and noes where it is small, and nothing where all agree. So a sample
+    more that agrees cannot make the picture more grow faster than the figure does, and the ends rise with it.
+    """
+    if usual <= 1 or count < 2:
+        return np.full_like(variance, usual, dtype=np.float64)
+    dissent, prior = np.asarray(n * variance), WEIGHT * (usual - 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        seen = (count / (count - 1) * pulls / dissent - 1) / (usual - 1)
+    alike = np.clip(np.nan_to_num(seen, nan=0.0, posinf=1.0), 0.0, 1.0)
+    return 1 + (usual - 1) * (ALIKE * prior + alike * dissent) / (prior + dissent)
 
 
 def kinds(sums: np.ndarray, sizes: np.ndarray) -> Terms:

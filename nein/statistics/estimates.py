@@ -114,34 +114,15 @@ def _bounded(sums: np.ndarray, sizes: np.ndarray, low: float, high: float, n: in
     return Estimate(value, min(value, ends[0]), max(value, ends[1]), error, n, int(used.sum()))
 
 
-#: How alike the samples of a picture are taken to be (intraclass correlation) while the data say nothing.
-ALIKE = 0.6
-
-
 def _one_more(
     values: np.ndarray, weights: np.ndarray, sums: np.ndarray, sizes: np.ndarray, span: float
 ) -> float:
-    """How many independent samples one more picture is worth, its design effect: 1 + (b - 1) rho, where b is
-    the size of the picture to which a sample drawn at random belongs, sum b_g^2 / sum b_g.
-
-    rho is the intraclass correlation that the cluster-robust variance shows, between 0 and 1, drawn towards
-    `ALIKE` with the weight of 4 (b - 1) dissenting samples: n var / span^2 of them are there, which is the
-    smaller of yeses and noes where it is small, and nothing where all agree. So a sample more that agrees
-    cannot make the picture more grow faster than the figure does, and the ends rise with it.
-    """
+    """`bounds.design_effect` of these values, which lie within a range of length `span`."""
     total = float(sizes.sum())
-    usual = float(sizes @ sizes) / total
-    if usual <= 1 or len(sizes) < 2:
-        return usual
-    value = float(sums.sum()) / total
-    variance = float(weights @ (values - value) ** 2) / total
-    dissent, prior = total * variance / span**2, 4 * (usual - 1)
-    alike = 0.0
-    if variance > 0:
-        pulls = sums - value * sizes
-        effect = len(sizes) / (len(sizes) - 1) * float(pulls @ pulls) / (total * variance)
-        alike = min(1.0, max(0.0, (effect - 1) / (usual - 1)))
-    return 1 + (usual - 1) * (ALIKE * prior + alike * dissent) / (prior + dissent)
+    mean = float(sums.sum()) / total
+    variance, pulls = float(weights @ (values - mean) ** 2) / total, sums - mean * sizes
+    usual, square = float(sizes @ sizes) / total, span**2
+    return float(bounds.design_effect(total, usual, len(sizes), variance / square, pulls @ pulls / square))
 
 
 def _terms(sums: np.ndarray, sizes: np.ndarray) -> bounds.Terms:
@@ -201,8 +182,8 @@ def difference_of_means(
 
     Where the two go pair by pair through the same clusters, this is `paired_difference`. Otherwise a
     cluster's sum is what it adds to one mean less what it adds to the other, its size the mean of its shares
-    of the two sets, and pairs are taken to be as alike as `ALIKE`. `n` is the larger of the two numbers of
-    values. None where one of them is 0.
+    of the two sets, and pairs are taken to be as alike as `bounds.ALIKE`. `n` is the larger of the two
+    numbers of values. None where one of them is 0.
     """
     if not len(first) or not len(second):
         return None
@@ -214,7 +195,7 @@ def difference_of_means(
     sums, _ = _cluster_sums(shares * np.concatenate([2 * x, -2 * y]), clusters)
     sizes, _ = _cluster_sums(shares, clusters)
     usual = float(sizes @ sizes) / float(sizes.sum())
-    return _bounded(sums, sizes, -1.0, 1.0, n, 1 + ALIKE * max(0.0, usual - 1))
+    return _bounded(sums, sizes, -1.0, 1.0, n, 1 + bounds.ALIKE * max(0.0, usual - 1))
 
 
 def ratio(
@@ -231,7 +212,7 @@ def ratio(
     tops, _ = _cluster_sums(above, clusters)
     bottoms, sizes = _cluster_sums(below, clusters)
     value = float(tops.sum() / bottoms.sum())
-    terms, more = bounds.kinds(tops, bottoms), 1 + ALIKE * (float(sizes @ sizes / sizes.sum()) - 1)
+    terms, more = bounds.kinds(tops, bottoms), 1 + bounds.ALIKE * (float(sizes @ sizes / sizes.sum()) - 1)
     low, high = bounds.interval(terms, (0.0, more), (more, 0.0))
     error = _error((tops - value * bottoms) / bottoms.sum(), value)
     return Estimate(value, min(value, low), max(value, high), error, len(above), len(sizes))

@@ -167,6 +167,24 @@ def test_a_broken_configuration_is_refused(copied):
         build(copied)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (
+            "tokenizer/tokenizer.json",
+            {"version": "1.0", "normalizer": {"type": "Sequence"}},
+        ),  # a bare Exception
+        ("unet/config.json", {"_class_name": "UNet2DConditionModel", "down_block_types": [3.5]}),
+        ("vae/config.json", {"_class_name": "AutoencoderKL", "block_out_channels": []}),
+    ],
+)
+def test_whatever_the_libraries_raise_for_a_file_that_was_edited_is_a_sentence(copied, file, content):
+    before = json.loads((copied / file).read_text())
+    (copied / file).write_text(json.dumps({**before, **content}))
+    with pytest.raises(EditorError, match=r"cannot load|needs"):
+        build(copied)
+
+
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "~/nowhere"])
 def test_a_path_that_is_not_there_is_refused(name):
     with pytest.raises(EditorError, match="neither an existing folder nor a hub id"):

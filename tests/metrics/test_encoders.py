@@ -328,3 +328,11 @@ def test_loading_and_encoding_leave_the_global_random_state_alone(models: Path) 
             encoder.encode(IMAGES[:1])
     assert torch.equal(before[0], torch.get_rng_state())
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_a_tokenizer_file_that_was_edited_is_a_sentence(tmp_path: Path) -> None:
+    folder = tiny.make_clip(tmp_path / "clip")
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "padding": 3.5}))
+    with pytest.raises(MetricError, match="Cannot load"):
+        metrics.load_dual(str(folder)).encode_text(["a dog"])

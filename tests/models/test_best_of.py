@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from editors import EditRequest, EditResult
 from editors.basic import Identity
-from metrics.base import MetricError, Score
+from metrics.base import MemoryRecords, MetricError, Score
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.models import best_of, editor_choice, mending, rewards
@@ -151,6 +152,20 @@ def test_an_endpoint_that_chooses_is_never_asked_twice(tmp_path: Path) -> None:
             [result] = editor.edit(requests(1))
         assert "(8, 8)" in result.note
     assert len(server.requests) == 4  # two questions about each of two edits
+    server.close()
+
+
+def test_after_stop_nothing_is_asked_of_an_endpoint() -> None:
+    server = Server()
+    judge = rewards.load(
+        f"editscore:openai:{server.url}#eye-7b", cache=MemoryRecords(), device="cpu", dtype="float32",
+        removal=Brightest,
+    )  # fmt: skip
+    editor = best(judge, 2)
+    editor.stop()
+    with pytest.raises(CancelledError):
+        editor.edit(requests(1))
+    assert not server.requests
     server.close()
 
 

@@ -83,6 +83,7 @@ def test_two_people_are_compared_and_two_sheets_are_not(
         (json.dumps({**ticks(1, 0), "items": {"7": {"verdict": "maybe"}}}), "item '7'"),
         (json.dumps({**ticks(1, 0), "items": {"7": {"verdict": "wrong", "error": None}}}), "item '7'"),
         (json.dumps({**ticks(1, 0), "items": {"7": None}}), "item '7'"),
+        (json.dumps({**ticks(1, 0), "items": {"7": {"verdict": "wrong", "error": {"a": 1}}}}), "item '7'"),
     ],
 )
 def test_a_file_that_is_no_check_is_refused(tmp_path: Path, content: str, sentence: str) -> None:

@@ -165,7 +165,15 @@ def test_rows_that_cannot_be_compared_are_pointed_out(tmp_path: Path) -> None:
 
 
 def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
-    entry = {"value": 12.5, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
+    entry: dict[str, Any] = {
+        "value": 12.5,
+        "low": 10.0,
+        "high": 15.0,
+        "standard_error": 1.0,
+        "n": 2,
+        "n_unscored": 0,
+    }
+    entry |= {"clusters": 2, "columns": 4, "left_out": [], "reference": "per sample", "sources": "x"}
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]}, fid={**entry, "reasons": {}})
     text = report.report(tmp_path)
     assert "12.50 ± 2.50" in text
@@ -205,3 +213,14 @@ def test_reports_need_no_model_library() -> None:
     code = "import sys, nein.benchmarks.nein.report; print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(("pictures", "said"), [(29, True), (30, False), (1, False)])
+def test_means_without_a_range_from_few_pictures_are_said_to_be_covered_less(
+    pictures: int, said: bool
+) -> None:
+    few = {"metric": "l1", "clusters": pictures, "low": None if pictures == 1 else 0.1}
+    others = [{"metric": metric, "clusters": 5, "low": 0.1} for metric in ("fid", "removal_vqa")]
+    found = report._few([few, *others])
+    assert bool(found) == said
+    assert not said or found[0].startswith("L1: intervals from 29 source images.")

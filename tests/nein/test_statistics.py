@@ -153,6 +153,30 @@ def one_more(values: np.ndarray, clusters: np.ndarray, span: float) -> float:
     return float(1 + (usual - 1) * (0.6 * prior + alike * dissent) / (prior + dissent))
 
 
+@pytest.mark.parametrize("lowest", [0.0, -1.0])
+def test_intervals_of_the_opposite_are_mirrored(lowest: float) -> None:
+    """No for yes of a share, the second run for the first of a difference."""
+    rng = np.random.default_rng(8)
+    pictures = np.repeat(np.arange(9), rng.integers(1, 6, 9)).tolist()
+    for _ in range(5):
+        x = rng.choice([lowest, 0.0, 1.0], len(pictures), p=rng.dirichlet(np.ones(3)))
+        low, high = ends(statistics.bounded_mean(x, pictures, lowest))
+        mirrored = ends(statistics.bounded_mean(1 + lowest - x, pictures, lowest))
+        assert mirrored == pytest.approx((1 + lowest - high, 1 + lowest - low), abs=1e-8)
+
+
+def test_the_design_effect_of_many_data_sets_is_that_of_each() -> None:
+    """The coverage study takes them by thousands. Samples of a picture that are copies make it as large as a
+    picture, where many pictures dissent; where all samples agree it is what 0.6 makes of it."""
+    dissent, pulls = np.array([0.0, 0.25, 0.25]), np.array([0.0, 625.0, 0.0])
+    together = bounds.design_effect(500, 5.0, 100, dissent, pulls)
+    alone = [float(bounds.design_effect(500, 5.0, 100, *one)) for one in zip(dissent, pulls, strict=True)]
+    assert together == pytest.approx(alone, rel=1e-12)
+    assert alone[0] == pytest.approx(1 + 4 * 0.6)
+    assert 4.75 < alone[1] < 5
+    assert 1 < alone[2] < 1.3
+
+
 def test_one_picture_has_nearly_the_full_range_and_not_a_whisker_of_length_zero() -> None:
     """Markov's inequality: a mean of m or less gives x with probability m / x at most."""
     assert ends(share(3, 3, 3)) == pytest.approx((0.025, 1.0), abs=1e-9)

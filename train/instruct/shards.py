@@ -28,7 +28,7 @@ from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import FIELDS, Sample, validate_images
-from nein.engine import atomic, images
+from nein.engine import atomic, images, shapes
 from nein.engine.errors import UserError
 from nein.engine.exits import exit_with
 from nein.wording import templates
@@ -40,6 +40,8 @@ COMMAND = Command(
     "train.instruct.shards:run",
 )
 FORMAT = 1
+#: What index.json holds, as far as it is read back.
+_INDEX = {"format": int, "shards": [{"name": str, "samples": int}]}
 IN_MEMORY = 4  # shards held at once: two per stream of examples
 READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, KeyError, tarfile.TarError)
 
@@ -95,14 +97,14 @@ class ShardPictures:
     def __init__(self, where: str) -> None:
         self._where = where.rstrip("/")
         index = self._read_json("index.json")
-        if not isinstance(index, dict) or index.get("format") != FORMAT or not index.get("shards"):
+        if shapes.fault(index, _INDEX) or index["format"] != FORMAT or not index["shards"]:
             raise UserError(
                 f"'{where}/index.json' is no index of shards; make it with `python -m train.instruct.shards`."
             )
         self._shards = index["shards"]
         self.groups = [int(entry["samples"]) for entry in self._shards]
         records = self._read_json("records.json")
-        if not isinstance(records, list) or len(records) != sum(self.groups):
+        if shapes.fault(records, [dict.fromkeys(FIELDS, str)]) or len(records) != sum(self.groups):
             raise UserError(
                 f"'{where}/records.json' does not hold the {sum(self.groups)} samples that index.json counts."
             )

@@ -180,14 +180,15 @@ def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
     """The pictures of all tasks."""
     wanted = {name for task in run.tasks for name in task.references}
     return encode.of_pictures(
-        Folder(config.out_dir / run.folder), files.PICTURES, run.data.references, wanted, run.data.media,
-        batch_size=config.block_size, cache=config.cache_dir,
+        Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS), files.PICTURES, run.data.references,
+        wanted, run.data.media, batch_size=config.block_size, cache=config.cache_dir,
     )  # fmt: skip
 
 
 def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
     return encode.of_sentences(
-        Folder(config.out_dir / run.folder), f"{files.SENTENCES}/{files.task_name(task)}",
+        Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS),
+        f"{files.SENTENCES}/{files.task_name(task)}",
         run.whole(task).sentences, set(task.sentences),
         batch_size=config.block_size, cache=config.cache_dir,
     )  # fmt: skip
@@ -221,7 +222,7 @@ def _matching(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> lis
         whole = run.whole(task)
         assert isinstance(task, ChoiceTask)
         assert isinstance(whole, ChoiceTask)
-        output = f"{files.ANSWERS}/{files.task_name(task)}"
+        output = f"{files.SCORES}/{files.task_name(task)}"
         needed = len(task.questions)
         stages.append(matching.scoring(output, whole, needed, batch_size=config.block_size, model=model))
     return stages
@@ -315,5 +316,12 @@ def failed(run: Run, folder: Folder) -> int:
 
 
 NEGBENCH = Benchmark(
-    "negbench", "NegBench", "results", runs, figures_of_run, report=write_report, failed=failed
+    "negbench",
+    "NegBench",
+    "results",
+    runs,
+    figures_of_run,
+    report=write_report,
+    failed=failed,
+    blocks=files.BLOCKS,
 )

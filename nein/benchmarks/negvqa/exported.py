@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nein.benchmarks.negvqa.folder import AnswersDir
 from nein.datasets import hub
 from nein.datasets.negvqa.categories import AVERAGE
-from nein.engine import atomic
+from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import interchange
@@ -57,9 +58,15 @@ def _result(row: dict[str, Any]) -> Result:
 
 
 def _samples(path: Path) -> Iterator[Sample]:
-    answers = {(row["id"], row["variant"]): row for row in atomic.read_lines(path / "answers.jsonl")}
-    for row in atomic.read_lines(path / "scores.jsonl"):
-        asked = answers[row["id"], row["variant"]]
+    run = AnswersDir(path)
+    answers = {(row["id"], row["variant"]): row for row in run.read_answers()}
+    for row in run.read_scores():
+        asked = answers.get((row["id"], row["variant"]))
+        if asked is None:
+            raise UserError(
+                f"'{path}/scores.jsonl' has '{row['id']}', which answers.jsonl lacks; give the run's "
+                "command again."
+            )
         facts = {"subset": row["subset"], "source": row["source"], "variant": row["variant"]}
         yield Sample(
             _key(row), f"{row['id']}.{row['variant']}", asked["question"], asked["text"] or "",

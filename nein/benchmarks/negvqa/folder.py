@@ -11,27 +11,48 @@ OUT/report.html, .md, .csv, .tex, *.png
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.engine.folder import Folder, Row, runs_below
+from nein.engine.shapes import Shape
 
 _QUESTION = {"id": str, "variant": str, "subset": str, "category": str}
 _ANSWER = {
     **_QUESTION, "question": str, "options": [str], "answer": str, "text": (str, None),
     "logprobs": ([(float, None)], None), "error": str,
 }  # fmt: skip
+#: Rows of a block: what the model wrote, and what a matcher made of it.
+_WRITTEN = {
+    "id": str, "variant": str, "text": (str, None), "logprobs": ([(float, None)], None), "error": str,
+}  # fmt: skip
+_MATCH = {"id": str, "variant": str, "letter": (str, None), "reason": str, "error": str}
+BLOCKS: Mapping[str, Shape] = {"answers": _WRITTEN, "matches": _MATCH}
 _SCORE = {
-    **_QUESTION, "scoring": str, "protocol": str, "letter": (str, None), "value": (float, None),
-    "reason": str,
+    **_QUESTION, "source": str, "scoring": str, "protocol": str, "letter": (str, None),
+    "value": (float, None), "reason": str,
 }  # fmt: skip
 _MANIFEST = {
     "preset": str,
     "protocol": str,
     "reference": str,
     "identity": {"prompt": str, "asking?": (str, None)},
-    "data": {"kind": str, "sha256": str, "questions?": (int, None), "split?": str, "columns?": ({}, None)},
+    "letters": str,
+    "matcher": str,
+    "limit": (int, None),
+    "data": {
+        "kind": str,
+        "sha256": str,
+        "questions": int,
+        "split?": str,
+        "columns?": ({}, None),
+        "name?": str,
+        "revision?": (str, None),
+        "file?": str,
+        "world?": str,
+    },
 }
 
 
@@ -41,7 +62,7 @@ class AnswersDir(Folder):
     facts = _MANIFEST
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "answers")
+        super().__init__(path, "answers", BLOCKS)
 
     def read_answers(self) -> list[Row]:
         return atomic.read_lines(answers(self), _ANSWER)

@@ -10,6 +10,7 @@ from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa.folder import AnswersDir
 from nein.datasets.negvqa.questions import VARIANTS, Item
 from nein.engine import images
+from nein.engine.errors import UserError
 from nein.reporting import cards, page, record
 from nein.reporting.cards import Cell
 
@@ -141,6 +142,8 @@ def questions(
     }
     first = next(iter(answers), "")
     ids = list(dict.fromkeys(row["id"] for row in answers.get(first, [])))
+    if torn := next((i for i in ids for variant in VARIANTS if (first, i, variant) not in replies), None):
+        raise UserError(f"The answers of '{first}' lack a half of question '{torn}'; give its command again.")
     return Questions(
         {name: [replies[first, name, variant] for variant in VARIANTS] for name in cards.drawn(ids, limit)},
         list(answers),

@@ -98,19 +98,15 @@ def _by_name(folders: Sequence[Folder]) -> dict[str, AnswersDir]:
 def _subtitle(manifests: dict[str, dict[str, Any]]) -> str:
     """Data, number of questions and date of all runs: they have the first two in common, but for a limit."""
     data = next(iter(manifests.values()))["data"]
-    source = {
-        "nano": lambda: "drawn questions of the miniature world",
-        "hub": lambda: f"hub:{data['name']}{'@' + data['revision'] if data['revision'] else ''}",
-        "file": lambda: data["file"],
-    }[data["kind"]]()
+    source = data.get("file", "drawn questions of the miniature world")
+    if "name" in data:
+        source = f"hub:{data['name']}{'@' + data['revision'] if data.get('revision') else ''}"
     asked = sorted({manifest["limit"] or data["questions"] for manifest in manifests.values()})
-    days = sorted({manifest["invocations"][-1]["started"][:10] for manifest in manifests.values()})
+    days = sorted({call["started"][:10] for m in manifests.values() for call in m["invocations"][-1:]})
     number = " to ".join(f"{n:,}" for n in dict.fromkeys((asked[0], asked[-1])))
     whole = "" if asked == [data["questions"]] else f" of {data['questions']:,}"
-    return (
-        f"Data: {source}. n = {number}{whole} questions, each as it is and negated. Date: "
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))}."
-    )
+    date = f" Date: {' to '.join(dict.fromkeys((days[0], days[-1])))}." if days else ""
+    return f"Data: {source}. n = {number}{whole} questions, each as it is and negated.{date}"
 
 
 def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
@@ -155,7 +151,7 @@ def _items(
     from nein.datasets.negvqa import questions
 
     origin = folders[0].manifest()["data"]
-    if source is None and origin["kind"] == "nano":
+    if source is None and "world" in origin:
         return questions.load(origin["world"], questions=origin["questions"]).items
     if source is None:
         return None

@@ -126,7 +126,7 @@ def _run(
     stages, outputs = [_asking(reference, config, asked.items, load, cure)], {}
     if matches(reference, config):
         by_id = {item.id: item for item in asked.items}
-        folder = Folder(config.out_dir / name, ANSWERS)
+        folder = Folder(config.out_dir / name, ANSWERS, files.BLOCKS)
         stages.append(matching.stage(config, folder, ANSWERS, by_id, stages[0].blocks, device))
         outputs[matching.MATCHES] = matching.identity(config)
     return Run(name, name, identity, tuple(stages), facts, outputs)
@@ -352,5 +352,13 @@ def failed(run: Run, folder: Folder) -> int:
 
 
 NEGVQA = Benchmark(
-    "negvqa", "NegVQA", "answers", runs, figures, report=write_report, unscored=unscored, failed=failed
+    "negvqa",
+    "NegVQA",
+    "answers",
+    runs,
+    figures,
+    report=write_report,
+    unscored=unscored,
+    failed=failed,
+    blocks=files.BLOCKS,
 )

@@ -26,6 +26,9 @@ HOW = (
     "↑ higher is better, ↓ lower is better."
 )
 FID_SMALL = 5000
+#: Source images below which the interval of a mean without a range covers less than it says: the study of
+#: docs/explanation/statistics.md.
+FEW = 30
 NOT_EDITED = "not edited: "
 Facts = Mapping[str, Any]
 
@@ -145,6 +148,7 @@ def notes(frame: pd.DataFrame, manifests: Mapping[str, Facts], unfinished: Seque
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
             f"(a few thousand are needed)."
         )
+    said += _few(frames.records(results))
     for what, values in {
         "data": {m.get("data", {}).get("records_sha256") for m in manifests.values()},
         "protocol": {m.get("config", {}).get("protocol") for m in manifests.values()},
@@ -161,6 +165,20 @@ def notes(frame: pd.DataFrame, manifests: Mapping[str, Facts], unfinished: Seque
     if unfinished:
         said.append(f"not shown because not complete: {', '.join(unfinished)}.")
     return said
+
+
+def _few(results: list[dict[str, Any]]) -> list[str]:
+    """A sentence about means of values without a range, where they are of few source images."""
+    means = [f for f in results if METRICS[f["metric"]].span is None and f["metric"] != "fid"]
+    few = [f for f in means if f["low"] is not None and f["clusters"] < FEW]
+    if not few:
+        return []
+    names = ", ".join(dict.fromkeys(METRICS[f["metric"]].title for f in few))
+    least = int(min(f["clusters"] for f in few))
+    return [
+        f"{names}: intervals from {least} source images. Of means without a range and few of them, "
+        "Student's t covers less than 95 % where values are skewed (about 90 %)."
+    ]
 
 
 def unanswered(manifest: Facts) -> int:

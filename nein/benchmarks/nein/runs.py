@@ -34,8 +34,8 @@ EDIT = "edit"
 AGAIN = "again"
 #: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
 EDIT_ROW = {
-    "id": str, "image": (str, None), "error": (str, None), "source_id?": str, "object?": str,
-    "instruction?": str, "template?": (int, None), "note?": str,
+    "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
+    "instruction": str, "template": (int, None), "note?": str,
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
@@ -57,6 +57,12 @@ SCORE_ROW = {
 }  # fmt: skip
 _ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
 CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_ENDS}
+#: What an entry with a value has besides.
+_DISTANCE = {
+    "n": int, "clusters": int, "columns": int, "left_out": [float], "reference": str, "sources": str,
+}  # fmt: skip
+_SCORE = {"id": str, "value": (float, None), "reason": str, "again?": bool, "detail?": dict}
+_BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, "scores": _SCORE}
 
 
 def scores_of(metric: str) -> str:
@@ -70,7 +76,7 @@ class RunDir(Folder):
     facts = MANIFEST
 
     def __init__(self, out: Path, editor: str, track: str) -> None:
-        super().__init__(out / editor / track, "edits")
+        super().__init__(out / editor / track, "edits", _BLOCKS)
 
     @property
     def out(self) -> Path:
@@ -117,7 +123,10 @@ class RunDir(Folder):
         path = self.path / "corpus.json"
         corpus: dict[str, Row] = atomic.read_json(path, dict) if path.exists() else {}
         for metric, entry in corpus.items():
-            if said := shapes.fault(entry, CORPUS_ENTRY, metric):
+            said = shapes.fault(entry, CORPUS_ENTRY, metric)
+            if not said and entry["value"] is not None:
+                said = shapes.fault(entry, _DISTANCE, metric)
+            if said:
                 raise UserError(f"'{path}': {said}; score the run again with nein eval.")
         return corpus
 

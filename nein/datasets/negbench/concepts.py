@@ -17,6 +17,13 @@ NEGATIVES = 3  # absent objects kept per image, as published
 IN_CAPTION = "object not annotated but in a caption, not taken for absent"
 
 
+#: A row of a list of images (`Concepts.row`).
+ROW = {
+    "id": str, "path?": str, "problem?": str, "source_id?": str,
+    **{f"{name}?": [str] for name in ("captions", "positives", "negatives", "unsure", "notes")},
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Concepts:
     """One image on its way to the data set.
@@ -48,7 +55,8 @@ class Concepts:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Concepts:
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        given = ((item.name, row[item.name]) for item in fields(cls) if item.name in row)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
         return cls(**values)
 
     def noting(self, *notes: str) -> Concepts:

@@ -10,10 +10,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.concepts import ROW, Concepts
 from nein.engine import atomic
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -21,6 +21,7 @@ from nein.engine.folder import Folder
 from nein.engine.unique import Unique
 
 LIST = "list"
+_FILE = {"count": int, "shard_size": int, "sha256": str, "notes": {}, "origin": str}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Listing:
 
 def members(folder: Folder, shard: int) -> list[Concepts]:
     """The images of a shard."""
-    return [Concepts.of(row) for row in folder.read(LIST, shard)]
+    return [Concepts.of(row) for row in folder.read(LIST, shard, ROW)]
 
 
 def write(folder: Folder | None, images: Iterable[Concepts], shard_size: int, origin: str = "") -> Listing:
@@ -81,4 +82,7 @@ def write(folder: Folder | None, images: Iterable[Concepts], shard_size: int, or
 def read(folder: Folder) -> Listing | None:
     """The list that `write` left, or None."""
     path = folder.path / LIST / "list.json"
-    return Listing(**atomic.read_json(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    content = atomic.read_json(path, _FILE)
+    return Listing(**{item.name: content[item.name] for item in fields(Listing)})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.concepts import ROW, Concepts
 from nein.datasets.negbench.records import Media, Option, Question, RetrievalItem
 from nein.datasets.negbench.sentences import (
     Negation,
@@ -105,7 +105,7 @@ class Job:
             done = done[: done.index(before)]
         if not done:
             return listing.members(self.folder, shard)
-        return [Concepts.of(row) for row in self.rows(done[-1], shard)]
+        return [Concepts.of(row) for row in self.folder.read(output(done[-1]), shard, ROW)]
 
     def rows(self, stage: str, shard: int) -> list[Row]:
         """What a finished stage wrote of a shard."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.generate.negvqa.config import CheckConfig
 from nein.statistics import bounded_mean
@@ -37,6 +37,11 @@ class Checked:
     errors: dict[str, int]
 
 
+#: What an exported file holds, and one of its items.
+_EXPORTED = {"population": int, "items": {}, "sheet?": str, "checker?": (str, None)}
+_MARK = {"verdict": (str, None), "error?": (str, None)}
+
+
 def read(path: Path) -> dict[str, Any]:
     """An exported file, checked. Raises UserError."""
     from nein.generate.negvqa.sheet import ERRORS, FORMAT
@@ -44,13 +49,11 @@ def read(path: Path) -> dict[str, Any]:
     content = atomic.read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"'{path}' is no check exported from a sheet of nein negvqa generate (check.html).")
-    items = content.get("items")
-    if not isinstance(items, dict) or not isinstance(content.get("population"), int):
+    if shapes.fault(content, _EXPORTED):
         raise UserError(f"'{path}' has lost its items; export it from the sheet again.")
-    for name, mark in items.items():
-        verdict = mark.get("verdict") if isinstance(mark, dict) else "?"
-        error = mark.get("error") if isinstance(mark, dict) else None
-        if verdict not in ("right", "wrong", None) or (verdict == "wrong") != (error in ERRORS):
+    for name, mark in content["items"].items():
+        known = not shapes.fault(mark, _MARK) and mark["verdict"] in ("right", "wrong", None)
+        if not known or (mark["verdict"] == "wrong") != (mark.get("error") in ERRORS):
             raise UserError(
                 f"'{path}', item '{name}': {mark!r:.80} is no tick of the sheet; export it again."
             )
