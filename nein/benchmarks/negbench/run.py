@@ -222,7 +222,7 @@ def _matching(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> lis
         whole = run.whole(task)
         assert isinstance(task, ChoiceTask)
         assert isinstance(whole, ChoiceTask)
-        output = f"{files.ANSWERS}/{files.task_name(task)}"
+        output = f"{files.SCORES}/{files.task_name(task)}"
         needed = len(task.questions)
         stages.append(matching.scoring(output, whole, needed, batch_size=config.block_size, model=model))
     return stages
