@@ -56,7 +56,7 @@ class Estimate:
         return cls(**{field.name: entry[field.name] for field in fields(cls)})
 
 
-def mean(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:
+def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
     """Mean with a cluster-robust interval, or None for no values.
 
     With residual sums e_g = sum over cluster g of (x_i - m), G clusters and n values,
