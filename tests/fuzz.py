@@ -362,7 +362,7 @@ def _suffix(chance: random.Random, name: str, words: list[str], files: list[Path
 
 def _other_kind(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
     """A folder where a file belongs, a file where a folder belongs."""
-    named = [Path(word) for word in words if word.startswith(str(folder))]
+    named = [Path(word) for word in words if word.startswith(f"{folder}/")]
     if not named:
         return _option(chance, name, words, files, folder)
     path = chance.choice([*named, *files])
