@@ -165,14 +165,17 @@ def below_zero(c: np.ndarray, counts: Sequence[float] | np.ndarray) -> float:
         z = math.copysign(min(0.5 * spread, 0.5 * abs(edge)), edge)
         spread = 1 / math.sqrt(float((k * (c / (1 - c * z)) ** 2).sum()))
     area = first = 0.0
+    # log(1 - c (z + ih)) by its size and angle: logarithms of real numbers take a third of the time.
+    real = 1 - c * z
+    base = float(k @ np.log(real))
     for start in range(0, len(_NODES), _BLOCK):
         part = slice(start, start + _BLOCK)
-        line = z + 1j * spread * _HEIGHT[part]
-        exponent = -(k @ np.log1p(-np.multiply.outer(c, line)))
-        terms = np.exp(exponent) / line * _SLOPE[part]
-        area += float(terms.real.sum())
-        first = max(first, abs(terms[0]))
-        if abs(terms[-1]) < 1e-13 * first:
+        height = spread * _HEIGHT[part]
+        tilt = np.multiply.outer(c / real, height)
+        size = np.exp(-base - (k @ np.log1p(tilt * tilt)) / 2) / np.hypot(z, height) * _SLOPE[part]
+        area += float(size @ np.cos(k @ np.arctan(tilt) - np.arctan2(height, z)))
+        first = max(first, size[0])
+        if size[-1] < 1e-13 * first:
             break
     area *= spread / math.pi
     return min(1.0, max(0.0, 1 - area if z > 0 else -area))

@@ -56,7 +56,7 @@ class Estimate:
         return cls(**{field.name: entry[field.name] for field in fields(cls)})
 
 
-def mean(values: Sequence[float], clusters: Sequence[Hashable]) -> Estimate | None:
+def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
     """Mean with a cluster-robust interval, or None for no values.
 
     With residual sums e_g = sum over cluster g of (x_i - m), G clusters and n values,
@@ -166,9 +166,11 @@ def paired_difference(
     give a wider interval wherever their values rise and fall together.
     """
     one, other, clusters = pairs(first, second, cluster_of)
-    if span is None:
-        return mean(one - other, clusters)
-    return bounded_mean(one - other, clusters, -span, span)
+    return _difference(one - other, clusters, span)
+
+
+def _difference(apart: np.ndarray, clusters: Sequence[Hashable], span: float | None) -> Estimate | None:
+    return mean(apart, clusters) if span is None else bounded_mean(apart, clusters, -span, span)
 
 
 def difference_of_means(
@@ -268,7 +270,7 @@ def paired_test(
     Power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
     """
     one, other, clusters = pairs(first, second, cluster_of)
-    difference = paired_difference(first, second, cluster_of, span)
+    difference = _difference(one - other, clusters, span)
     if difference is None:
         return None
     p, least = _t_test(difference), None

@@ -42,12 +42,12 @@ class Column:
 
 @dataclass
 class Records:
-    """What a run has written so far: edits by sample id, scores by metric and sample id."""
+    """What a run has written so far: edits by sample id, values by metric and sample id."""
 
     run: RunDir
     origin: Mapping[str, Any]
     edits: Mapping[str, Mapping[str, Any]]
-    scores: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    scores: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
 def grid(options: GridConfig) -> str:
@@ -119,8 +119,8 @@ def _read_run(run: RunDir) -> Records:
         edits = {row["id"]: row for row in run.rows(runs.EDIT, sorted(run.done(runs.EDIT)))}
     records = Records(run, manifest["data"], edits)
     if (run.path / "scores.jsonl").exists():
-        for row in run.read_scores():
-            records.scores.setdefault(row["metric"], {})[row["id"]] = row
+        for row in run.iter_scores():
+            records.scores.setdefault(row["metric"], {})[row["id"]] = row["value"]
     return records
 
 
@@ -168,9 +168,9 @@ def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
     """Sample id -> mean of the metric over the runs that scored it."""
     values: dict[str, list[float]] = {}
     for records in runs:
-        for name, row in records.scores.get(metric, {}).items():
-            if row["value"] is not None:
-                values.setdefault(name, []).append(row["value"])
+        for name, value in records.scores.get(metric, {}).items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
     if not values:
         raise UserError(f"These runs have no scores of {metric}; score it with nein eval --metrics {metric}.")
     return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
@@ -245,12 +245,12 @@ def _edit_cell(sample_id: str, records: Records, shown: str | None, verdicts: bo
         return Cell(None, f"failed: {edit['error']}", color=RED)
     cell = _source_cell(records.run.path / edit["image"])
     badges = [
-        verdict(name, records.scores[metric][sample_id]["value"])
+        verdict(name, records.scores[metric][sample_id])
         for metric, name in JUDGES.items()
         if verdicts and sample_id in records.scores.get(metric, {})
     ]
     if shown and sample_id in records.scores.get(shown, {}):
-        value, info = records.scores[shown][sample_id]["value"], METRICS[shown]
+        value, info = records.scores[shown][sample_id], METRICS[shown]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))
     return Cell(cell.picture, cell.message, badges)
