@@ -42,7 +42,10 @@ def make_run(tmp_path: Path, dataset: Dataset) -> Callable[..., RunDir]:
         run.manifest_path.write_text(json.dumps({"format": 1, "data": origin}))
         edits = []
         for sample in dataset.samples:
-            edit = {"id": sample.id, "image": f"images/{sample.id}.png", "error": None}
+            edit: dict[str, object] = {
+                "id": sample.id, "image": f"images/{sample.id}.png", "error": None, "template": None,
+                "source_id": sample.source_id, "object": sample.object, "instruction": sample.negative,
+            }  # fmt: skip
             if sample.id in failed:
                 edit |= {"image": None, "error": "the model gave values that are not finite"}
             else:
