@@ -189,7 +189,8 @@ def test_a_run_that_is_killed_again_and_again_has_the_bytes_of_one_that_was_not(
 ) -> None:
     compute(folder)
     killed = tmp_path / "killed"
-    for _ in range(6):
+    # A block is set aside when the third worker dies of it, and on a busy machine that may be one block.
+    for _ in range(2):
         before = len(list(killed.glob("squares/*/*.jsonl")))
         process = start(killed, pause=0.02)
         deadline = time.monotonic() + 60
