@@ -39,8 +39,10 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
 def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd.DataFrame) -> None:
     """Gives the figures of a command to its trackers, each as NAME, NAME/low, NAME/high and NAME/unscored,
     where NAME says what it is of; files lie in OUT/tracking."""
+    from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
+    PartialState()  # trackers ask it which process this is
     values: dict[str, float] = {}
     for row in frames.records(figures):
         if row["value"] is None:

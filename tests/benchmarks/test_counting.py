@@ -67,7 +67,8 @@ def test_a_killed_command_goes_on_to_the_same_bytes(
     monkeypatch.setitem(cli.COMMANDS, "counting", counting.COMMAND)
     line = ["counting", "--out", str(tmp_path / "killed")]
     assert killing.run(cli.main, line, killing.File("*/answers/*", 2, "torn")) == killing.KILLED
-    assert len(list(tmp_path.glob("killed/*/answers/*/*.jsonl"))) == 1
+    # The other thread may be at the first block still.
+    assert len(list(tmp_path.glob("killed/*/answers/*/*.jsonl"))) <= 1
     assert commands.exit_code(*line) == 0
     assert results(tmp_path / "killed") == results(whole)
 

@@ -133,7 +133,15 @@ def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_
     negbench: Callable[..., Any],
 ) -> None:
     rule = Slow()
-    server.rule = lambda body, count: rule(body, count) if count <= 4 else (500, {"error": "down"}, {})
+
+    def dying(body: dict[str, Any], count: int) -> Reply:
+        """Four answers, then none; later than those, since what is on its way when a build ends is lost."""
+        if count <= 4:
+            return rule(body, count)
+        time.sleep(0.1)
+        return 500, {"error": "down"}, {}
+
+    server.rule = dying
     given = [*arguments(captioned, tmp_path, server), "--shard-size", "1"]
     done = negbench(*given)
     assert done.code == 2

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nein.reporting import figures as frames
+from nein.reporting import tracking
 from tests.helpers.commands import exit_code, outcome
 
 WORDS = ("negbench", "eval", "--model", "random", "--limit", "12", "--device", "cpu")
@@ -40,3 +42,40 @@ def test_a_tracker_that_is_not_there_is_said_before_any_work(
         True,
     )
     assert not (tmp_path / "x").exists()
+
+
+def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of wandb: its log asks a state that nobody else has made where no model is on accelerate."""
+    from accelerate import PartialState
+    from accelerate import tracking as theirs
+    from accelerate.logging import get_logger
+
+    seen: list[dict[str, Any]] = []
+
+    class Everywhere(theirs.GeneralTracker):
+        name, requires_logging_directory, main_process_only = "everywhere", False, False
+
+        def __init__(self, run: str) -> None:
+            super().__init__()
+
+        @property
+        def tracker(self) -> None:
+            """What it is a wrapper of: nothing."""
+
+        def start(self) -> None:
+            get_logger("accelerate.tracking").debug("started")
+
+        def store_init_configuration(self, values: dict[str, Any]) -> None:
+            pass
+
+        def log(self, values: dict[str, Any], step: int | None = None) -> None:
+            seen.append(values)
+
+    monkeypatch.setattr(PartialState, "_shared_state", {})
+    monkeypatch.setitem(theirs.LOGGER_TYPE_TO_CLASS, "everywhere", Everywhere)
+    what = {"benchmark": "b", "model": "m", "task": "t", "metric": "accuracy", "variant": "v"}
+    figures = frames.frame([frames.number(0.5, unit="%", **what)])
+    tracking.log(["everywhere"], tmp_path, {"seed": 0}, figures)
+    assert [values["b/m/t/accuracy/v"] for values in seen] == [0.5]
