@@ -429,7 +429,8 @@ def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen: Path) -> None:
     [turned] = judge.prefer([SOURCE], [SECOND], [FIRST], [TOLD])
     assert one.value is not None
     assert turned.value == 1 - one.value
-    assert one.detail["difference"] == pytest.approx(-turned.detail["difference"])
+    # Differences of float32 logarithms near ten, whose last digit is 1e-6; kernels may differ in a few.
+    assert one.detail["difference"] == pytest.approx(-turned.detail["difference"], abs=1e-5)
 
 
 @pytest.mark.parametrize(
