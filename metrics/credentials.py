@@ -17,7 +17,7 @@ from typing import NamedTuple
 VARIABLE = "NEIN_ENDPOINT_CREDENTIALS"
 #: An address in a text: up to a blank, a quotation mark, or the next reference of a list.
 _ADDRESS = re.compile(
-    r"(?P<kind>(?:openai|vllm):)?(?P<scheme>https?)://(?P<rest>(?:(?!,\s*(?:openai|vllm):)[^\s'\"<>`])*)",
+    r"(?P<kind>(?:openai|vllm):)?(?P<scheme>https?)://(?P<rest>(?:(?!,\s*(?:[\w.+-]+:)*(?:openai|vllm):)[^\s'\"<>`])*)",
     re.IGNORECASE,
 )
 #: A name or number of a machine, with or without a port.
@@ -67,11 +67,12 @@ def _replaced(match: re.Match[str], *, keep: bool) -> str:
     url, mark, model = f"{match['scheme']}://{match['rest']}".rpartition("#")
     if not mark or (model.count("@") and not _HOST.fullmatch(_host(url))):  # a password with "#" in it
         url, mark, model = f"{url}{mark}{model}", "", ""
+    model, comma, others = model.partition(",")  # of a list: "openai:...#eye-7b,rewrite"
     address, credentials = split(url)
     if keep and any(credentials):
         stored = json.loads(os.environ.get(VARIABLE, "{}"))
         os.environ[VARIABLE] = json.dumps({**stored, _key(address, model): credentials})
-    return f"{match['kind'] or ''}{address}{mark}{model}"
+    return f"{match['kind'] or ''}{address}{mark}{model}{comma}{others}"
 
 
 def _host(url: str) -> str:

@@ -202,3 +202,15 @@ def test_no_writer_leaves_a_trace_of_them(
         for word in (USER, PASSWORD, TOKEN):
             assert word not in str(path)
             assert word.encode() not in path.read_bytes(), path
+
+
+def test_what_follows_a_reference_in_a_list_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(credentials.VARIABLE, "{}")
+    first = "best-of:2:editscore:openai:http://me:PASS@host/v1?tok=1#eye-7b"
+    second = "rewrite:llm:openai:https://you:WORD@other/v1#ear-7b"
+    bare = "best-of:2:editscore:openai:http://host/v1#eye-7b"
+    assert credentials.put_aside(f"{first},rewrite") == f"{bare},rewrite"
+    both = credentials.put_aside(f"{first},{second}")
+    assert both == f"{bare},rewrite:llm:openai:https://other/v1#ear-7b"
+    assert credentials.of("http://host/v1", "eye-7b") == credentials.Credentials("me:PASS", "tok=1")
+    assert credentials.of("https://other/v1", "ear-7b") == credentials.Credentials("you:WORD", "")
