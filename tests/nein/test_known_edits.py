@@ -35,15 +35,14 @@ def pairs(world: Path) -> list[Pair]:
     return [*known_edits.unedited(loading.load(str(world)), 512), *known_edits.other(annotations, seed=0)]
 
 
-class Deaf:
+class Deaf(rewards.RewardJudge):
     """Prefers the edit that removed what it reads from the sentence, and hears "Remove" only.
 
     It knows the truth: the object that differs between the edits is where the pair says.
     """
 
-    compares = False
-
     def __init__(self, pairs: Sequence[Pair], hears: Callable[[str], float | None]) -> None:
+        super().__init__(None)
         self._hears, self.asked = hears, 0
         self.fingerprint = "deaf"
         self._right = {
@@ -74,9 +73,7 @@ class Deaf:
 def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_nothing(
     pairs: list[Pair], tmp_path: Path
 ) -> None:
-    judge: Any = Deaf(
-        pairs, lambda told: 1.0 if told.startswith("Remove") else 0.5 if "lacks" in told else 0.0
-    )
+    judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else 0.5 if "lacks" in told else 0.0)
     file = preferences.calibrate("pairwise:deaf", judge, pairs, tmp_path)
     result = json.loads(file.read_text())
     for name in ("unedited", "other"):
@@ -95,7 +92,7 @@ def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_not
 
 
 def test_what_a_judge_does_not_say_is_unscored_and_in_no_share(pairs: list[Pair], tmp_path: Path) -> None:
-    judge: Any = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else None)
+    judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else None)
     some = pairs[:6]
     result = json.loads(preferences.calibrate("pairwise:deaf", judge, some, tmp_path).read_text())
     one = result["sets"]["unedited"]
