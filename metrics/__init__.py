@@ -37,8 +37,18 @@ if TYPE_CHECKING:
     )
     from metrics.table import METRICS
 
-#: The modules that these names are in; those that need no NumPy first.
-_MODULES = ("base", "models", "batch", "metric", "table")
+#: Module -> the names of this package that are in it.
+_WHERE = {
+    "base": ("FeatureStore", "MetricError", "Origin", "RecordStore", "Score", "choose"),
+    "batch": ("Batch", "Item", "Settings"),
+    "metric": ("Metric", "score"),
+    "models": (
+        "DUALS", "ENCODERS", "GENERAL_JUDGES", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",
+        "dual_prefix", "load_dual", "load_encoder", "load_judge", "load_text_encoder", "origins",
+        "special_reference",
+    ),
+    "table": ("METRICS",),
+}  # fmt: skip
 
 __all__ = [
     "DUALS",
@@ -71,9 +81,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module in _MODULES if name in __all__ else ():
-        if hasattr(found := importlib.import_module(f"metrics.{module}"), name):
-            return getattr(found, name)
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(importlib.import_module(f"metrics.{module}"), name)
     raise AttributeError(f"module 'metrics' has no attribute '{name}'")
 
 
