@@ -98,7 +98,7 @@ def compare(options: CompareConfig) -> int:
     from nein.reporting import tables
 
     wanted = options.metrics or None
-    loaded, unfinished = collect.load(options.runs, evidence=False)
+    loaded, unfinished = collect.load(options.runs)
     loaded = [run for run in loaded if run.track == options.track] if options.track != "all" else loaded
     if len(loaded) < 2:
         raise UserError(
