@@ -61,7 +61,7 @@ class Best:
         return {"arm": "best-of", "candidates": self._count, "judge": self._judge.fingerprint}
 
     def describe(self) -> dict[str, Any]:
-        return {**self._editor.describe(), "mended": {**self._facts(), **self._judge.describe()}}
+        return {**self._editor.describe(), "mended": {**self._judge.describe(), **self._facts()}}
 
     @property
     def fingerprint(self) -> str:
