@@ -7,7 +7,8 @@ Metrics: "recall@k"; "gap@k", recall with original minus recall with negated cap
 "chance", what a constant scorer gets; "selected", the share of choices that fall on a template; "offered",
 the share of options made with it; "wrong", the share of wrong choices that fall on it; "joint", the share of
 groups of questions that are all answered right, by score (type), and "joint chance", what guessing gets;
-"pair", of groups of two, which are answered right (outcome).
+"pair", of groups of two, which are answered right (outcome); "joint by difficulty", "joint" of the groups
+that are as difficult as level says in what axis names.
 """
 
 from __future__ import annotations
@@ -113,6 +114,19 @@ def of_groups(rows: Rows) -> list[dict[str, Any]]:
             for k, outcome in enumerate(OUTCOMES):
                 falls = [_together(group, (k >= 2, k in (1, 3))) for group in members]
                 figures.append(_share(falls, "credit", {"metric": "pair", "type": score, "outcome": outcome}))
+        if all(len(group) == 4 for group in members):
+            figures += _by_difficulty(joint, score)
+    return figures
+
+
+def _by_difficulty(joint: Rows, score: str) -> list[dict[str, Any]]:
+    """Of groups of four, which are all of a pair."""
+    figures = []
+    for axis in dict.fromkeys(axis for row in joint for axis in row["difficulty"]):
+        for level in sorted({row["difficulty"][axis] for row in joint}):
+            members = [row for row in joint if row["difficulty"][axis] == level]
+            what = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
+            figures.append(_share(members, "credit", what))
     return figures
 
 

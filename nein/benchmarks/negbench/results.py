@@ -1,8 +1,8 @@
 """Rows per caption, picture and question, from features or answers. A row without a value says why.
 
 Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason.
-Choice row: id, source, type, templates, correct, groups, shown, scores, shares, credit, reason (and answer,
-letter).
+Choice row: id, source, type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason
+(and answer, letter).
 """
 
 from __future__ import annotations
@@ -263,5 +263,6 @@ def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
         "templates": [option.template for option in question.options],
         "correct": question.correct,
         "groups": [list(group) for group in question.groups],
+        "difficulty": dict(question.difficulty),
         "shown": mcq.order(question, seed, protocol),
     }

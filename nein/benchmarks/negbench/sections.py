@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
+from nein.datasets.negbench.other_tests import DEPTH, GROUP, OTHERS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
+from nein.wording.languages.base import CONSTRUCTIONS
 
 COLORS = {
     ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,
@@ -86,6 +88,13 @@ WRONG = Table(
     (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
+
+
+def _ns(figures: Sequence[Figure]) -> str:
+    """ "40", or "40, 38" where they differ."""
+    return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
+
+
 JOINT = Table(
     "joint",
     "Answered right together",
@@ -98,6 +107,13 @@ JOINT = Table(
         Column("unscored", {"metric": "joint"}, tables.count("unscored")),
     ),
     {"metric": ("joint", "pair", "joint chance")},
+)
+DIFFICULTY = Table(
+    "difficulty",
+    "Answered right together, by difficulty",
+    (*NAME, Row("type", "together"), Row("axis", "how many")),
+    (Across("level", {}, _SHOWN, order=tuple(map(str, range(10)))), Column("n of each", show=_ns)),
+    {"metric": "joint by difficulty"},
 )
 _RUN = ("model", "data", "variant")
 _RECALLS = tuple(f"recall@{k}" for k in KS)
@@ -133,6 +149,23 @@ CHOICES = plots.Bars(
     names={"selected": "chosen"},
     colors={"selected": plots.BLUE, "offered": "#9ca3af"},
 )
+
+
+def _difficulty(axis: str) -> plots.Curves:
+    return plots.Curves(
+        axis.replace(" ", "_"),
+        f"All four answers about a pair right, by the number of {axis}, 95 % intervals; dashed: chance",
+        x="level",
+        line="type",
+        panel=("model", "data"),
+        axes=(f"{axis}, how many", "all four right, per cent"),
+        where={"metric": "joint by difficulty", "axis": axis},
+        order=(GROUP, *CONSTRUCTIONS),
+        names={GROUP: "all families", **{name: name.replace("_", " ") for name in CONSTRUCTIONS}},
+        rule=100 / 16,
+    )
+
+
 WRONG_CHOICES = plots.Stack(
     "wrong",
     "Wrong answers by type of question: what was chosen",
@@ -150,6 +183,11 @@ SECTIONS = (
         (RECALL,),
     ),
     Section("choice", "Multiple choice", (MULTIPLE_CHOICE,), (ACCURACY,)),
-    Section("together", "Questions that belong together", (JOINT,)),
+    Section(
+        "together",
+        "Questions that belong together",
+        (JOINT, DIFFICULTY),
+        (_difficulty(OTHERS), _difficulty(DEPTH)),
+    ),
     Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
 )

@@ -391,7 +391,7 @@ RELIABILITY = plots.Curves(
     "Reliability of the judges' soft scores on pictures of known truth",
     x="score",
     line="judge",
-    panel="group",
+    panel=("group",),
     axes=("soft score", "per cent really present"),
     where={"task": "reliability"},
     limits=(-2, 102),

@@ -50,7 +50,11 @@ _SUGARCREPE = {"filename": str, "caption": str, "negative_caption": str}
 _NEGREFCOCOG = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
 _BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
 _RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
-_SCOPE = {**_RETRIEVAL, "construction": str, "others": int}
+_SCOPE = {
+    **_RETRIEVAL, "denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int,
+}  # fmt: skip
+#: What makes a pair in scope difficult.
+OTHERS, DEPTH = "other things", "denials above"
 _SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 
@@ -195,44 +199,51 @@ def naturalbench_retrieval(path: Path, protocol: str) -> Iterator[Question]:
     text: the right caption for both pictures; image: the right picture for both captions; group: all of it.
     """
     for name, item in _items(path, list, _RETRIEVAL):
-        if denies(item["caption_0"]) or denies(item["caption_1"]):
-            yield from _both_ways(name, item)
+        types = _type(item["caption_0"]), _type(item["caption_1"])
+        if NEGATION in types:
+            yield from _both_ways(name, item, types)
 
 
 def scope(path: Path, protocol: str) -> Iterator[Question]:
     """`scope.write`'s pairs, as NaturalBench-Retrieval's: the four comparisons of a pair are right together,
-    by construction and by the number of other things."""
+    by construction and by difficulty."""
     for name, item in _items(path, list, _SCOPE):
-        more = _of_pair(name, item)
-        for question in _both_ways(name, item):
-            yield replace(question, groups=(*question.groups, *more))
+        groups, difficulty = _of_pair(name, item)
+        for question in _both_ways(name, item, (_type_in_scope(item, 0), _type_in_scope(item, 1))):
+            yield replace(question, groups=(*question.groups, *groups), difficulty=difficulty)
 
 
 def scope_asked(path: Path, protocol: str) -> Iterator[Question]:
-    """`scope.write`'s pairs: of both sentences, whether they are true of either picture."""
+    """`scope.write`'s pairs: of both sentences, whether they are true of either picture. The question is put
+    in English, whatever the language of the sentence."""
     for name, item in _items(path, list, _SCOPE):
+        groups, difficulty = _of_pair(name, item)
         for k, m in itertools.product((0, 1), (0, 1)):
-            text = item[f"caption_{k}"]
+            asked = f"Is it true of the picture? {item[f'caption_{k}']}"
             yield Question(
-                f"{name}/q{k}i{m}", item[f"image_{m}"], (Option(YES), Option(NO)), int(k != m), _type(text),
-                source=f"{item['image_0']} {item['image_1']}", asked=f"Is it true of the picture? {text}",
-                groups=_of_pair(name, item),
+                f"{name}/q{k}i{m}", item[f"image_{m}"], (Option(YES), Option(NO)), int(k != m),
+                _type_in_scope(item, k), source=f"{item['image_0']} {item['image_1']}", asked=asked,
+                groups=((GROUP, name, 4), *groups), difficulty=difficulty,
             )  # fmt: skip
 
 
-def _of_pair(name: str, item: dict[str, Any]) -> tuple[Group, ...]:
-    return (item["construction"], name, 4), (f"{item['others']} other things", name, 4)
+def _of_pair(name: str, item: dict[str, Any]) -> tuple[tuple[Group, ...], tuple[tuple[str, int], ...]]:
+    return ((item["construction"], name, 4),), ((OTHERS, item["others"]), (DEPTH, item["depth"]))
 
 
-def _both_ways(name: str, item: dict[str, Any]) -> Iterator[Question]:
+def _type_in_scope(item: dict[str, Any], k: int) -> str:
+    return NEGATION if item[f"denies_{k}"] else AFFIRMATION
+
+
+def _both_ways(name: str, item: dict[str, Any], types: tuple[str, str]) -> Iterator[Question]:
     """Which caption for each picture, and which picture for each caption."""
     images, texts = ([item[f"{what}_{k}"] for k in (0, 1)] for what in ("image", "caption"))
     for k in (0, 1):
-        captions = tuple(Option(text, _type(text)) for text in texts)
-        shown = tuple(Option(texts[k], _type(texts[k]), image) for image in images)
+        captions = tuple(map(Option, texts, types))
+        shown = tuple(Option(texts[k], types[k], image) for image in images)
         for score, options in ((TEXT, captions), (IMAGE, shown)):
             yield Question(
-                f"{name}/{score}{k}", images[k], options, k, _type(texts[k]),
+                f"{name}/{score}{k}", images[k], options, k, types[k],
                 source=" ".join(images), groups=((score, name, 2), (GROUP, name, 4)),
             )  # fmt: skip
 
