@@ -18,7 +18,7 @@ from typing import Any
 
 from metrics import served
 from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose, located
-from metrics.batch import Batch, Item, Settings
+from metrics.batch import Batch, Item, Settings, Thing
 from metrics.judges.plugin import is_attribute
 from metrics.metric import Metric, score
 from metrics.table import METRICS
@@ -272,6 +272,7 @@ __all__ = [
     "RecordStore",
     "Score",
     "Settings",
+    "Thing",
     "check_reference",
     "choose",
     "dual_prefix",

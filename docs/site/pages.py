@@ -310,7 +310,8 @@ def _languages() -> Iterator[str]:
         pairs = ((f"`{family}`", *language.pair(family, named)) for family in CONSTRUCTIONS)
         yield f"\n### {language.title} (`{language.code}`)\n\n"
         yield _table(("family", "sentence", "its twin"), pairs)
-        yield f'\nA denial above: "{language.untrue.format("…")}" Rules after: {"; ".join(language.sources)}.\n'
+        above, sources = language.untrue.format("…"), "; ".join(language.sources)
+        yield f'\nA denial above: "{above}" Rules after: {sources}.\n'
 
 
 def _places(table: Mapping[str, str], head: str) -> Callable[[], Iterator[str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -335,7 +335,7 @@ class Curves:
                 for hollow in (False, True):
                     part = [f for f in points if hollow == (bool(self.hollow) and _is(f, self.hollow))]
                     self._line(axis, part, at, hollow)
-            self._dress(axis, panel)
+            self._dress(axis, panel, {float(x) for x in drawn[self.x]})
         handles = {
             self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
         }  # fmt: skip
@@ -357,12 +357,14 @@ class Curves:
             markerfacecolor="white" if hollow else color,
         )  # fmt: skip
 
-    def _dress(self, axis: Any, panel: str) -> None:
+    def _dress(self, axis: Any, panel: str, xs: Collection[float]) -> None:
         axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
         axis.set_xlabel(self.axes[0])
         axis.set_ylabel(self.axes[1])
         axis.set_ylim(*self.limits)
         axis.grid(color=FAINT)
+        if all(x % 1 == 0 for x in xs) and not self.log:
+            axis.set_xticks(sorted(xs))
         if self.log:
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from nein.datasets.nein import loading
+from nein.engine.errors import UserError
+from nein.engine.images import decode
 from nein.nano import scope
 from nein.nano.scenes import Scene
-from nein.wording.languages.base import Named
+from nein.wording.languages.base import CONSTRUCTIONS, Named
 
 PAIRS = list(scope.pairs("val", len(scope.CELLS)))
 
@@ -60,3 +65,47 @@ TWIN = {
     "past": lambda scene, named: has(scene, named.thing),
     "clause": lambda scene, named: named.second in colours(scene, named),
 }
+
+
+EDITS = list(scope.edits("val", 24))
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.construction}-{edit.others}")
+def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit: scope.Edit) -> None:
+    holds = HOLDS[edit.construction]
+    assert holds(edit.target, edit.named)
+    assert holds(edit.scene, edit.named) == all(edit.stays)
+    assert edit.stays[: edit.others] == (True,) * edit.others
+    gone = [item for item, stays in zip(edit.scene.items, edit.stays, strict=True) if not stays]
+    words = edit.object.split()
+    assert words[-1] in {i.category.split()[-1] for i in gone or edit.scene.items[edit.others :]}
+
+
+def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path: Path) -> None:
+    scope.write(tmp_path, "val", 6, "de")
+    data = loading.load(str(tmp_path))
+    assert [sample.family for sample in data.samples] == list(CONSTRUCTIONS)
+    first = data.samples[0]
+    assert first.negative.startswith("Es gibt keine ")
+    assert (first.object, first.others, first.stays) == (EDITS[0].object, 0, False)
+    assert [thing.stays for thing in first.things] == [True, False]
+    assert (decode(first.things[1].without) == decode(first.source_path)).all()
+    for sample in data.samples:
+        assert (sample.source_path == sample.sample_path) == sample.stays
+    past = loading.load(str(tmp_path), families=["past", "clause"])
+    assert [sample.family for sample in past.samples] == ["past", "clause"]
+    assert loading.reload(past.origin) == past
+    with pytest.raises(UserError, match="no sample of implicit; they have except_one, "):
+        loading.load(str(tmp_path), families=["implicit"])
+
+
+def test_data_of_another_language_or_without_things_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="language of negation in scope 'nano:scope-xx'"):
+        loading.load("nano:scope-xx")
+    scope.write(tmp_path, "val", 1, "en")
+    file = tmp_path / "val.json"
+    (record,) = json.loads(file.read_text(encoding="utf-8"))
+    record["things"][0]["stays"] = "yes"
+    file.write_text(json.dumps([record]), encoding="utf-8")
+    with pytest.raises(UserError, match="things"):
+        loading.load(str(tmp_path))

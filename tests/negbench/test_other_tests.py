@@ -266,13 +266,14 @@ def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path: Path, name:
 def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
     rows = [
         {**row(f"{pair}{k}", float(pair != "c" or k > 0), ("past", pair, 4)),
-         "difficulty": {"other things": level, "denials above": 0}}
-        for pair, level in (("a", 0), ("b", 1), ("c", 1)) for k in range(4)
+         "difficulty": {"other things": level, "denials above": depth}}
+        for pair, level, depth in (("a", 0, 0), ("b", 1, 0), ("c", 1, 0), ("d", 1, 1)) for k in range(4)
     ]  # fmt: skip
     made = frames.frame(figures.of_groups(rows))
-    found = frames.records(frames.select(made, metric="joint by difficulty", axis="other things"))
-    assert [(f["type"], f["level"], f["value"], f["n"]) for f in found] == [
-        ("past", "0", 1.0, 1), ("past", "1", 0.5, 2),
+    found = frames.records(frames.select(made, metric="joint by difficulty"))
+    assert [(f["axis"], f["level"], f["value"], f["n"]) for f in found] == [
+        ("other things", "0", 1.0, 1), ("other things", "1", 0.5, 2),
+        ("denials above", "0", pytest.approx(2 / 3), 3), ("denials above", "1", 1.0, 1),
     ]  # fmt: skip
     (plot, _), table = sections.SECTIONS[2].plots, sections.DIFFICULTY.sheet(made)
     assert len(plot.shown(made)) == 2

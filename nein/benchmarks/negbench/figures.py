@@ -120,11 +120,13 @@ def of_groups(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _by_difficulty(joint: Rows, score: str) -> list[dict[str, Any]]:
-    """Of groups of four, which are all of a pair."""
+    """Of groups of four, which are all of a pair; an axis is read where those behind it are at 0."""
     figures = []
-    for axis in dict.fromkeys(axis for row in joint for axis in row["difficulty"]):
-        for level in sorted({row["difficulty"][axis] for row in joint}):
-            members = [row for row in joint if row["difficulty"][axis] == level]
+    axes = list(dict.fromkeys(axis for row in joint for axis in row["difficulty"]))
+    for place, axis in enumerate(axes):
+        easy = [row for row in joint if not any(row["difficulty"][other] for other in axes[place + 1 :])]
+        for level in sorted({row["difficulty"][axis] for row in easy}):
+            members = [row for row in easy if row["difficulty"][axis] == level]
             what = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
             figures.append(_share(members, "credit", what))
     return figures

@@ -151,10 +151,10 @@ CHOICES = plots.Bars(
 )
 
 
-def _difficulty(axis: str) -> plots.Curves:
+def _difficulty(axis: str, which: str) -> plots.Curves:
     return plots.Curves(
         axis.replace(" ", "_"),
-        f"All four answers about a pair right, by the number of {axis}, 95 % intervals; dashed: chance",
+        f"All four answers about a pair right, by number of {axis}{which}, 95 % intervals; dashed: chance",
         x="level",
         line="type",
         panel=("model", "data"),
@@ -187,7 +187,7 @@ SECTIONS = (
         "together",
         "Questions that belong together",
         (JOINT, DIFFICULTY),
-        (_difficulty(OTHERS), _difficulty(DEPTH)),
+        (_difficulty(OTHERS, ", without a denial above"), _difficulty(DEPTH, "")),
     ),
     Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
 )

@@ -87,7 +87,7 @@ class Question:
     source   What resampling treats as one unit: the picture, of which several questions may be asked.
     asked    The question, where it is another one: its options are answers, which no caption's score gives.
     groups   Those whose questions have to be answered right together.
-    difficulty   What makes it difficult, and how much of that there is: ("other things", 2).
+    difficulty   What makes it difficult, and how much of that there is, what matters most last.
     """
 
     id: str
