@@ -108,6 +108,20 @@ def write_neat(path: Path) -> None:
         )
 
 
+def write_nein(path: Path) -> None:
+    """NeIn's annotations, with the folders of pictures beside them; of the second sample the object stays."""
+    for name in ("coco/COCO_1.jpg", "nein/NeIn_1_1.jpg", "nein/NeIn_1_2.jpg"):
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        write_png((path.parent / name).with_suffix(".png"), SQUARES)
+    rows = [
+        {"COCO": "COCO_1", "T_original": "A cat.", "T_negative": "The image lacks owl.",
+         "T_generated": "Add an owl.", "NeIn": "NeIn_1_1"},
+        {"COCO": "COCO_1", "T_original": "A cat.", "T_negative": "The image is not without a dog.",
+         "T_generated": "Add a dog.", "NeIn": "NeIn_1_2", "family": "double_negation"},
+    ]  # fmt: skip
+    as_json(rows)(path)
+
+
 PUBLISHED: dict[str, Callable[[Path], None]] = {
     "valse": as_json(
         {
@@ -136,6 +150,10 @@ PUBLISHED: dict[str, Callable[[Path], None]] = {
     ),
     "scope": as_json([SCOPE]),
     "scope-asked": as_json([SCOPE]),
+    "nein": write_nein,
+    "nein-asked": write_nein,
+    "beaf-pairs": as_json(BEAF),
+    "beaf-asked": as_json(BEAF),
 }  # fmt: skip
 
 
@@ -244,6 +262,43 @@ def test_pairs_in_scope_are_right_together_by_construction_and_by_level(publishe
     assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
 
 
+def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published: Read) -> None:
+    compared, asked = published("nein"), published("nein-asked")
+    assert [question.id for question in compared] == [
+        f"NeIn_1_1/{x}" for x in "text0 image0 text1 image1".split()
+    ]
+    assert [option.text for option in compared[0].options] == [
+        "The image has an owl.",
+        "The image lacks owl.",
+    ]
+    assert [option.template for option in compared[0].options] == ["affirmation", "negation"]
+    assert [option.image for option in compared[1].options] == ["nein/NeIn_1_1.png", "coco/COCO_1.png"]
+    assert {question.source for question in (*compared, *asked)} == {"COCO_1"}
+    assert asked[3].asked == "Is it true of the picture? The image lacks owl."
+    assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
+
+
+def test_beafs_copies_without_a_thing_are_minimal_pairs(published: Read) -> None:
+    first, second = published("beaf-pairs")[:2]
+    assert len(published("beaf-pairs")) == len(published("beaf-asked")) == 4
+    assert [option.text for option in first.options] == [
+        "There is a car in the image.", "There is no car in the image.",
+    ]  # fmt: skip
+    assert [option.image for option in second.options] == [
+        "COCO_val2014_000000001171.jpg", "COCO_val2014_000000001171_00.png",
+    ]  # fmt: skip
+
+
+def test_neins_files_are_read_only_by_name(tmp_path: Path) -> None:
+    write_nein(tmp_path / "val.json")
+    PUBLISHED["valse"](tmp_path / "existence.json")
+    assert [data.name for data in loading.load(str(tmp_path))] == ["valse"]
+    assert [data.name for data in loading.load(str(tmp_path), names=["all", "nein"])] == ["valse", "nein"]
+    (alone,) = loading.load(str(tmp_path), names=["nein"])
+    loading.check_pictures(alone)
+    assert [task.name for task in alone.tasks] == ["nein/pairs", "nein/yes-no"]
+
+
 def test_a_sentence_in_scope_is_true_of_its_scene_and_false_of_the_other() -> None:
     drawn = list(scope.pairs("val", 36))
     assert Counter((pair.construction, pair.others) for pair in drawn) == {
@@ -274,6 +329,11 @@ def test_a_sentence_in_scope_is_true_of_its_scene_and_false_of_the_other() -> No
         ("valse", [], "holds no JSON object of items"),
         ("valse", {"x": {"caption": "A"}}, "item x: 'image_file' is missing"),
         ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
+        (
+            "beaf-pairs",
+            [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}],
+            'the question "Do you see cars\\?" is not of the form',
+        ),
         ("naturalbench", NATURALBENCH[:3], "four for every pair"),
         ("naturalbench", [["Is it?", "a.jpg", "Perhaps", "yes_no"]] * 4, "'Perhaps', not Yes or No"),
         ("sugarcrepe", {}, "no item that this test asks about"),
@@ -432,12 +492,14 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
 
 def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scores captions, and every task asks questions"):
-        evaluated(tmp_path, "--model", "constant", "--datasets", "beaf")
+        evaluated(tmp_path, "--model", "constant", "--datasets", "beaf", "--tasks", "yes-no")
     with (
         references.offering({"longest": Longest()}),
         pytest.raises(UserError, match="chooses between captions"),
     ):
-        evaluated(tmp_path, "--model", "none", "--match", "longest", "--datasets", "beaf")
+        evaluated(
+            tmp_path, "--model", "none", "--match", "longest", "--datasets", "beaf", "--tasks", "yes-no"
+        )
     with references.offering({"reader": Reader()}), pytest.raises(UserError, match="about one picture only"):
         evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "negrefcocog")
 

@@ -22,6 +22,7 @@ import numpy as np
 from nein import statistics
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
+from nein.datasets.negbench.pairs import GROUP
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     KINDS,
@@ -85,6 +86,9 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
     return figures
 
 
+#: Score of questions that share scores -> the share that random ones get: of four, the two that belong
+#: together are the highest once in six (Winoground, arXiv:2204.03162, Table 3).
+RANDOM = {GROUP: 1 / 6}
 #: Of two questions that belong together, which are answered right.
 OUTCOMES = ("both", "first alone", "second alone", "neither")
 
@@ -106,14 +110,17 @@ def of_groups(rows: Rows) -> list[dict[str, Any]]:
             continue
         joint = [_together(group, [False] * len(group)) for group in members]
         figures.append(_share(joint, "credit", {"metric": "joint", "type": score}))
-        guessed = [float(np.prod([1 / len(row["templates"]) for row in group])) for group in members]
-        chance = float(np.mean(guessed))
+        chance = RANDOM.get(score) or float(np.mean([_guessed(group) for group in members]))
         figures.append(number(chance, unit="%", n=len(members), metric="joint chance", type=score))
         if all(len(group) == 2 for group in members):
             for k, outcome in enumerate(OUTCOMES):
                 falls = [_together(group, (k >= 2, k in (1, 3))) for group in members]
                 figures.append(_share(falls, "credit", {"metric": "pair", "type": score, "outcome": outcome}))
     return figures
+
+
+def _guessed(group: Rows) -> float:
+    return float(np.prod([1 / len(row["templates"]) for row in group]))
 
 
 def _together(group: Rows, wrong: Sequence[bool]) -> dict[str, Any]:

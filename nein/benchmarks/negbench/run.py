@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import encode, figures, matching, models, results, vlm
+from nein.benchmarks.negbench import encode, figures, matching, minimal_pairs, models, results, vlm
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoding
@@ -280,7 +280,7 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         measured = figures.of_choices(rows)
         if task.kind == BINARY:  # two captions, of which nothing is known but which is right
             measured = [figure for figure in measured if figure["metric"] in ("accuracy", "chance")]
-        measured += figures.of_groups(rows)
+        measured += [*figures.of_groups(rows), *minimal_pairs.of_pairs(rows)]
     label = {"task": task.name.partition("/")[2], "variant": task.variant}
     return [{**label, **figure} for figure in measured]
 

@@ -16,6 +16,7 @@ from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
+from nein.statistics import two_way
 
 COLORS = {
     ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,
@@ -23,6 +24,7 @@ COLORS = {
 }  # fmt: skip
 NAME = (Row("model"), Row("data"), Row("variant", "captions"))
 _SHOWN = tables.estimate("reach")
+_EFFECT = tables.estimate("reach", 3)
 _CHOICE = {"metric": ("accuracy", "chance")}
 
 
@@ -99,6 +101,25 @@ JOINT = Table(
     ),
     {"metric": ("joint", "pair", "joint chance")},
 )
+PARTS = Table(
+    "parts",
+    "Minimal pairs: what decides the scores",
+    NAME,
+    (
+        *(Column(f"{part} effect", {"metric": "effect", "part": part}, _EFFECT) for part in two_way.PARTS),
+        *(Column(f"{part} %", {"metric": "part", "part": part}, _SHOWN) for part in two_way.PARTS),
+        Column("text alone %", {"metric": "text alone"}, _SHOWN),
+        Column("same caption %", {"metric": "same caption"}, _SHOWN),
+        Column("n", {"metric": "effect"}, tables.count()),
+        Column("unscored", {"metric": "effect"}, tables.count("unscored")),
+    ),
+    {"metric": ("effect", "part", "text alone", "same caption")},
+    "A picture with and one without a thing, a caption that affirms and one that denies it. Text: affirming "
+    "less denying caption. Picture: with less without the thing. Interaction: what is true less what is "
+    "false; only where it is above both others in size is all of a pair right (group). In the unit of the "
+    "scores, then as shares of the sum of squares. Text alone: how much of the squared gap between the two "
+    "captions remains whatever is seen. Same caption: pairs in which both pictures choose one caption.",
+)
 _RUN = ("model", "data", "variant")
 _RECALLS = tuple(f"recall@{k}" for k in KS)
 RECALL = plots.Bars(
@@ -142,6 +163,15 @@ WRONG_CHOICES = plots.Stack(
     where={"metric": "wrong"},
     axis="per cent of the wrong answers",
 )
+SPLIT = plots.Stack(
+    "parts",
+    "Minimal pairs: what decides the four scores; the interaction alone is understanding",
+    place=_RUN,
+    series="part",
+    colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
+    where={"metric": "part"},
+    axis="per cent of the sum of squares",
+)
 SECTIONS = (
     Section(
         "retrieval",
@@ -150,6 +180,6 @@ SECTIONS = (
         (RECALL,),
     ),
     Section("choice", "Multiple choice", (MULTIPLE_CHOICE,), (ACCURACY,)),
-    Section("together", "Questions that belong together", (JOINT,)),
+    Section("together", "Questions that belong together", (JOINT, PARTS), (SPLIT,)),
     Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
 )

@@ -16,7 +16,7 @@ from metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
 from metrics.letters import LETTERS, parse
 from nein.benchmarks.negbench import mcq
 from nein.benchmarks.negbench.encode import UNUSABLE
-from nein.datasets.negbench.other_tests import NO, YES
+from nein.datasets.negbench.pairs import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks
