@@ -18,6 +18,7 @@ from nein.benchmarks.negbench import figures, matching, results
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry, scope
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.engine.stages import Model
@@ -481,7 +482,7 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
     media = Drawn(lambda name: np.full((4, 4, 3), 9, np.uint8) if name == "grey" else SQUARES)
     asked = [Question(name, name, (Option("a dog"), Option("no dog")), 0) for name in ("a", "grey", "b")]
     task = ChoiceTask("x/caption", tuple(asked), media)
-    stage = matching.scoring("answers", task, 3, batch_size=3, model=Model.one("m", Longest))
+    stage = matching.scoring("answers", task, Blocks.first(3, 3), model=Model.one("m", Longest))
     rows = stage.work(Longest(), stage.read(0), ())["answers"]
     assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
     assert "nothing to see" in rows[1]["reason"]

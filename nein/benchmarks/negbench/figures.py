@@ -2,12 +2,13 @@
 
 Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
-Metrics: "recall@k"; "gap@k", recall with original minus recall with negated captions, paired; "accuracy";
-"gap", accuracy where the right option affirms minus accuracy where it denies;
-"chance", what a constant scorer gets; "selected", the share of choices that fall on a template; "offered",
-the share of options made with it; "wrong", the share of wrong choices that fall on it; "joint", the share of
-groups of questions that are all answered right, by score (type), and "joint chance", what guessing gets;
-"pair", of groups of two, which are answered right (outcome).
+Metrics: "recall@k", and the same of the baselines, "text only@k" and "picture only@k"; "gap@k", recall with
+original minus recall with negated captions, paired; "accuracy"; "text only" and "picture only", accuracy of
+the baselines, and "gain over text", accuracy minus the former, paired; "gap", accuracy where the right option
+affirms minus accuracy where it denies; "chance", what a constant scorer gets; "selected", the share of choices
+that fall on a template; "offered", the share of options made with it; "wrong", the share of wrong choices that
+fall on it; "joint", the share of groups of questions that are all answered right, by score (type), and "joint
+chance", what guessing gets; "pair", of groups of two, which are answered right (outcome).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from nein import statistics
+from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.pairs import GROUP
@@ -47,11 +49,12 @@ def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
         }
         for k in KS:
             name = f"recall@{k}"
-            for kind, members in parts.items():
-                if members:
-                    figures.append(
-                        _share(members, name, {"metric": name, "kind": kind, "direction": direction})
-                    )
+            figures += [
+                _share(members, one, {"metric": one, "kind": kind, "direction": direction})
+                for one in (name, *(f"{baseline}@{k}" for baseline in BASELINES))
+                for kind, members in parts.items()
+                if members and one in members[0]
+            ]
             if all(parts.values()):
                 gap, unscored = _gap(parts[ORIGINAL], parts[NEGATED], name)
                 row = figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
@@ -68,6 +71,8 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
         figures.append(_share(members, "credit", {"metric": "accuracy", "type": type_}))
     if {AFFIRMATION, NEGATION} <= set(types):
         figures.append(_choice_gap(rows))
+    for type_ in ("all", *types):
+        figures += _baselines([row for row in rows if type_ in ("all", row["type"])], type_)
     chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
     figures.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
     typed = [row for row in rows if all(row["templates"]) and len(set(row["templates"])) > 1]
@@ -130,6 +135,22 @@ def _together(group: Rows, wrong: Sequence[bool]) -> dict[str, Any]:
         return dict(lost)
     credits = [1 - row["credit"] if no else row["credit"] for row, no in zip(group, wrong, strict=True)]
     return {**group[0], "credit": float(np.prod(credits))}
+
+
+def _baselines(rows: Rows, type_: str) -> list[dict[str, Any]]:
+    """What is right without the picture and without the text, of the questions that were asked so, and what
+    the picture adds to the text there, paired."""
+    figures = []
+    for name in BASELINES:
+        members = [{**row, "reason": row["reason"] or "not read"} for row in rows if name in row]
+        if members:
+            figures.append(_share(members, name, {"metric": name, "type": type_}))
+    both = [row for row in rows if row.get(TEXT_ONLY) is not None]
+    right, alone = ({row["id"]: row[name] for row in both} for name in ("credit", TEXT_ONLY))
+    gain = statistics.paired_difference(right, alone, {row["id"]: row["source"] for row in both})
+    if gain is not None:
+        figures.append(figure(gain, unit="points", metric=GAIN, type=type_))
+    return figures
 
 
 def _choice_gap(rows: Rows) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
@@ -25,16 +26,20 @@ COLORS = {
 NAME = (Row("model"), Row("data"), Row("variant", "captions"))
 _SHOWN = tables.estimate("reach")
 _EFFECT = tables.estimate("reach", 3)
-_CHOICE = {"metric": ("accuracy", "chance")}
+_CHOICE = {"metric": ("accuracy", "chance", *BASELINES)}
 
 
 def retrieval_columns(k: int) -> tuple[Column, ...]:
-    """Recall at k with either kind of captions, and the gap."""
+    """Recall at k with either kind of captions, the gap, and what is reached with one half alone."""
     recall = f"recall@{k}"
     return (
         Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
         Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
         Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN, False),
+        *(
+            Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
+            for baseline in BASELINES
+        ),
     )
 
 
@@ -64,11 +69,23 @@ MULTIPLE_CHOICE = Table(
     NAME,
     (
         *accuracy_columns("accuracy ↑"),
+        *(Column(baseline, {"metric": baseline, "type": "all"}, _SHOWN) for baseline in BASELINES),
         Column("chance", {"metric": "chance"}),
         Column("n", {"metric": "accuracy", "type": "all"}, tables.count()),
         Column("unscored", {"metric": "accuracy", "type": "all"}, tables.count("unscored")),
     ),
     _CHOICE,
+)
+HALVES = Table(
+    "halves",
+    "Without the picture, without the text",
+    (*NAME, Row("metric", "shown")),
+    (Across("type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
+    {"metric": (*BASELINES, GAIN)},
+    "Text only: what is right where the picture says nothing (of encoders the mean of all pictures, of "
+    "others a grey one, each distinct question once). Picture only: where the text says nothing; captions to "
+    "choose from are then all alike, which is chance. Gain over text: accuracy minus text only, paired, in "
+    "points.",
 )
 CHOSEN = Table(
     "chosen",
@@ -179,7 +196,7 @@ SECTIONS = (
         (_retrieval(TEXT_TO_IMAGE, "Text to image"), _retrieval(IMAGE_TO_TEXT, "Image to text")),
         (RECALL,),
     ),
-    Section("choice", "Multiple choice", (MULTIPLE_CHOICE,), (ACCURACY,)),
+    Section("choice", "Multiple choice", (MULTIPLE_CHOICE, HALVES), (ACCURACY,)),
     Section("together", "Questions that belong together", (JOINT, PARTS), (SPLIT,)),
     Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
 )
