@@ -174,6 +174,7 @@ def test_a_server_at_another_address_goes_on_with_the_same_run(
         server = Server()
         server.rule = lambda body, count: (200, say("B"), {})
         line = ["--vlm", f"openai:{server.url}#eye-7b", "--model", "none", "--datasets", "coco", *limit]
+        line += ["--blind", "0"]
         try:
             found = evaluate(tmp_path, data, pictures, *line)
         finally:
