@@ -25,7 +25,6 @@ from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.engine.store import Need
-from nein.models.references import JUDGE
 
 
 @dataclass(kw_only=True)
@@ -110,6 +109,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     def needs(self) -> list[Need]:
         from nein.benchmarks.negbench import models
         from nein.models import needs
+        from nein.models.references import JUDGE
 
         return [
             *(need for name in self.model for need in models.needs(name)),
