@@ -5,10 +5,10 @@ Columns besides the usual: kind and direction (retrieval), type (of questions), 
 Metrics: "recall@k", and the same of the baselines, "text only@k" and "picture only@k"; "gap@k", recall with
 original minus recall with negated captions, paired; "accuracy"; "text only" and "picture only", accuracy of
 the baselines, and "gain over text", accuracy minus the former, paired; "gap", accuracy where the right option
-affirms minus accuracy where it denies; "chance", what a constant scorer gets; "selected", the share of choices
-that fall on a template; "offered", the share of options made with it; "wrong", the share of wrong choices that
-fall on it; "joint", the share of groups of questions that are all answered right, by score (type), and "joint
-chance", what guessing gets; "pair", of groups of two, which are answered right (outcome).
+affirms minus accuracy where it denies; "chance", what a constant scorer gets; "selected", the share of
+choices that fall on a template; "offered", the share of options made with it; "wrong", the share of wrong
+choices that fall on it; "joint", the share of groups of questions that are all answered right, by score
+(type), and "joint chance", what guessing gets; "pair", of groups of two, which are answered right (outcome).
 """
 
 from __future__ import annotations

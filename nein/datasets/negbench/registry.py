@@ -269,7 +269,7 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             "nein",
-            "NeIn, minimal pairs",
+            "NeIn pairs",
             "the folders beside it",
             (
                 Part(PAIRS, TEMPLATED, ("val.json", "train.json", "dev.json"), reader="nein"),
