@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class Origin(NamedTuple):
 
 def find_fault(request: EditRequest) -> str | None:
     """One sentence saying why no editor can carry out `request`, or None when it is in order."""
+    import numpy as np  # not for a command line, which needs the words of this package alone
+
     image = request.image
     if not isinstance(image, np.ndarray):
         return f"the image is a {type(image).__name__}, not a NumPy array of shape (H, W, 3) and dtype uint8"

@@ -11,11 +11,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from editors.base import Editor, EditorError, EditRequest, EditResult, digest, find_fault
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: "module:attribute" and "path/file.py:attribute".
 _PLACE = re.compile(r"(?P<home>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<name>[^\W\d]\w*)")
@@ -83,6 +84,7 @@ class FunctionEditor:
 
 def as_picture(made: Any) -> np.ndarray | str:
     """(H, W, 3) uint8 of a picture in mode RGB or of such an array; else what it is and what is expected."""
+    import numpy as np
     from PIL import Image
 
     wanted = "expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"

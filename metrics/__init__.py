@@ -1,4 +1,4 @@
-"""Metrics and judges: images and strings in, numbers out. Importing this package imports no model library.
+"""Metrics and judges: images and strings in, numbers out. Importing this package imports nothing.
 
     METRICS                       every metric as one object, by name, in the order of the paper's Table 3
     score(metrics, batch)         a Score per metric and item of a `Batch`
@@ -12,257 +12,52 @@ A metric never opens a file of ours: caches are handed in (`FeatureStore`, `Reco
 
 from __future__ import annotations
 
-import pkgutil
-from pathlib import Path
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from metrics import served
-from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose, located
-from metrics.batch import Batch, Item, Settings
-from metrics.judges.plugin import is_attribute
-from metrics.metric import Metric, score
-from metrics.table import METRICS
+if TYPE_CHECKING:
+    from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose
+    from metrics.batch import Batch, Item, Settings
+    from metrics.metric import Metric, score
+    from metrics.models import (
+        DUALS,
+        ENCODERS,
+        GENERAL_JUDGES,
+        JUDGES,
+        ORIGINS,
+        REFERENCES,
+        check_reference,
+        dual_prefix,
+        load_dual,
+        load_encoder,
+        load_judge,
+        load_text_encoder,
+        origins,
+        special_reference,
+    )
+    from metrics.table import METRICS
 
-ENCODERS: dict[str, str] = {
-    "clip": "metrics.encoders.clip:load",
-    "dino": "metrics.encoders.dino:load",
-    "lpips": "metrics.encoders.lpips_net:load",
-    "fid": "metrics.encoders.fid_net:load",
-}
-
-JUDGES: dict[str, str] = {
-    "vqa": "metrics.judges.llava:load",
-    "ovd": "metrics.judges.owlv2:load",
-    "itm": "metrics.judges.blip:load",
-}
-
-#: Kind -> (the checkpoint type its own class above is for, the class for every other type).
-GENERAL_JUDGES: dict[str, tuple[str, str]] = {
-    "vqa": ("llava_next", "metrics.judges.vlm:load"),
-    "ovd": ("owlv2", "metrics.judges.zero_shot:load"),
-}
-
-#: Models with an encoder for pictures and one for sentences: how a reference begins -> what loads it. Other
-#: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
-DUALS: dict[str, str] = {
-    "open_clip": "metrics.dual.openclip:load",
-    "conch": "metrics.dual.conch:load",
-    "random": "metrics.dual.controls:load",
-    "constant": "metrics.dual.controls:load",
-}
-
-#: Kinds of models that are not, or not always, a repository in transformers' layout -> what says where they
-#: come from, beside what loads them. A dual is looked up by its prefix, a text encoder too.
-ORIGINS: dict[str, str] = {
-    "lpips": "metrics.encoders.lpips_net:origins",
-    "fid": "metrics.encoders.fid_net:origins",
-    "open_clip": "metrics.dual.openclip:origins",
-    "sentence": "metrics.dual.sentences:origins",
-}
-
-#: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
-REFERENCES: dict[str, str] = {
-    "plugin": "metrics.judges.plugin:load",
-    **dict.fromkeys(served.PREFIXES, "metrics.judges.endpoint:load"),
-}
-
-
-def special_reference(path_or_id: str) -> str | None:
-    """What a judge's reference is that is neither a folder nor a hub id: its prefix ("openai", "vllm",
-    "plugin"), "module" for "module:attribute", or None."""
-    prefix, colon, _ = path_or_id.partition(":")
-    if colon and prefix in REFERENCES:
-        return prefix
-    return "module" if is_attribute(path_or_id) else None
-
-
-def check_reference(path_or_id: str, revision: str | None = None) -> None:
-    """Looks at a reference of a judge, or of a model that answers questions, and loads nothing: it may be
-    hours before it is needed. Hub ids, endpoints and other packages are not asked.
-
-    Raises MetricError, one sentence, for a folder without a model, an address that is none, and where vLLM
-    is needed and not installed.
-    """
-    if served.is_served(path_or_id):
-        served.check(path_or_id)
-    elif special_reference(path_or_id) is None:
-        from metrics.loading import check_folder, split_reference
-
-        check_folder(split_reference(path_or_id, revision)[0])
-
-
-def load_encoder(
-    kind: str,
-    path_or_id: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    **options: Any,
-) -> Any:
-    """Load the network behind an image metric.
-
-    kind        "clip", "dino", "lpips" or "fid".
-    path_or_id  A local folder in the transformers layout (safetensors), an installed package's model
-                ("nano:clip"), or a hub id `owner/name`, with or without `@revision`. For "lpips" also one of
-                the library's own networks "alex", "vgg", "squeeze"; for "fid" also "inception", the network
-                of clean-fid.
-    dtype       "float32", "float16" or "bfloat16".
-
-    The result has `encode(images) -> (N, D) float32` ("lpips": `distances`), `fingerprint` and `describe()`.
-    Raises MetricError, one sentence, for an unknown kind or an unusable checkpoint.
-    """
-    return _load("encoder", ENCODERS, kind, path_or_id, revision, device, dtype, options)
-
-
-def load_judge(
-    kind: str,
-    path_or_id: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    **options: Any,
-) -> Any:
-    """Load a model that answers about a picture.
-
-    kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (BLIP: `match`).
-    path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
-                OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO). Besides:
-                "openai:URL#MODEL" (vqa), an endpoint; "vllm:URL#MODEL" and "vllm:MODEL" (vqa), a model that
-                vLLM serves or runs here; "plugin:NAME", an installed package's judge;
-                "module:attribute", a judge or a function that makes one (`metrics.judges.plugin`).
-    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`, `max_cache_tokens`; OWLv2: `pad`,
-                `backend`, `batch_size`; BLIP: `batch_size`. `pad` and `backend` are OWLv2's alone and do not
-                concern another detector.
-
-    The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
-    """
-    choose("kind of judge", kind, JUDGES)
-    path_or_id, table = located(path_or_id), JUDGES
-    prefix = special_reference(path_or_id)
-    if prefix in served.PREFIXES and kind != "vqa":
-        raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
-    if prefix is not None:
-        table = dict.fromkeys(JUDGES, REFERENCES.get(prefix, REFERENCES["plugin"]))
-        options = options if prefix in served.PREFIXES else {**options, "kind": kind}
-    elif kind in GENERAL_JUDGES:
-        specific, general = GENERAL_JUDGES[kind]
-        if _type_of(path_or_id, revision) != specific:
-            table = {**JUDGES, kind: general}
-            options = {key: value for key, value in options.items() if key not in ("pad", "backend")}
-    if table.get(kind) in (REFERENCES["openai"], GENERAL_JUDGES["vqa"][1]):
-        if options.pop("quantization", "none") != "none":
-            raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
-    return _load("judge", table, kind, path_or_id, revision, device, dtype, options)
-
-
-def load_dual(
-    reference: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    batch_size: int = 32,
-) -> Any:
-    """Load a model with an encoder for pictures and one for sentences (`metrics.dual.base.DualEncoder`).
-
-    reference  A folder or hub id of transformers (CLIP, SigLIP, SigLIP 2, ...); "open_clip:ARCHITECTURE/TAG",
-               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; "random" and
-               "constant", controls that know nothing.
-
-    Raises MetricError, one sentence, for anything that cannot be loaded.
-    """
-    reference = located(reference)
-    load = pkgutil.resolve_name(_dual_loader(reference))
-    return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-
-
-def load_text_encoder(
-    reference: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    batch_size: int = 32,
-) -> Any:
-    """Load something with `encode_text`: any model of `load_dual`, or "sentence:FOLDER_OR_ID"."""
-    if not reference.startswith("sentence:"):
-        return load_dual(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-    load = pkgutil.resolve_name("metrics.dual.sentences:load")
-    return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-
-
-def dual_prefix(reference: str) -> str | None:
-    """The key of `DUALS` by which a reference is loaded, or None for a folder or hub id."""
-    prefix = reference.partition(":")[0]
-    bare = prefix in ("random", "constant") or ":" in reference
-    return prefix if prefix in DUALS and bare else None
-
-
-def origins(kind: str, reference: str, revision: str | None = None) -> list[Origin]:
-    """What a model needs that is not on this machine until it is downloaded; empty for a folder, an endpoint
-    and whatever else is fetched from nowhere. Loads nothing.
-
-    kind       "clip", "dino", "lpips", "fid", "vqa", "ovd", "itm", "dual", "text", or any other word for a
-               model in transformers' layout.
-    reference  As the kind's loader takes it.
-
-    Raises MetricError for a reference that the loader refuses.
-    """
-    reference = located(reference)
-    if served.in_process(reference):
-        reference = reference.removeprefix("vllm:")
-    if special_reference(reference) is not None or Path(reference).expanduser().exists():
-        return []
-    if kind in ("dual", "text"):
-        prefix = "sentence" if reference.startswith("sentence:") else dual_prefix(reference)
-        if prefix is not None and prefix not in ORIGINS:
-            return []
-        kind = prefix or kind
-    if kind in ORIGINS:
-        return pkgutil.resolve_name(ORIGINS[kind])(reference, revision)
-    return [Origin.of("transformers", reference, revision)]
-
-
-def _dual_loader(reference: str) -> str:
-    prefix = dual_prefix(reference)
-    if prefix is not None:
-        return DUALS[prefix]
-    if Path(reference, "open_clip_config.json").is_file():
-        return DUALS["open_clip"]
-    return "metrics.dual.hub:load"
-
-
-def _type_of(path_or_id: str, revision: str | None) -> str | None:
-    from metrics.loading import check_folder, split_reference, type_of
-
-    name, revision = split_reference(path_or_id, revision)
-    check_folder(name)
-    return type_of(name, revision)
-
-
-def _load(
-    what: str,
-    table: dict[str, str],
-    kind: str,
-    path_or_id: str,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    options: dict[str, Any],
-) -> Any:
-    choose(f"kind of {what}", kind, table)
-    load = pkgutil.resolve_name(table[kind])
-    return load(located(path_or_id), revision=revision, device=device, dtype=dtype, **options)
-
+#: Module -> the names of this package that are in it.
+_WHERE = {
+    "base": ("FeatureStore", "MetricError", "Origin", "RecordStore", "Score", "choose"),
+    "batch": ("Batch", "Item", "Settings"),
+    "metric": ("Metric", "score"),
+    "models": (
+        "DUALS", "ENCODERS", "GENERAL_JUDGES", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",
+        "dual_prefix", "load_dual", "load_encoder", "load_judge", "load_text_encoder", "origins",
+        "special_reference",
+    ),
+    "table": ("METRICS",),
+}  # fmt: skip
 
 __all__ = [
     "DUALS",
     "ENCODERS",
+    "GENERAL_JUDGES",
     "JUDGES",
     "METRICS",
     "ORIGINS",
+    "REFERENCES",
     "Batch",
     "FeatureStore",
     "Item",
@@ -283,3 +78,14 @@ __all__ = [
     "score",
     "special_reference",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(importlib.import_module(f"metrics.{module}"), name)
+    raise AttributeError(f"module 'metrics' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

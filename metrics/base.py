@@ -8,13 +8,15 @@ from __future__ import annotations
 import difflib
 import functools
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class Score:
     def __post_init__(self) -> None:
         if self.value is None and not self.reason and self.features is None:
             raise AssertionError("an unscored value needs a reason")
-        if self.value is not None and not np.isfinite(self.value):
+        if self.value is not None and not math.isfinite(self.value):
             raise AssertionError(f"a score must be finite or None, not {self.value}")
 
 
@@ -96,6 +98,8 @@ class MemoryFeatures:
         return self._data.get((space, key))
 
     def put(self, space: str, key: str, value: np.ndarray) -> None:
+        import numpy as np  # not for a command line, which needs the words of this package alone
+
         self._data[space, key] = np.array(value, dtype=np.float32)
 
 
@@ -206,6 +210,8 @@ def isolated(
 
 def check_image(image: Any) -> np.ndarray:
     """Return `image` if it is (H, W, 3) uint8 with H, W >= 1; raise MetricError otherwise."""
+    import numpy as np
+
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         got = (
             f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__

@@ -328,7 +328,7 @@ class EditingResult(Result):
             {"editor": run.editor, "track": run.track, **row}
             for run in find(self.out)
             if run.editor in self.editors
-            for row in run.read_scores()
+            for row in run.scores()
         ]
         return pd.DataFrame(rows)
 

@@ -57,5 +57,16 @@ def test_editors_without_a_model_work_without_torch():
     assert loaded_by(code) == ""
 
 
+def test_the_options_of_a_command_need_no_numpy():
+    code = """
+import importlib, sys
+from nein import cli
+for command in cli.COMMANDS.values():
+    importlib.import_module(command.configuration.partition(":")[0])
+assert "numpy" not in sys.modules
+"""
+    assert loaded_by(code) == ""
+
+
 def test_the_probe_sees_a_heavy_import():
     assert loaded_by("import PIL.Image") == "PIL"

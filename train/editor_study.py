@@ -121,7 +121,7 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
     """The judges' figures of a run, and the share of edits nearer to the target than to the sample."""
     clusters = {sample.id: sample.source_id for sample in dataset.samples}
     columns: dict[str, dict[str, float | None]] = {metric: {} for metric in JUDGED}
-    for row in run.read_scores():
+    for row in run.scores():
         if row["metric"] in columns:
             columns[row["metric"]][row["id"]] = row["value"]
     columns[NEARER] = {

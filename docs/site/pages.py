@@ -53,7 +53,10 @@ API = {
     ),
     "metrics": (
         "metrics",
-        ("metrics", "metrics.base", "metrics.metric", "metrics.batch", "metrics.training", "metrics.fid"),
+        (
+            "metrics", "metrics.models", "metrics.base", "metrics.metric", "metrics.batch",
+            "metrics.training", "metrics.fid",
+        ),
     ),
     "judges": (
         "Judges and answers",

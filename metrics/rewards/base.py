@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,23 +12,29 @@ from metrics import served
 from metrics.base import MetricError, Score, check_image, isolated
 
 
-class RewardJudge(Protocol):
+class RewardJudge(ABC):
     """Says how good edits are, each (H, W, 3) uint8, given the picture before and what the editor was told.
 
+    model     What it asks.
     compares  Whether it is asked about two edits at a time, so that `score` is a comparison with the picture
               as it was, and several edits are ranked by their comparisons with each other.
     """
 
     fingerprint: str
-    compares: bool
+    compares = False
 
-    def describe(self) -> dict[str, Any]: ...
+    def __init__(self, model: Any) -> None:
+        self.model = model
 
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a score, JSON-serialisable."""
+
+    @abstractmethod
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
     ) -> list[Score]:
         """One per edit, higher is better; the scale is the judge's own. None with a reason: unscored."""
-        ...
 
     def prefer(
         self,
@@ -37,27 +44,18 @@ class RewardJudge(Protocol):
         instructions: Sequence[str],
     ) -> list[Score]:
         """One per pair of edits: 1 where the first is better, 0 where the second is, 0.5 where neither; None
-        with a reason where that cannot be said."""
-        ...
+        with a reason where that cannot be said. The better one is that with the higher score."""
+        n = len(sources)
+        both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
+        return [_higher(one, other) for one, other in zip(both[:n], both[n:], strict=True)]
 
+    def usage(self) -> dict[str, Any]:
+        """What the work of the model that it asks has taken, where that says so."""
+        return getattr(self.model, "usage", dict)()
 
-def stop(model: Any) -> None:
-    """Ends all waiting of a model behind an endpoint; of any other, nothing."""
-    if (end := getattr(model, "stop", None)) is not None:
-        end()
-
-
-def by_score(
-    judge: RewardJudge,
-    sources: Sequence[np.ndarray],
-    first: Sequence[np.ndarray],
-    second: Sequence[np.ndarray],
-    instructions: Sequence[str],
-) -> list[Score]:
-    """`RewardJudge.prefer` of a judge that scores: the higher score is better."""
-    n = len(sources)
-    both = judge.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
-    return [_higher(one, other) for one, other in zip(both[:n], both[n:], strict=True)]
+    def stop(self) -> None:
+        """Ends all waiting of a model behind an endpoint; of any other, nothing."""
+        getattr(self.model, "stop", lambda: None)()
 
 
 def _higher(first: Score, second: Score) -> Score:
@@ -79,9 +77,9 @@ def rank(
     """
     n = len(edits)
     if not judge.compares:
-        return _each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
+        return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
     pairs = [(i, k) for i in range(n) for k in range(i + 1, n)]
-    said = _each(
+    said = each(
         lambda rows: judge.prefer(
             [source] * len(rows),
             [edits[i] for i, _ in rows],
@@ -101,7 +99,8 @@ def rank(
     ]
 
 
-def _each(work: Any, items: Sequence[Any]) -> list[Score]:
+def each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
+    """A score per item; where `work` raises, only the culprit is unscored, with the reason."""
     said = isolated(work, items)
     return [Score(None, one) if isinstance(one, str) else one for one in said]
 

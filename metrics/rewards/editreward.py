@@ -33,7 +33,7 @@ import torch
 import yaml
 from torch import nn
 
-from metrics.base import MetricError, Score, choose, isolated
+from metrics.base import MetricError, Score, choose
 from metrics.loading import (
     DTYPES,
     Source,
@@ -44,7 +44,7 @@ from metrics.loading import (
     library,
     model_fields,
 )
-from metrics.rewards.base import by_score, check_edits
+from metrics.rewards.base import RewardJudge, check_edits, each
 from metrics.rewards.texts import constants
 
 TOKEN = "<|Reward|>"
@@ -80,15 +80,14 @@ class Settings:
     base: str
 
 
-class EditReward:
+class EditReward(RewardJudge):
     """Rewards without a bound, higher is better; one edit at a time, so that no padding can change one."""
-
-    compares = False
 
     def __init__(
         self, model: Any, heads: nn.ModuleList, processor: Any, settings: Settings, source: Source
     ) -> None:
-        self.model, self.heads, self.processor = model, heads, processor
+        super().__init__(model)
+        self.heads, self.processor = heads, processor
         self.settings, self.source = settings, source
         self._token = processor.tokenizer.convert_tokens_to_ids(TOKEN)
         self.fingerprint = fingerprint(self.describe())
@@ -111,22 +110,11 @@ class EditReward:
         """See `metrics.rewards.base.RewardJudge`; `detail` has what each head gave."""
         check_edits([sources, edits], instructions)
         items = list(zip(sources, edits, instructions, strict=True))
-        said = isolated(lambda rows: [self._one(*row) for row in rows], items)
-        return [Score(None, one) if isinstance(one, str) else one for one in said]
-
-    def prefer(
-        self,
-        sources: Sequence[np.ndarray],
-        first: Sequence[np.ndarray],
-        second: Sequence[np.ndarray],
-        instructions: Sequence[str],
-    ) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`."""
-        return by_score(self, sources, first, second, instructions)
+        return each(lambda rows: [self._one(*row) for row in rows], items)
 
     def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         outputs = []
-        with exact():
+        with exact(self.model):
             pictures = [self._resized(picture) for picture in (source, edit)]
             for k, question in enumerate(self.settings.questions):
                 state = self.state(pictures, question.replace("{text_prompt}", instruction))

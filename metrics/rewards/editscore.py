@@ -26,7 +26,7 @@ from metrics import served, vlm
 from metrics.base import MODEL_ERRORS, MetricError, Score, UnavailableError, choose, out_of_memory, reason
 from metrics.endpoint import Endpoint, NoAnswer, Picture, words
 from metrics.loading import fingerprint
-from metrics.rewards.base import by_score, check_chat, check_edits, stop
+from metrics.rewards.base import RewardJudge, check_chat, check_edits
 from metrics.rewards.texts import constants
 from metrics.vllm import VllmEngine
 
@@ -130,7 +130,7 @@ def _labels(pictures: Sequence[np.ndarray]) -> list[dict[str, Any]]:
     return [words(f"<img{k}>: ") for k in range(1, len(pictures) + 1)]
 
 
-class EditScore:
+class EditScore(RewardJudge):
     """Scores from 0 to 10.
 
     protocol   "fixed": the answer holds a JSON object with two numbers from 0 to 25, else the edit is
@@ -143,8 +143,6 @@ class EditScore:
     temperature  0.7 as released; 0 gives the likeliest words, for which one pass is enough.
     texts      The two questions; <instruction> stands for the instruction.
     """
-
-    compares = False
 
     def __init__(
         self,
@@ -160,14 +158,15 @@ class EditScore:
         choose("reduction", reduction, ("average_last", "average_first"))
         if passes < 1 or temperature < 0:
             raise MetricError(f"passes {passes} and temperature {temperature}: at least 1 and at least 0.")
-        self.speaker, self.protocol, self.passes = speaker, protocol, passes
+        super().__init__(speaker)
+        self.protocol, self.passes = protocol, passes
         self.reduction, self.temperature, self.texts = reduction, temperature, texts or OWN
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides a score, JSON-serialisable."""
         return {
-            **self.speaker.describe(),
+            **self.model.describe(),
             "kind": "editscore",
             "protocol": self.protocol,
             "passes": self.passes,
@@ -175,14 +174,6 @@ class EditScore:
             "decoding": f"temperature {self.temperature:g}, seed {SEED} and up, at most {TOKENS} tokens",
             "texts": self.texts,
         }
-
-    def usage(self) -> dict[str, Any]:
-        """What the model's work has taken, where it says so."""
-        return getattr(self.speaker, "usage", dict)()
-
-    def stop(self) -> None:
-        """Of a model behind an endpoint: ends all waiting."""
-        stop(self.speaker)
 
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
@@ -197,27 +188,17 @@ class EditScore:
             pictures = [edits[i]] if alone else [sources[i], edits[i]]
             text = self.texts[part].replace("<instruction>", instructions[i])
             try:
-                return self.speaker.say(pictures, text, SEED + k, self.temperature)
+                return self.model.say(pictures, text, SEED + k, self.temperature)
             except (NoAnswer, *MODEL_ERRORS) as error:
                 if out_of_memory(error) or isinstance(error, UnavailableError):
                     raise
                 return error
 
-        said = dict(self.speaker.each(ask, items))
+        said = dict(self.model.each(ask, items))
         return [
             self._one([(said[i, k, "SC"], said[i, k, "PQ"]) for k in range(self.passes)])
             for i in range(len(edits))
         ]
-
-    def prefer(
-        self,
-        sources: Sequence[np.ndarray],
-        first: Sequence[np.ndarray],
-        second: Sequence[np.ndarray],
-        instructions: Sequence[str],
-    ) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`."""
-        return by_score(self, sources, first, second, instructions)
 
     def _one(self, answers: Sequence[Sequence[str | BaseException]]) -> Score:
         """Of the passes' answers to both questions."""

@@ -14,7 +14,7 @@ from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each
 from metrics.choices.prompts import Prompt
 from metrics.letters import LETTERS, parse
 from metrics.loading import fingerprint
-from metrics.rewards.base import check_chat, check_edits, stop
+from metrics.rewards.base import RewardJudge, check_chat, check_edits
 
 #: Between the pictures of a sheet, as a share of their height; white.
 GAP = 0.06
@@ -25,7 +25,7 @@ QUESTION = (
 )
 
 
-class Pairwise:
+class Pairwise(RewardJudge):
     """Shown the picture before and both edits side by side in one picture, so that any model that takes one
     picture will do, the model is asked twice, with the edits in either place.
 
@@ -37,7 +37,7 @@ class Pairwise:
     compares = True
 
     def __init__(self, model: ChoiceModel) -> None:
-        self.model = model
+        super().__init__(model)
         # Writing costs a local model more than looking at the first step; a server may give no probabilities.
         cheap = "logprob" in model.scorings and not model.concurrent
         self._scorings = ("logprob",) if cheap else tuple(model.scorings)
@@ -46,14 +46,6 @@ class Pairwise:
     def describe(self) -> dict[str, Any]:
         """The model's own description, and how it is asked."""
         return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
-
-    def usage(self) -> dict[str, Any]:
-        """What the model's work has taken, where it says so."""
-        return getattr(self.model, "usage", dict)()
-
-    def stop(self) -> None:
-        """Of a model behind an endpoint: ends all waiting."""
-        stop(self.model)
 
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]

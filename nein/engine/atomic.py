@@ -59,11 +59,15 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a whole JSONL file atomically, a row at a time. Raises ValueError for a number that is none."""
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Writes a whole JSONL file atomically, a row at a time; how many. Raises ValueError for a number that is
+    none."""
+    count = 0
     with writing(path) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            count += 1
+    return count
 
 
 def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -72,11 +76,19 @@ def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Raises UserError naming the file, the line and what is wrong with it.
     """
+    for number, _, line in _lines(path):
+        yield number, _object(line, f"'{path}', line {number},")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """(number, byte at which it begins, line) of the lines of a file that are not blank. Raises UserError."""
+    start = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield number, _object(line, f"'{path}', line {number},")
+                    yield number, start, line
+                start += len(line)
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
     except OSError as error:
@@ -91,11 +103,17 @@ def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
 def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file, one at a time. Raises UserError as `iter_lines` does, and for one without
     the `shape`."""
+    return (row for _, row in placed_lines(path, shape))
+
+
+def placed_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(byte at which it begins, object) of the same, so that a row can be read again where it stands."""
     fits = shapes.quick(shape)
-    for number, row in iter_lines(path):
+    for number, start, line in _lines(path):
+        row = _object(line, f"'{path}', line {number},")
         if not fits(row):
             _check(row, shape, f"'{path}', line {number}")
-        yield row
+        yield start, row
 
 
 def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:

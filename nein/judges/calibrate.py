@@ -142,7 +142,9 @@ def gather_edits(
     if not sets or "sources" in sets:
         pairs += known_presence.thinned(known_edits.unedited(material.dataset, resolution), limit)
     if material.annotations is not None and (not sets or "pasted" in sets):
-        pairs += known_presence.thinned(known_edits.other(material.annotations, seed), limit)
+        made = known_edits.pasted(material.annotations, seed)
+        for name in dict.fromkeys(pair.set for pair in made):
+            pairs += known_presence.thinned([pair for pair in made if pair.set == name], limit)
     return pairs
 
 

@@ -4,6 +4,8 @@ unedited  the sample of NeIn as it is against its target, in which the object is
 other     two objects are pasted into a picture; the edit without the one against the edit without the other.
           Both are asked for in turn, so that a judge which does not hear the instruction is right in half of
           the cases
+along     the same pictures; the edit without the one against the edit without both, which takes something
+          along that was not to go: a judge that likes the emptier picture is right in none
 
 Every pair is asked about with an affirmative sentence ("Remove the X.") and with a negative one, so that what
 a judge loses by the negation is a difference between the same pictures.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,9 +96,10 @@ class _Part:
         return paste(picture, images.decode(self.file), self.box, self.polygons, (self.side, self.height))
 
 
-def other(annotations: coco.Annotations, seed: int) -> list[Pair]:
-    """Two pairs for every picture into which two objects of other categories can be pasted, one at its left
-    edge and one at its right: neither is wider than half of it, so that they do not touch."""
+def pasted(annotations: coco.Annotations, seed: int) -> list[Pair]:
+    """Four pairs, two of "other" and two of "along", for every picture into which two objects of other
+    categories can be pasted, one at its left edge and one at its right: neither is wider than half of it, so
+    that they do not touch."""
     stock = [
         (donor, instance)
         for donor in annotations.pictures
@@ -118,22 +122,25 @@ def other(annotations: coco.Annotations, seed: int) -> list[Pair]:
             if len(parts) == 2:
                 break
         if len(parts) == 2:
-            pairs += _both(picture, parts, rng)
+            pairs += _of_two(picture, parts, rng)
     return pairs
 
 
-def _both(picture: coco.Picture, parts: Mapping[str, _Part], rng: random.Random) -> list[Pair]:
+def _of_two(picture: coco.Picture, parts: Mapping[str, _Part], rng: random.Random) -> list[Pair]:
     pairs = []
     for gone, stays in (tuple(parts), tuple(parts)[::-1]):
 
-        def made(gone: str = gone, stays: str = stays) -> Pictures:
+        def made(along: bool, gone: str = gone, stays: str = stays) -> Pictures:
             plain = images.decode(picture.path)
-            right, wrong = parts[stays].into(plain), parts[gone].into(plain)
+            right = parts[stays].into(plain)
+            wrong = plain if along else parts[gone].into(plain)
             return Pictures(parts[gone].into(right), right, wrong)
 
         negative = negative_sentence(rng.randrange(len(NEGATIVE_TEMPLATES)), gone)
-        pairs.append(
-            Pair("other", f"{picture.stem}-{gone}", cluster_of(picture.stem), gone, made,
-                 {AFFIRMED: removal(gone), NEGATED: negative})
-        )  # fmt: skip
+        sentences = {AFFIRMED: removal(gone), NEGATED: negative}
+        pairs += [
+            Pair(name, f"{picture.stem}-{gone}", cluster_of(picture.stem), gone, partial(made, along),
+                 sentences)
+            for name, along in (("other", False), ("along", True))
+        ]  # fmt: skip
     return pairs

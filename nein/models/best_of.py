@@ -11,7 +11,6 @@ import editors
 from editors.base import digest
 from metrics.base import Score
 from metrics.rewards import RewardJudge, rank
-from metrics.rewards.base import stop
 from nein.engine.errors import UserError
 from nein.engine.seeds import sample_seed
 from nein.models import rewards
@@ -62,7 +61,7 @@ class Best:
         return {"arm": "best-of", "candidates": self._count, "judge": self._judge.fingerprint}
 
     def describe(self) -> dict[str, Any]:
-        return {**self._editor.describe(), "mended": {**self._facts(), **self._judge.describe()}}
+        return {**self._editor.describe(), "mended": {**self._judge.describe(), **self._facts()}}
 
     @property
     def fingerprint(self) -> str:
@@ -70,12 +69,11 @@ class Best:
 
     def usage(self) -> dict[str, Any]:
         """How many edits were made, how many of them were judged or could not be, and the judge's time."""
-        more: dict[str, Any] = getattr(self._judge, "usage", dict)()
-        return {**self._took, "judge_seconds": round(self._seconds, 1), **more}
+        return {**self._took, "judge_seconds": round(self._seconds, 1), **self._judge.usage()}
 
     def stop(self) -> None:
         """Of a judge behind an endpoint: ends all waiting."""
-        stop(self._judge)
+        self._judge.stop()
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
         made = [

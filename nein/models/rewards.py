@@ -15,7 +15,7 @@ from metrics.base import RecordStore, Score, isolated
 from metrics.judges.base import Answer
 from metrics.judges.templates import template
 from metrics.rewards import RewardJudge as RewardJudge
-from metrics.rewards.base import by_score, check_edits, stop
+from metrics.rewards.base import check_edits
 from metrics.served import is_served
 from nein.engine.errors import UserError
 from nein.models.remembered import Remembered, RememberedSpeaker
@@ -27,7 +27,7 @@ FORMS = (REMOVAL, "editscore:MODEL", "editreward:FOLDER", "pairwise:MODEL")
 NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 
-class RemovalReward:
+class RemovalReward(RewardJudge):
     """The share of "no" when a yes/no judge is asked for what the instruction wants gone: P(no) / (P(yes) +
     P(no)), or 1 and 0 where the judge gives no probabilities. Of several objects the least.
 
@@ -35,23 +35,14 @@ class RemovalReward:
     sentence without one, and an answer that is neither yes nor no, leaves an edit unscored.
     """
 
-    compares = False
-
     def __init__(self, judge: Any, article: str = "none") -> None:
-        self.judge, self.article = judge, article
+        super().__init__(judge)
+        self.article = article
         self.fingerprint = digest({"kind": REMOVAL, "judge": judge.fingerprint, "article": article})
 
     def describe(self) -> dict[str, Any]:
         """The judge's own description, and how it is asked."""
-        return {**self.judge.describe(), "kind": REMOVAL, "judge": self.judge.fingerprint}
-
-    def usage(self) -> dict[str, Any]:
-        """What the judge's work has taken, where it says so."""
-        return getattr(self.judge, "usage", dict)()
-
-    def stop(self) -> None:
-        """Of a model behind an endpoint: ends all waiting."""
-        stop(self.judge)
+        return {**self.model.describe(), "kind": REMOVAL, "judge": self.model.fingerprint}
 
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
@@ -59,10 +50,10 @@ class RemovalReward:
         """See `metrics.rewards.base.RewardJudge`; `detail` has the answer to each object."""
         check_edits([sources, edits], instructions)
         named = to_be_gone(instructions)
-        ask = template(self.judge.template).ask_presence
+        ask = template(self.model.template).ask_presence
         asked = [k for k, words in enumerate(named) if words]
         answers = isolated(
-            lambda rows: self.judge.ask(
+            lambda rows: self.model.ask(
                 [edits[k] for k in rows], [[ask(word, self.article) for word in named[k]] for k in rows]
             ),
             asked,
@@ -72,16 +63,6 @@ class RemovalReward:
             _least(words, by_place[k]) if words else Score(None, NAMES_NOTHING)
             for k, words in enumerate(named)
         ]
-
-    def prefer(
-        self,
-        sources: Sequence[np.ndarray],
-        first: Sequence[np.ndarray],
-        second: Sequence[np.ndarray],
-        instructions: Sequence[str],
-    ) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`."""
-        return by_score(self, sources, first, second, instructions)
 
 
 def _least(names: Sequence[str], answers: Sequence[Answer] | str) -> Score:
@@ -143,5 +124,5 @@ def load(
         if isinstance(judge, Pairwise):
             return Pairwise(Remembered(judge.model, cache))
         if isinstance(judge, EditScore):
-            judge.speaker = RememberedSpeaker(judge.speaker, cache)
+            judge.model = RememberedSpeaker(judge.model, cache)
     return judge

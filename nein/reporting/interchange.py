@@ -10,6 +10,7 @@ lines, and counted, with their reasons, in the details of their figure.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import time
@@ -22,6 +23,7 @@ from typing import Any
 
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
+from nein.reporting import record
 from nein.reporting.figures import Figure
 
 SCHEMA = "0.3.0"
@@ -167,11 +169,11 @@ def _log(run: Exported, out: Path) -> list[Path]:
     name = str(uuid.UUID(bytes=digest[:16], version=4))
     folder = out / "data" / _slug(_collection(run)) / _slug(model["developer"]) / _slug(model["name"])
     results = {result.key: result for result in run.results}
-    lines = [
+    lines = (
         _line(sample, results[sample.key], run, identifier, model["id"])
         for sample in run.samples()
         if sample.value is not None and sample.key in results
-    ]
+    )
     samples, log = folder / f"{name}_samples.jsonl", folder / f"{name}.json"
     content: dict[str, Any] = {
         "schema_version": SCHEMA,
@@ -188,17 +190,18 @@ def _log(run: Exported, out: Path) -> list[Path]:
         "model_info": model,
         "evaluation_results": [_result(result, run) for result in run.results],
     }
-    if lines:
-        atomic.write_lines(samples, lines)
+    first = next(lines, None)
+    if first is not None:
+        total = atomic.write_lines(samples, itertools.chain([first], lines))
         content["detailed_evaluation_results"] = {
             "format": "jsonl",
             "file_path": samples.relative_to(out).as_posix(),
             "hash_algorithm": "sha256",
-            "checksum": hashlib.sha256(samples.read_bytes()).hexdigest(),
-            "total_rows": len(lines),
+            "checksum": record.of_file(samples),
+            "total_rows": total,
         }
     atomic.write_json(log, content)
-    return [log, *([samples] if lines else [])]
+    return [log, *([samples] if first is not None else [])]
 
 
 _LOG = {

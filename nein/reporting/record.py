@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, store
 from nein.engine.errors import UserError
 
 #: What draws and prints besides our own files.
@@ -51,7 +51,7 @@ def digest(value: Any) -> str:
 def of_file(path: Path) -> str:
     """SHA-256, in hex, of a file's bytes. Raises UserError where it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return store.sha256(path)
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 

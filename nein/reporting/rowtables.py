@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +17,28 @@ from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 
 FIGURES = "figures"
+#: Rows of a parquet file that are written at a time.
+CHUNK = 4096
 
 
 def write(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
     """OUT/<rows>.csv or .parquet: the rows of that name of all run folders below each other, and their
-    figures; the column "run" says whose they are. What is a list or a mapping in a row is JSON text."""
-    tables: dict[str, list[pd.DataFrame]] = {}
+    figures; the column "run" says whose they are. What is a list or a mapping in a row is JSON text. Files of
+    rows are read twice, for the columns and for the rows, and never held."""
+    tables: dict[str, list[tuple[str, Path]]] = {}
+    figures = []
     for folder in folders:
-        for name, frame in _tables(folder):
-            frame.insert(0, "run", folder.name if len(folders) == 1 else _label(folder, folders))
-            tables.setdefault(name, []).append(frame)
-    written = []
-    for name, parts in tables.items():
-        path = out / f"{name}.{kind}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(pd.concat(parts, ignore_index=True), path)
-        written.append(path)
-    return written
+        label = folder.name if len(folders) == 1 else _label(folder, folders)
+        for file in sorted([*folder.glob("*.jsonl"), *folder.glob("samples/*.jsonl")]):
+            tables.setdefault(file.name.removesuffix(".jsonl"), []).append((label, file))
+        if (folder / "figures.csv").is_file():
+            figures.append(frames.read(folder / "figures.csv"))
+            figures[-1].insert(0, "run", label)
+    for name, files in tables.items():
+        _write(files, out / f"{name}.{kind}")
+    if figures:
+        _write_figures(pd.concat(figures, ignore_index=True), out / f"{FIGURES}.{kind}")
+    return [out / f"{name}.{kind}" for name in (*tables, *([FIGURES] if figures else []))]
 
 
 def _label(folder: Path, folders: Sequence[Path]) -> str:
@@ -42,26 +50,78 @@ def _label(folder: Path, folders: Sequence[Path]) -> str:
     return str(folder)
 
 
-def _tables(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(name, rows) of every canonical file of a run."""
-    for file in sorted([*folder.glob("*.jsonl"), *folder.glob("samples/*.jsonl")]):
-        rows = [{key: _cell(value) for key, value in row.items()} for row in atomic.read_lines(file)]
-        yield file.name.removesuffix(".jsonl"), pd.DataFrame(rows)
-    if (folder / "figures.csv").is_file():
-        yield FIGURES, frames.read(folder / "figures.csv")
+def _rows(files: Sequence[tuple[str, Path]]) -> Iterator[dict[str, Any]]:
+    for label, file in files:
+        for row in atomic.checked_lines(file):
+            yield {"run": label, **{key: _cell(value) for key, value in row.items()}}
 
 
 def _cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
-def _write(frame: pd.DataFrame, path: Path) -> None:
+def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
+    """Column -> the types of its values, in the order in which columns first occur; a float without a
+    fraction is an int."""
+    columns: dict[str, set[type]] = {}
+    for row in rows:
+        for key, value in row.items():
+            types = columns.setdefault(key, set())
+            if value is not None:
+                types.add(int if isinstance(value, float) and value.is_integer() else type(value))
+    return columns
+
+
+def _write(files: Sequence[tuple[str, Path]], path: Path) -> None:
+    columns = _columns(_rows(files))
     if path.suffix == ".csv":
-        atomic.write_text(path, frame.map(frames.harmless).to_csv(index=False, lineterminator="\n"))
+        with atomic.writing(path) as file:
+            text = io.TextIOWrapper(file, "utf-8", newline="")
+            table = csv.DictWriter(text, list(columns), lineterminator="\n")
+            table.writeheader()
+            for row in _rows(files):
+                table.writerow({key: frames.harmless(value) for key, value in row.items()})
+            text.detach()  # which writes what it still holds, and leaves the file open
         return
+    pyarrow = _pyarrow()
+    schema = pyarrow.schema({name: _arrow(types) for name, types in columns.items()})
+    with atomic.writing(path) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+        rows = _rows(files)
+        while chunk := list(itertools.islice(rows, CHUNK)):
+            arrays = [
+                pyarrow.array([_as(row.get(field.name), field.type) for row in chunk], field.type)
+                for field in schema
+            ]
+            table.write_batch(pyarrow.record_batch(arrays, schema=schema))
+
+
+def _arrow(types: set[type]) -> Any:
+    """The type of a column: text where its values are of several kinds."""
+    pyarrow = _pyarrow()
+    plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+    if len(types) < 2:
+        return plain[next(iter(types))] if types else pyarrow.null()
+    return pyarrow.float64() if types == {int, float} else pyarrow.string()
+
+
+def _as(value: Any, kind: Any) -> Any:
+    if value is None or kind not in ("int64", "string"):
+        return value
+    return int(value) if kind == "int64" else str(value)
+
+
+def _write_figures(figures: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".csv":
+        atomic.write_text(path, figures.map(frames.harmless).to_csv(index=False, lineterminator="\n"))
+        return
+    _pyarrow()
+    with atomic.writing(path) as file:
+        figures.convert_dtypes().to_parquet(file, index=False)
+
+
+def _pyarrow() -> Any:
     try:
-        import pyarrow  # noqa: F401 - pandas says less
+        import pyarrow.parquet
     except ImportError:
         raise UserError("--format parquet needs the package pyarrow: pip install 'nein[hub]'.") from None
-    with atomic.writing(path) as file:
-        frame.convert_dtypes().to_parquet(file, index=False)
+    return pyarrow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from transformers import MistralConfig, MistralModel
 
 from benchmarks import common, published, report, true_size
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import collect, command, comparisons
+from nein.benchmarks.nein.reporting import collect, command
 from nein.reporting import figures as frames
+from nein.reporting import rowtables
 from tests.helpers import commands
 
 
@@ -32,14 +34,32 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert files == ["corpus.json", "edits.jsonl", "features", "images", "manifest.json", "scores.jsonl"]
 
 
-def test_comparing_runs_keeps_their_values_and_not_what_judges_said(tmp_path: Path) -> None:
-    runs = report.make(tmp_path, 12, editors=2, side=8)
-    (whole, _), (lean, _) = collect.load([runs]), collect.load([runs], evidence=False)
-    assert [run.values for run in lean] == [run.values for run in whole]
-    assert all(run.scores for run in whole)
-    assert not any(run.scores for run in lean)
-    expected, rows = (comparisons.comparisons([tuple(loaded)]) for loaded in (whole, lean))
-    assert repr(rows) == repr(expected)
+def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tmp_path: Path) -> None:
+    runs = report.make(tmp_path, 40, editors=1, side=8)
+    tracemalloc.start()
+    [run], _ = collect.load([runs])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    rows = list(run.directory.scores())
+    assert [row for name in run.edits for row in run.said(name)] == rows
+    assert run.values["l1"] == {row["id"]: row["value"] for row in rows if row["metric"] == "l1"}
+    assert run.said("nobody") == []
+    # Rows with what judges said are 12 KiB a sample in memory, a quarter of which is edits and values.
+    assert held < 40 * 6 * 2**10
+
+
+def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
+    runs, peaks = report.make(tmp_path, 8, editors=1, side=8), []
+    [scores] = runs.glob("*/*/scores.jsonl")
+    lines = scores.read_bytes()
+    for times in (40, 80):
+        scores.write_bytes(lines * times)
+        tracemalloc.start()
+        rowtables.write([scores.parent], tmp_path / "out", "csv")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 80 * lines.count(b"\n")
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_arithmetic_is_counted_over_all_of_the_work_and_set_against_a_limit_of_the_device() -> None:

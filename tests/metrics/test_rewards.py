@@ -143,7 +143,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen: Path) -> None:
     judge = rewards.load_reward(f"editscore:{qwen}")
-    say_ = judge.speaker.say  # type: ignore[attr-defined]
+    say_ = judge.model.say  # type: ignore[attr-defined]
     drawn = [say_([SOURCE, FIRST], "Numbers?", seed, 0.7) for seed in (42, 42, 43)]
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
@@ -177,7 +177,7 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
     plain = rewards.load_reward(f"editscore:{qwen}")
     assert judge.fingerprint != plain.fingerprint
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
-    merged, before = (one.speaker.model.state_dict()[name] for one in (judge, plain))  # type: ignore[attr-defined]
+    merged, before = (one.model.model.state_dict()[name] for one in (judge, plain))  # type: ignore[attr-defined]
     expected = tuned.merge_and_unload().state_dict()[name]
     assert torch.allclose(merged, expected, atol=1e-6)
     assert not torch.allclose(merged, before, atol=1e-4)

@@ -33,12 +33,13 @@ class Seeded(Identity):
         return np.full_like(request.image, request.seed % 251)
 
 
-class Brightest:
+class Brightest(rewards.RewardJudge):
     """Prefers bright edits; what is darker than `unreadable` it cannot judge."""
 
-    fingerprint, compares = "brightest", False
+    fingerprint = "brightest"
 
     def __init__(self, unreadable: int = 0) -> None:
+        super().__init__(None)
         self.unreadable = unreadable
 
     def describe(self) -> dict[str, Any]:

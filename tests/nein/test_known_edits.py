@@ -12,6 +12,7 @@ import pytest
 
 from metrics.base import Score
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
+from nein.benchmarks.nein.reporting import collect, judge_tables
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.engine.errors import UserError
@@ -21,6 +22,9 @@ from nein.judges.config import CalibrateConfig
 from nein.judges.known_edits import Pair
 from nein.models import rewards
 from nein.nano import data as nano_data
+from nein.reporting import figures as frames
+from tests.helpers import commands
+from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedJudge
 
 
@@ -32,18 +36,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pairs(world: Path) -> list[Pair]:
     annotations = known_presence.read_instances(world / "instances.json", world)
-    return [*known_edits.unedited(loading.load(str(world)), 512), *known_edits.other(annotations, seed=0)]
+    return [*known_edits.unedited(loading.load(str(world)), 512), *known_edits.pasted(annotations, seed=0)]
 
 
-class Deaf:
+class Deaf(rewards.RewardJudge):
     """Prefers the edit that removed what it reads from the sentence, and hears "Remove" only.
 
     It knows the truth: the object that differs between the edits is where the pair says.
     """
 
-    compares = False
-
     def __init__(self, pairs: Sequence[Pair], hears: Callable[[str], float | None]) -> None:
+        super().__init__(None)
         self._hears, self.asked = hears, 0
         self.fingerprint = "deaf"
         self._right = {
@@ -74,12 +77,10 @@ class Deaf:
 def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_nothing(
     pairs: list[Pair], tmp_path: Path
 ) -> None:
-    judge: Any = Deaf(
-        pairs, lambda told: 1.0 if told.startswith("Remove") else 0.5 if "lacks" in told else 0.0
-    )
+    judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else 0.5 if "lacks" in told else 0.0)
     file = preferences.calibrate("pairwise:deaf", judge, pairs, tmp_path)
     result = json.loads(file.read_text())
-    for name in ("unedited", "other"):
+    for name in ("unedited", "other", "along"):
         of_set = [pair for pair in pairs if pair.set == name]
         half = sum("lacks" in pair.sentences["negated"] for pair in of_set)
         one = result["sets"][name]
@@ -95,7 +96,7 @@ def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_not
 
 
 def test_what_a_judge_does_not_say_is_unscored_and_in_no_share(pairs: list[Pair], tmp_path: Path) -> None:
-    judge: Any = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else None)
+    judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else None)
     some = pairs[:6]
     result = json.loads(preferences.calibrate("pairwise:deaf", judge, some, tmp_path).read_text())
     one = result["sets"]["unedited"]
@@ -133,6 +134,13 @@ def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lack
         assert set(left).isdisjoint(far)  # each lacks one of two objects that do not touch
         assert one.object in one.sentences["affirmed"]
         assert one.sentences["negated"].lower().count(one.object) == 1
+    for one, same in zip((pair for pair in pairs if pair.set == "along"), other, strict=True):
+        source, right, wrong = one.pictures()
+        assert (right == same.pictures().right).all()
+        assert (one.sentences, one.object) == (same.sentences, same.object)
+        taken, kept = ((source != edit).any(-1) for edit in (wrong, right))
+        assert (kept <= taken).all()  # what is to go is gone from both, and from one another thing as well
+        assert taken.sum() > kept.sum()
 
 
 def test_the_command_asks_the_runs_own_judge_of_removal(
@@ -148,6 +156,38 @@ def test_the_command_asks_the_runs_own_judge_of_removal(
     assert "ties 8, unscored 0" in said
     [file] = (tmp_path / "calibration" / "rewards").glob("*.json")
     assert json.loads(file.read_text())["reference"] == "removal"
+
+
+def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_chose_for(
+    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]
+) -> None:
+    out = tmp_path / "out"
+    done = evaluate(
+        "--editor", "identity", "--mend", "best-of:2:removal", "--data", world, "--control", "none",
+        "--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--device", "cpu", "--limit", 4,
+        "--out", out,
+    )  # fmt: skip
+    assert done.code == 0
+    loaded, _ = collect.load([out])
+    [alone] = judge_tables.rewarded(loaded, [])
+    assert (alone["model"], alone["statistic"], alone["value"]) == ("identity+best-of-2-removal", "gain", 0)
+    given = ["--judges", "reward", "--device", "cpu", "--limit", "4", "--data", str(world)]
+    assert commands.exit_code("calibrate", out, *given) == 0
+    target = tmp_path / "report.html"
+    assert commands.exit_code("report", out, "-o", target, "--formats", "html,csv") == 0
+    rows = frames.records(frames.read(target.with_suffix(".csv")))
+    shares = {(r["group"], r["metric"]): r for r in rows if r["task"] == "rewards"}
+    assert {family for family, _ in shares} == {"unedited", "other", "along"}
+    assert shares["other", "negated"]["value"] == 0.5  # it says "No" to everything
+    assert shares["other", "negated"]["judge"] == "removal"
+    assert 0 < shares["other", "negated"]["low"] < shares["other", "gap"]["high"]
+    chosen = {(r["metric"], r["group"]): r["value"] for r in rows if r["task"] == "best-of"}
+    assert chosen == {
+        ("removal_vqa", ""): 0, **{("preferred", name): 0.5 for name in ("unedited", "other", "along")},
+    }  # fmt: skip
+    page = target.read_text()
+    assert "Judges of edits on known truth" in page
+    assert "The best of several edits, and the judge that chose" in page
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
     assert done.code == 0, done.stderr
     run = RunDir(tmp_path / "out", "flaky", "negative")
     rules = protocols.Rules.of("fixed")
-    for row in run.read_scores():  # what is stored is what the evidence gives
+    for row in run.scores():  # what is stored is what the evidence gives
         assert not row["detail"] or protocols.verdict(row["metric"], row, rules) == row["value"]
     found = {(s.metric, s.quirk): s for s in protocols.shifts(run)}
     failed = sum(edit["image"] is None for edit in run.read_edits())

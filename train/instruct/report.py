@@ -92,7 +92,7 @@ def held_out(folder: Path) -> HeldOut:
 
 def values(runs: Mapping[str, RunDir], metric: str, task: str) -> dict[str, float | None]:
     """Sample id -> value on a task; of "Add a X." what counts is that X is there, not that it is gone."""
-    scores = {row["id"]: row["value"] for row in runs[task].read_scores() if row["metric"] == metric}
+    scores = {row["id"]: row["value"] for row in runs[task].scores() if row["metric"] == metric}
     if task == "add" and metric.startswith("removal"):
         return {key: None if value is None else 1.0 - value for key, value in scores.items()}
     return scores

@@ -14,7 +14,6 @@ from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.engine.store import Need
-from nein.models.references import JUDGE
 
 
 @dataclass(kw_only=True)
@@ -99,6 +98,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Machine, Output, Scored, Tr
     def needs(self) -> list[Need]:
         from nein.benchmarks.negbench import models
         from nein.models import needs
+        from nein.models.references import JUDGE
 
         return [
             *(need for name in self.model for need in models.needs(name)),

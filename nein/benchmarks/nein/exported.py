@@ -64,7 +64,7 @@ def _gaps(run: RunDir) -> Iterator[Result]:
     control = runs.of_folder(Folder(run.path.with_name("remove"), "edits"))
     if run.track != "negative" or control.manifest().get("status") != COMPLETE:
         return
-    records = {(run.editor, one.track): (one.read_edits(), one.read_scores()) for one in (run, control)}
+    records = {(run.editor, one.track): report.told_by(one) for one in (run, control)}
     told = report.gaps(records)
     for metric in frames.values(frames.select(told, task="gap"), "metric"):
         rows = frames.records(frames.select(told, task="gap", metric=metric))
@@ -75,7 +75,7 @@ def _gaps(run: RunDir) -> Iterator[Result]:
 def _questions(run: RunDir) -> dict[str, str]:
     """Metric -> the question that its judge was asked, with {object} for what it was asked about."""
     found: dict[str, str] = {}
-    for row in run.read_scores():
+    for row in run.scores():
         question, what = row["detail"].get("question"), row["detail"].get("object")
         if row["metric"] not in found and question:
             found[row["metric"]] = question.replace(what, "{object}") if what else question
@@ -84,7 +84,7 @@ def _questions(run: RunDir) -> dict[str, str]:
 
 def _samples(run: RunDir) -> Iterator[Sample]:
     edits = {edit["id"]: edit for edit in run.read_edits()}
-    for row in run.read_scores():
+    for row in run.scores():
         edit, detail = edits[row["id"]], row["detail"]
         answer = detail.get("answer", "" if row["value"] is None else str(row["value"]))
         facts = {key: edit.get(key) for key in ("object", "source_id", "seed", "sha256", "template")}

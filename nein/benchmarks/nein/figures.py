@@ -57,15 +57,18 @@ def of(run: RunDir) -> pd.DataFrame:
 
 def summarise(run: RunDir) -> pd.DataFrame:
     """The figures of a complete run from its canonical files."""
-    figures = of_rows(run.read_edits(), run.read_scores(), run.read_corpus())
+    figures = of_rows(run.read_edits(), run.scores(), run.read_corpus())
     return frames.label(figures, benchmark="nein", model=run.editor, variant=run.track)
 
 
-def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Row]) -> pd.DataFrame:
-    """The figures of one run: edits.jsonl, scores.jsonl and what exists only for the whole (corpus.json)."""
+def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Row]) -> pd.DataFrame:
+    """The figures of one run: edits.jsonl, scores.jsonl (read once) and what exists only for the whole
+    (corpus.json)."""
     clusters = {edit["id"]: edit["source_id"] for edit in edits}
     families = {edit["id"]: edit["family"] for edit in edits if edit.get("family")}
-    whole, reasons = values_of(edits, scores), _reasons(scores)
+    reasons: dict[str, Counter[str]] = {}
+    every = _by_metric(scores, reasons)
+    whole = _asked(edits, every)
     rows: list[dict[str, Any]] = []
     for metric in METRICS:
         if metric in corpus:
@@ -73,9 +76,11 @@ def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Ro
             rows += _limit(metric, corpus[metric])
         elif metric in whole:
             values = whole[metric]
-            rows.append(_figure(metric, values, clusters, task="results", reasons=reasons.get(metric)))
+            rows.append(
+                _figure(metric, values, clusters, task="results", reasons=_common(reasons.get(metric)))
+            )
     for family in FAMILIES:
-        for metric, column in _by_metric(scores).items():
+        for metric, column in every.items():
             values = {key: value for key, value in column.items() if families.get(key) == family}
             if values:
                 group = family + (FAMILY_NOTE if family in STAYS else "")
@@ -85,26 +90,31 @@ def of_rows(edits: Sequence[Row], scores: Sequence[Row], corpus: Mapping[str, Ro
 
 def values_of(edits: Sequence[Row], scores: Iterable[Row]) -> Values:
     """Metric -> sample id -> value or None; Removal only of samples whose object must go."""
+    return _asked(edits, _by_metric(scores))
+
+
+def _asked(edits: Sequence[Row], every: Values) -> Values:
     stays = {edit["id"] for edit in edits if edit.get("family") in STAYS}
     return {
-        metric: {key: value for key, value in column.items() if metric not in REMOVAL or key not in stays}
-        for metric, column in _by_metric(scores).items()
+        metric: {key: value for key, value in column.items() if key not in stays}
+        if stays and metric in REMOVAL
+        else column
+        for metric, column in every.items()
     }
 
 
-def _by_metric(scores: Iterable[Row]) -> Values:
+def _by_metric(scores: Iterable[Row], reasons: dict[str, Counter[str]] | None = None) -> Values:
+    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none."""
     values: Values = {}
     for row in scores:
         values.setdefault(row["metric"], {})[sys.intern(row["id"])] = row["value"]
+        if row["value"] is None and reasons is not None:
+            reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
     return values
 
 
-def _reasons(scores: Sequence[Row]) -> dict[str, dict[str, int]]:
-    reasons: dict[str, Counter[str]] = {}
-    for row in scores:
-        if row["value"] is None:
-            reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
-    return {metric: dict(counts.most_common()) for metric, counts in reasons.items()}
+def _common(reasons: Counter[str] | None) -> dict[str, int] | None:
+    return reasons and dict(reasons.most_common())
 
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
@@ -170,17 +180,18 @@ def printed(editor: str, name: str) -> pd.DataFrame:
 
 
 def gaps(
-    told: tuple[Values, Sequence[Row]], denied: tuple[Values, Sequence[Row]], clusters: Mapping[str, str]
+    told: Values, denied: Values, edits: Sequence[Row], clusters: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     """The negation gap of an editor, in all and per template of the negative instruction.
 
-    told, denied  Values and edits of its run with "Remove the X." and of the one that says X is absent.
+    told, denied  Values of its run with "Remove the X." and of the one that says X is absent.
+    edits         Of the latter.
     """
-    template_of = {edit["id"]: edit["template"] for edit in denied[1]}
+    template_of = {edit["id"]: edit["template"] for edit in edits}
     for metric in REMOVALS:
-        if metric not in told[0] or metric not in denied[0]:
+        if metric not in told or metric not in denied:
             continue
-        first, second = told[0][metric], denied[0][metric]
+        first, second = told[metric], denied[metric]
         test = statistics.paired_test(first, second, clusters)
         if test is None:
             continue

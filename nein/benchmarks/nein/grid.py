@@ -119,7 +119,7 @@ def _read_run(run: RunDir) -> Records:
         edits = {row["id"]: row for row in run.rows(runs.EDIT, sorted(run.done(runs.EDIT)))}
     records = Records(run, manifest["data"], edits)
     if (run.path / "scores.jsonl").exists():
-        for row in run.iter_scores():
+        for row in run.scores():
             records.scores.setdefault(row["metric"], {})[row["id"]] = row["value"]
     return records
 

@@ -60,6 +60,8 @@ class Rules:
         return cls(protocol, protocol, "fixed")
 
 
+#: Sides of a metric beside its quirks: none of them, and all of `--protocol paper`.
+FIXED, ALL = "", "all"
 ALONE = {
     "answers": Rules(answers="paper"),
     "objects": Rules(objects="paper"),
@@ -146,21 +148,33 @@ class Shift:
 def shifts(run: RunDir) -> list[Shift]:
     """Every quirk that concerns a metric of the run, alone and together, metric by metric."""
     source_of = {row["id"]: row["source_id"] for row in run.read_edits()}
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in run.read_scores():
-        if row["metric"] in MOVES:
-            rows.setdefault(row["metric"], []).append(row)
+    wanted = {metric: _sides(quirks) for metric, quirks in MOVES.items() if metric != "fid"}
+    sides: dict[str, dict[str, dict[str, float | None]]] = {}
+    refused: dict[tuple[str, str], NoEvidence] = {}
+    for row in run.scores():
+        metric = row["metric"]
+        for name, rules in wanted.get(metric, {}).items():
+            values = sides.setdefault(metric, {}).setdefault(name, {})
+            try:
+                values[row["id"]] = verdict(metric, row, rules)
+            except NoEvidence as error:
+                refused[metric, name] = error
     moved: list[Shift] = []
-    for metric, quirks in MOVES.items():
+    for metric in MOVES:
         if metric == "fid":
             moved += _fid_shift(run)
-        elif metric in rows:
-            together = [quirk for quirk in quirks if quirk in IN_PROTOCOL]
-            wanted = {quirk: ALONE[quirk] for quirk in quirks}
-            if len(together) > 1:
-                wanted["all"] = Rules.of("paper")
-            moved += [_shift(metric, name, rows[metric], rules, source_of) for name, rules in wanted.items()]
+        for name in sides.get(metric, {}):
+            if name != FIXED:
+                why = refused.get((metric, FIXED)) or refused.get((metric, name))
+                moved.append(_shift(metric, name, sides[metric], why, source_of))
     return moved
+
+
+def _sides(quirks: Sequence[str]) -> dict[str, Rules]:
+    """What every score of a metric is worth without any quirk, with each of them, and with all."""
+    together = [quirk for quirk in quirks if quirk in IN_PROTOCOL]
+    both = {ALL: Rules.of("paper")} if len(together) > 1 else {}
+    return {FIXED: Rules(), **{quirk: ALONE[quirk] for quirk in quirks}, **both}
 
 
 def rows(run: RunDir, name: str) -> list[dict[str, Any]]:
@@ -179,15 +193,15 @@ def rows(run: RunDir, name: str) -> list[dict[str, Any]]:
 
 
 def _shift(
-    metric: str, quirk: str, rows: Sequence[Mapping[str, Any]], rules: Rules, source_of: Mapping[str, str]
+    metric: str,
+    quirk: str,
+    sides: Mapping[str, Mapping[str, float | None]],
+    why: NoEvidence | None,
+    source_of: Mapping[str, str],
 ) -> Shift:
-    try:
-        fixed = {row["id"]: verdict(metric, row, Rules()) for row in rows}
-        paper = {row["id"]: verdict(metric, row, rules) for row in rows}
-    except NoEvidence as error:
-        return Shift(
-            metric, quirk, None, None, 0, 0, None, None, f"{error}; score again with --evidence both"
-        )
+    if why is not None:
+        return Shift(metric, quirk, None, None, 0, 0, None, None, f"{why}; score again with --evidence both")
+    fixed, paper = sides[FIXED], sides[quirk]
     flips = sum(fixed[name] != paper[name] for name in fixed)
     # A quirk of the denominator changes which samples count, not what any of them is worth.
     change = (

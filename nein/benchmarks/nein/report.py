@@ -50,7 +50,7 @@ def report(out: Path) -> str:
         parts.append(figures.of(run))
         if preset(run.manifest() or {}) == "paper" and run.track == "negative":
             parts.append(figures.printed(run.editor, run.editor))
-    parts.append(gaps({(run.editor, run.track): (run.read_edits(), run.read_scores()) for run in complete}))
+    parts.append(gaps({(run.editor, run.track): told_by(run) for run in complete}))
     frame = frames.concat(parts)
     unfinished = [run.label for run in runs if run not in complete]
     told = {run.label: run.manifest() or {} for run in complete}
@@ -65,23 +65,26 @@ def report(out: Path) -> str:
     return (out / "table.md").read_text(encoding="utf-8")
 
 
-def gaps(records: Mapping[tuple[str, str], tuple[Sequence[Facts], Sequence[Facts]]]) -> pd.DataFrame:
+def told_by(run: RunDir) -> tuple[Sequence[Facts], figures.Values]:
+    """Edits and values of a run, as `gaps` takes them."""
+    edits = run.read_edits()
+    return edits, figures.values_of(edits, run.scores())
+
+
+def gaps(records: Mapping[tuple[str, str], tuple[Sequence[Facts], figures.Values]]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run.
 
-    records  (Editor, track) -> edits and scores.
+    records  (Editor, track) -> edits, and values by metric and sample.
     """
     rows: list[dict[str, Any]] = []
-    for (editor, track), (edits, scores) in records.items():
+    for (editor, track), (edits, values) in records.items():
         twin = records.get((editor, "remove"))
         if track != "negative" or twin is None:
             continue
-        told, denied = (
-            (figures.values_of(rows_of, scored), rows_of) for rows_of, scored in (twin, (edits, scores))
-        )
         clusters = {edit["id"]: edit["source_id"] for edit in edits}
         rows += [
             {**row, "model": editor, "judged": f"{editor} ({figures.REMOVALS[row['metric']]})"}
-            for row in figures.gaps(told, denied, clusters)
+            for row in figures.gaps(twin[1], values, edits, clusters)
         ]
     return frames.label(frames.frame(rows), benchmark="nein") if rows else frames.frame(rows)
 

@@ -19,7 +19,9 @@ metrics may be added to a run at any time; a change of an identity is refused wi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import operator
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -111,12 +113,23 @@ class RunDir(Folder):
     def read_edits(self) -> list[Row]:
         return atomic.read_lines(self.path / "edits.jsonl", EDIT_ROW)
 
-    def read_scores(self) -> list[Row]:
-        return list(self.iter_scores())
+    def scores(self, places: dict[str, int] | None = None) -> Iterator[Row]:
+        """One at a time: rows with what judges said are a kilobyte each.
 
-    def iter_scores(self) -> Iterator[Row]:
-        """One at a time: rows with what judges said are a kilobyte each."""
-        return atomic.checked_lines(self.path / "scores.jsonl", SCORE_ROW)
+        places  Is given, of every sample, the byte at which its rows begin: they stand one after the other.
+        """
+        for start, row in atomic.placed_lines(self.path / "scores.jsonl", SCORE_ROW):
+            if places is not None:
+                places.setdefault(row["id"], start)
+            yield row
+
+    def scores_at(self, start: int) -> Iterator[Row]:
+        """The rows of the sample that begin at a byte, as `scores` notes them."""
+        with (self.path / "scores.jsonl").open("rb") as file:
+            file.seek(start)
+            rows = (atomic.parsed(line, SCORE_ROW, f"'{file.name}'") for line in file if line.strip())
+            _, of_sample = next(itertools.groupby(rows, key=operator.itemgetter("id")))
+            yield from of_sample
 
     def read_corpus(self) -> dict[str, Row]:
         """Metric -> its figure of the whole; {} where there is none."""

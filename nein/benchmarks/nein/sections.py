@@ -215,6 +215,52 @@ CALIBRATION = Table(
     "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
     "not seen; ROC-AUC of the soft score. Clustered by picture.",
 )
+#: Families of pairs of edits (`nein.judges.known_edits`) -> what the wrong one did.
+PAIRS = {
+    "unedited": "did nothing",
+    "other": "took another thing out",
+    "along": "took another thing along",
+}
+REWARDS = Table(
+    "rewards",
+    "Judges of edits on known truth",
+    (Row("judge"), Row("group", "the wrong edit", PAIRS)),
+    (
+        Column("Remove the X.", {"metric": "affirmed"}),
+        Column("negative sentence", {"metric": "negated"}),
+        Column("gap", {"metric": "gap"}),
+        Column("A rather than B", {"metric": "position"}),
+        Column("pairs", {"metric": "affirmed"}, tables.count()),
+        Column("no preference", {"metric": ("affirmed", "negated")}, tables.entry("ties")),
+        Column("unscored", {"metric": ("affirmed", "negated")}, tables.count("unscored")),
+    ),
+    {"task": "rewards"},
+    "Share of pairs of edits in which the judge prefers the one that obeys, told in either way about the "
+    "same pictures; no preference counts as half. Who does not hear the sentence has 50 where another thing "
+    "was taken out, and who likes empty pictures 0 where one was taken along. A rather than B: of a judge "
+    "that is shown both, its preference for a place. No preference and unscored: of both wordings. "
+    "Clustered by picture.",
+)
+BEST_OF = Table(
+    "best-of",
+    "The best of several edits, and the judge that chose",
+    RUN,
+    (
+        *(
+            Column(f"its judge is right where the wrong edit {did}", {"metric": "preferred", "group": name})
+            for name, did in PAIRS.items()
+        ),
+        *(
+            Column(f"Removal ({judge}): gain", {"metric": name, "statistic": "gain"})
+            for name, judge in REMOVALS.items()
+        ),
+    ),
+    {"task": "best-of"},
+    "Right: the share above, under this wording. A judge that was not calibrated has none: nein calibrate "
+    "RUN --judges reward --judge reward=JUDGE. Gain: of the chosen edit over the editor's own, which is the "
+    "first candidate, in points over the samples scored in both; the judge that chose may be the one that "
+    "scores (removal: VQA). Where no candidate obeys, there is nothing to choose, however good the judge.",
+)
 CORRECTED = Table(
     "corrected",
     "Corrected for the judge's error",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ class Run:
 
     name     What it is called in tables: its editor, with the folder in front where two folders are compared.
     edits    Sample id -> edit record, in data order.
-    scores   Metric -> sample id -> score row, with what judges said; empty where that was not asked for.
-    values   Metric -> sample id -> value or None.
+    values   Metric -> sample id -> value or None; what judges said is read again for who shows it (`said`).
     figures  As its evaluation wrote them, under its name (`nein.benchmarks.nein.figures`).
     """
 
@@ -35,10 +34,10 @@ class Run:
     name: str
     manifest: Mapping[str, Any]
     edits: dict[str, dict[str, Any]]
-    scores: dict[str, dict[str, dict[str, Any]]]
     figures: pd.DataFrame
     values: dict[str, dict[str, float | None]]
-    sources: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str]
+    places: dict[str, int]
 
     @cached_property
     def whole(self) -> dict[str, dict[str, Any]]:
@@ -55,15 +54,18 @@ class Run:
     def label(self) -> str:
         return f"{self.name}/{self.track}"
 
+    def said(self, sample: str) -> list[dict[str, Any]]:
+        """The rows of its scores, with what judges said."""
+        return list(self.directory.scores_at(self.places[sample])) if sample in self.places else []
+
     def model(self, kind: str) -> Mapping[str, Any]:
         """What the manifest says about a loaded model: "editor", "vqa", ...; empty when it was not needed."""
         return self.manifest.get("models", {}).get(kind, {})
 
 
-def load(paths: Sequence[Path], *, evidence: bool = True) -> tuple[list[Run], list[str]]:
+def load(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """(complete runs at or below the paths, labels of the others). All must be on the same data.
 
-    evidence  Whether `Run.scores` is filled: nine tenths of what a run takes in memory.
     Raises UserError when there is none, or when two were made on different records.
     """
     by_folder: dict[Path, RunDir] = {}
@@ -81,10 +83,7 @@ def load(paths: Sequence[Path], *, evidence: bool = True) -> tuple[list[Run], li
         )
     several = len({run.out.resolve() for run in complete}) > 1
     with _for_good():
-        loaded = [
-            read(run, f"{run.out.name}/{run.editor}" if several else run.editor, evidence=evidence)
-            for run in complete
-        ]
+        loaded = [read(run, f"{run.out.name}/{run.editor}" if several else run.editor) for run in complete]
     names: dict[str, int] = {}
     for run in loaded:
         names[run.label] = names.get(run.label, 0) + 1
@@ -115,17 +114,14 @@ def _for_good() -> Iterator[None]:
         gc.enable()
 
 
-def read(run: RunDir, name: str, *, evidence: bool = True) -> Run:
+def read(run: RunDir, name: str) -> Run:
     """The records and figures of one complete run."""
-    edits = run.read_edits()
-    rows = run.read_scores() if evidence else run.iter_scores()
-    scores: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in rows if evidence else ():
-        scores.setdefault(row["metric"], {})[row["id"]] = row
+    edits, places = run.read_edits(), dict[str, int]()
+    values = figures.values_of(edits, run.scores(places))
     return Run(
-        run, name, run.manifest() or {}, {edit["id"]: edit for edit in edits}, scores,
-        frames.label(figures.of(run), model=name), figures.values_of(edits, rows),
-        {edit["id"]: edit["source_id"] for edit in edits},
+        run, name, run.manifest() or {}, {edit["id"]: edit for edit in edits},
+        frames.label(figures.of(run), model=name), values,
+        {edit["id"]: edit["source_id"] for edit in edits}, places,
     )  # fmt: skip
 
 
@@ -141,12 +137,7 @@ def together(loaded: Sequence[Run]) -> pd.DataFrame:
 
 def gaps(loaded: Sequence[Run]) -> pd.DataFrame:
     """The negation gap of every editor whose control was run, in all and per template."""
-    records = {(run.name, run.track): (list(run.edits.values()), _rows(run)) for run in loaded}
-    return report.gaps(records)
-
-
-def _rows(run: Run) -> list[dict[str, Any]]:
-    return [row for column in run.scores.values() for row in column.values()]
+    return report.gaps({(run.name, run.track): (list(run.edits.values()), run.values) for run in loaded})
 
 
 def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:

@@ -28,11 +28,14 @@ def report(options: ReportConfig) -> int:
     atomic.check_writable(out.parent)
     loaded, unfinished = collect.load(options.runs)
     folders = options.calibration or [r.directory.out / "calibration" for r in loaded]
-    calibrations = judge_tables.load(list(dict.fromkeys(folders)), explicit=bool(options.calibration))
+    folders = list(dict.fromkeys(folders))
+    calibrations = judge_tables.load(folders, explicit=bool(options.calibration))
+    rewards = judge_tables.load_rewards(folders)
     browser = sample_browser.Browser.of(loaded, options.data, options.split)
     negative = [run for run in loaded if run.track == "negative"] or loaded
     compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
     rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs.costs(loaded)]
+    rows += judge_tables.rewarded(loaded, rewards)
     if options.labels:
         rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
     if options.judge_grade:
@@ -43,7 +46,7 @@ def report(options: ReportConfig) -> int:
     parts = collect.breakdowns(loaded, browser.sizes, sample_browser.SIZE_CLASSES)
     gaps = collect.gaps(loaded)
     figures = frames.concat([results, gaps, parts, frames.frame(rows)])
-    about_judges = [sections.CALIBRATION, sections.CORRECTED, sections.AGREEMENT]
+    about_judges = [sections.CALIBRATION, sections.REWARDS, sections.BEST_OF, sections.CORRECTED]
     shown = [
         Section(
             "gap",
@@ -60,7 +63,10 @@ def report(options: ReportConfig) -> int:
         Section("breakdowns", "Breakdowns", sections.breakdowns()),
         Section("comparisons", "Comparisons", [sections.comparisons(comparisons.out_of_reach(compared))]),
         Section(
-            "judges", "Judges", [*about_judges, sections.LABELLED, sections.NEGVQA], [sections.RELIABILITY]
+            "judges",
+            "Judges",
+            [*about_judges, sections.AGREEMENT, sections.LABELLED, sections.NEGVQA],
+            [sections.RELIABILITY],
         ),
         Section("protocols", "Protocols", [sections.PROTOCOLS]),
         Section("costs", "Costs", [sections.COSTS]),
@@ -98,7 +104,7 @@ def compare(options: CompareConfig) -> int:
     from nein.reporting import tables
 
     wanted = options.metrics or None
-    loaded, unfinished = collect.load(options.runs, evidence=False)
+    loaded, unfinished = collect.load(options.runs)
     loaded = [run for run in loaded if run.track == options.track] if options.track != "all" else loaded
     if len(loaded) < 2:
         raise UserError(

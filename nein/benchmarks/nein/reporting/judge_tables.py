@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
 from nein.statistics import agreement, calibration
 from nein.statistics.calibration import Corrected, Rates
-from nein.statistics.estimates import Estimate
+from nein.statistics.estimates import Estimate, paired_difference
 
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
 
@@ -55,6 +56,28 @@ class Calibration:
         )
 
 
+@dataclass(frozen=True)
+class Reward:
+    """What a judge of edits prefers where it is known which edit obeys, as `nein calibrate` wrote it.
+
+    sets  Family of pairs -> "affirmed", "negated", "gap", "position", "ties", "n_unscored"
+          (`nein.judges.preferences.rates`).
+    """
+
+    name: str
+    fingerprint: str
+    sets: Mapping[str, Mapping[str, Any]]
+
+    def share(self, family: str, which: str, **what: Any) -> dict[str, Any]:
+        """The row of one of its figures."""
+        rates, share = self.sets[family], self.sets[family][which]
+        unit = "points" if which in ("gap", "position") else "%"
+        return figure(
+            share and Estimate.from_dict(share), unit=unit, unscored=rates["n_unscored"],
+            metric=which, judge=self.name, group=family, **what,
+        )  # fmt: skip
+
+
 #: What a calibration's two files hold, as far as it is read back.
 _FACTS = {"kind": str, "fingerprint": str, "article?": (str, None), "threshold?": (float, None)}
 _VERDICT = {
@@ -63,12 +86,21 @@ _VERDICT = {
 }  # fmt: skip
 
 
+_SHARE = {
+    "value": float, "n": int, "clusters": int,
+    **dict.fromkeys(("low", "high", "standard_error"), (float, None)),
+}  # fmt: skip
+_SHARES = ("affirmed", "negated", "gap", "position")
+_FAMILY = {**dict.fromkeys(_SHARES, (_SHARE, None)), "ties": int, "n_unscored": int}
+_REWARD = {"reference": str, "fingerprint": str, "sets": dict}
+
+
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     """The calibrations in the folders. With `explicit`, a folder without one is a UserError."""
     calibrations = []
     for folder in folders:
         files = sorted(folder.glob("*.json"))
-        if not files and explicit:
+        if not files and explicit and not any(folder.glob("rewards/*.json")):
             raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
         for file in files:
             manifest = atomic.read_json(file)
@@ -78,6 +110,56 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
             manifest, rows = atomic.read_json(file, _FACTS), atomic.read_lines(lines, _VERDICT)
             calibrations.append(Calibration(manifest["kind"], manifest, rows))
     return calibrations
+
+
+def load_rewards(folders: Sequence[Path]) -> list[Reward]:
+    """The calibrated judges of edits in the folders; where two go by one name, with their fingerprints."""
+    read = {}
+    for file in (file for folder in folders for file in sorted(folder.glob("rewards/*.json"))):
+        families = atomic.read_json(file, _REWARD)["sets"]
+        one = atomic.read_json(file, {**_REWARD, "sets": dict.fromkeys(families, _FAMILY)})
+        read[one["fingerprint"]] = one
+    names = Counter(one["reference"] for one in read.values())
+    ends = {key: f" ({key[:8]})" if names[one["reference"]] > 1 else "" for key, one in read.items()}
+    return [Reward(one["reference"] + ends[key], key, one["sets"]) for key, one in read.items()]
+
+
+def rewarded(loaded: Sequence[Run], rewards: Sequence[Reward]) -> list[dict[str, Any]]:
+    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), and of
+    every arm that chooses the best of several edits, what its judge is worth and what it gained (task
+    "best-of")."""
+    rows = [
+        {**reward.share(family, which, task="rewards"), "ties": str(rates["ties"])}
+        for reward in rewards
+        for family, rates in reward.sets.items()
+        for which in _SHARES
+        if rates[which] is not None
+    ]
+    for run in loaded:
+        arm = run.model("editor").get("mended", {})
+        if arm.get("arm") == "best-of":
+            rows += _best_of(run, arm, loaded, rewards)
+    return [{**row, "benchmark": "nein"} for row in rows]
+
+
+def _best_of(
+    run: Run, arm: Mapping[str, Any], loaded: Sequence[Run], rewards: Sequence[Reward]
+) -> Iterator[dict[str, Any]]:
+    """The shares of the judge that chose, under the wording of the run's track; Removal of the editor as it
+    is, of the arm, and the difference over the same samples."""
+    what = {"task": "best-of", "model": run.name, "variant": run.track}
+    which = "negated" if run.track == "negative" else "affirmed"
+    for reward in (one for one in rewards if one.fingerprint == arm["judge"]):
+        for family in reward.sets:
+            yield {**reward.share(family, which, **what), "metric": "preferred", "judge": ""}
+    base = run.directory.editor.partition("+best-of-")[0]
+    for other in loaded:
+        if (other.directory.out, other.directory.editor, other.track) != (run.directory.out, base, run.track):
+            continue
+        for metric in REMOVALS:
+            if metric in run.values and metric in other.values:
+                gain = paired_difference(run.values[metric], other.values[metric], run.sources)
+                yield {**figure(gain, unit="points"), **what, "metric": metric, "statistic": "gain"}
 
 
 def judged(loaded: Sequence[Run], calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:

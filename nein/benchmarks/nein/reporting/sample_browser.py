@@ -162,11 +162,7 @@ def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
         return cards.Said(picture)
     parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
-    rows = [
-        _row(metric, scored[name]["value"], scored[name]["reason"], scored[name]["detail"])
-        for metric, scored in run.scores.items()
-        if name in scored
-    ]
+    rows = [_row(row["metric"], row["value"], row["reason"], row["detail"]) for row in run.said(name)]
     return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
 
