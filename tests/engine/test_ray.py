@@ -79,7 +79,7 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
 ) -> None:
     folder = opened(tmp_path / "run")
     one, made = executor(cluster), []
-    # Ray before 2.51 connects to any of this machine's nodes, and ends the connection where that one is removed.
+    # Ray before 2.51 connects to any node of this machine, and ends the connection where that one goes.
     here = ray.get_runtime_context().get_node_id()
     [socket] = [node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == here]
     doomed = next(node for node in cluster.worker_nodes if node.raylet_socket_name != socket)

@@ -23,8 +23,8 @@ from tests.nein.conftest import write_data
 
 BLOCKS = -(-COUNT // SIZE)
 
-#: What there is to know of a cluster: sbatch runs the script of every job of an array at once. As Slurm does, it
-#: keeps the script: submitit gives its file another name as soon as sbatch has returned.
+#: What there is to know of a cluster: sbatch runs the script of every job of an array at once. As Slurm
+#: does, it keeps the script: submitit gives its file another name as soon as sbatch has returned.
 SBATCH = """#!/bin/bash
 script="$1.spooled"
 cp "$1" "$script"
