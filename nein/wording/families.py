@@ -10,6 +10,7 @@ agreement; T is a second absent object, A an object that is there and must stay.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nein.wording import nouns
@@ -32,6 +33,24 @@ class Family:
 
 #: NeIn's templates with agreement, for plural names; in the order of `NEGATIVE_TEMPLATES`.
 _AGREEING = tuple(re.sub(r"\{S\} is\b", "{S} {is S}", sentence) for sentence in NEGATIVE_TEMPLATES)
+
+#: The affirmative twins of `NEGATIVE_TEMPLATES`, in their order: the sentence without its denial.
+AFFIRMED = (
+    "The image has {a S}.",
+    "The image has {a S}.",
+    "The image can have {a S}.",
+    "{a S} present in the image.",
+    "{a S} in the image.",
+    "The image is with {a S}.",
+    "{a S} in sight.",
+    "{a S} {is S} part of the scene.",
+    "The image has {a S}.",
+    "{a S} {is S} to be seen in the image.",
+    "{a S} {is S} in the image.",
+    "A scene with {a S}.",
+    "The image has the presence of {a S}.",
+)
+_ANOTHER = "There {is S} {a S} in the image."
 
 FAMILIES: dict[str, Family] = {
     row.label: row
@@ -141,8 +160,15 @@ def sentence(
     protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
               first letter; "fixed": agreement, and the article by sound.
     """
-    named = {"S": noun, "T": second, "A": present}
+    return _filled(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
 
+
+def affirmed(template: int | None, noun: str) -> str:
+    """What template 0..12 of `NEGATIVE_TEMPLATES` denies, said; None: of a sentence of another form."""
+    return _filled(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
+
+
+def _filled(template: str, named: Mapping[str, str], protocol: str) -> str:
     def fill(slot: re.Match[str]) -> str:
         word, which, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
         if word == "is":
@@ -153,5 +179,5 @@ def sentence(
             return nouns.with_article(which) if protocol == "fixed" else indefinite(which)
         return nouns.plural(which) if many else which
 
-    text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, FAMILIES[label].templates[index])
+    text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, template)
     return text[:1].upper() + text[1:]

@@ -18,6 +18,7 @@ from nein.benchmarks.negbench import figures, matching, results, sections
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry, scope
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
 from nein.engine.stages import Model
@@ -112,6 +113,20 @@ def write_neat(path: Path) -> None:
         )
 
 
+def write_nein(path: Path) -> None:
+    """NeIn's annotations, with the folders of pictures beside them; of the second sample the object stays."""
+    for name in ("coco/COCO_1.jpg", "nein/NeIn_1_1.jpg", "nein/NeIn_1_2.jpg"):
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        write_png((path.parent / name).with_suffix(".png"), SQUARES)
+    rows = [
+        {"COCO": "COCO_1", "T_original": "A cat.", "T_negative": "The image lacks owl.",
+         "T_generated": "Add an owl.", "NeIn": "NeIn_1_1"},
+        {"COCO": "COCO_1", "T_original": "A cat.", "T_negative": "The image is not without a dog.",
+         "T_generated": "Add a dog.", "NeIn": "NeIn_1_2", "family": "double_negation"},
+    ]  # fmt: skip
+    as_json(rows)(path)
+
+
 PUBLISHED: dict[str, Callable[[Path], None]] = {
     "valse": as_json(
         {
@@ -140,6 +155,10 @@ PUBLISHED: dict[str, Callable[[Path], None]] = {
     ),
     "scope": as_json([SCOPE]),
     "scope-asked": as_json([SCOPE]),
+    "nein": write_nein,
+    "nein-asked": write_nein,
+    "beaf-pairs": as_json(BEAF),
+    "beaf-asked": as_json(BEAF),
 }  # fmt: skip
 
 
@@ -243,7 +262,7 @@ def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(publi
     compared, asked = published("scope"), published("scope-asked")
     for questions in (compared, asked):
         groups = Counter(group for question in questions for group in question.groups)
-        assert groups["not_all", "0", 4] == groups["group", "0", 4] == 4
+        assert groups["not_all", "0", 4] == 4
         assert {question.difficulty for question in questions} == {
             (("other things", 2), ("denials above", 0))
         }
@@ -275,9 +294,46 @@ def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
         ("other things", "0", 1.0, 1), ("other things", "1", 0.5, 2),
         ("denials above", "0", pytest.approx(2 / 3), 3), ("denials above", "1", 1.0, 1),
     ]  # fmt: skip
-    (plot, _), table = sections.SECTIONS[2].plots, sections.DIFFICULTY.sheet(made)
+    plot, table = sections.SECTIONS[2].plots[0], sections.DIFFICULTY.sheet(made)
     assert len(plot.shown(made)) == 2
     assert table.rows[0][-3:] == ["100.0 [2.5, 100.0]", "50.0 ± 48.7", "1, 2"]
+
+
+def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published: Read) -> None:
+    compared, asked = published("nein"), published("nein-asked")
+    assert [question.id for question in compared] == [
+        f"NeIn_1_1/{x}" for x in "text0 image0 text1 image1".split()
+    ]
+    assert [option.text for option in compared[0].options] == [
+        "The image has an owl.",
+        "The image lacks owl.",
+    ]
+    assert [option.template for option in compared[0].options] == ["affirmation", "negation"]
+    assert [option.image for option in compared[1].options] == ["nein/NeIn_1_1.png", "coco/COCO_1.png"]
+    assert {question.source for question in (*compared, *asked)} == {"COCO_1"}
+    assert asked[3].asked == "Is it true of the picture? The image lacks owl."
+    assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
+
+
+def test_beafs_copies_without_a_thing_are_minimal_pairs(published: Read) -> None:
+    first, second = published("beaf-pairs")[:2]
+    assert len(published("beaf-pairs")) == len(published("beaf-asked")) == 4
+    assert [option.text for option in first.options] == [
+        "There is a car in the image.", "There is no car in the image.",
+    ]  # fmt: skip
+    assert [option.image for option in second.options] == [
+        "COCO_val2014_000000001171.jpg", "COCO_val2014_000000001171_00.png",
+    ]  # fmt: skip
+
+
+def test_neins_files_are_read_only_by_name(tmp_path: Path) -> None:
+    write_nein(tmp_path / "val.json")
+    PUBLISHED["valse"](tmp_path / "existence.json")
+    assert [data.name for data in loading.load(str(tmp_path))] == ["valse"]
+    assert [data.name for data in loading.load(str(tmp_path), names=["all", "nein"])] == ["valse", "nein"]
+    (alone,) = loading.load(str(tmp_path), names=["nein"])
+    loading.check_pictures(alone)
+    assert [task.name for task in alone.tasks] == ["nein/pairs", "nein/yes-no"]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +342,11 @@ def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
         ("valse", [], "holds no JSON object of items"),
         ("valse", {"x": {"caption": "A"}}, "item x: 'image_file' is missing"),
         ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
+        (
+            "beaf-pairs",
+            [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}],
+            'the question "Do you see cars\\?" is not of the form',
+        ),
         ("naturalbench", NATURALBENCH[:3], "four for every pair"),
         ("naturalbench", [["Is it?", "a.jpg", "Perhaps", "yes_no"]] * 4, "'Perhaps', not Yes or No"),
         ("sugarcrepe", {}, "no item that this test asks about"),
@@ -433,7 +494,7 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
     media = Drawn(lambda name: np.full((4, 4, 3), 9, np.uint8) if name == "grey" else SQUARES)
     asked = [Question(name, name, (Option("a dog"), Option("no dog")), 0) for name in ("a", "grey", "b")]
     task = ChoiceTask("x/caption", tuple(asked), media)
-    stage = matching.scoring("answers", task, 3, batch_size=3, model=Model.one("m", Longest))
+    stage = matching.scoring("answers", task, Blocks.first(3, 3), model=Model.one("m", Longest))
     rows = stage.work(Longest(), stage.read(0), ())["answers"]
     assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
     assert "nothing to see" in rows[1]["reason"]
@@ -444,12 +505,14 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
 
 def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scores captions, and every task asks questions"):
-        evaluated(tmp_path, "--model", "constant", "--datasets", "beaf")
+        evaluated(tmp_path, "--model", "constant", "--datasets", "beaf", "--tasks", "yes-no")
     with (
         references.offering({"longest": Longest()}),
         pytest.raises(UserError, match="chooses between captions"),
     ):
-        evaluated(tmp_path, "--model", "none", "--match", "longest", "--datasets", "beaf")
+        evaluated(
+            tmp_path, "--model", "none", "--match", "longest", "--datasets", "beaf", "--tasks", "yes-no"
+        )
     with references.offering({"reader": Reader()}), pytest.raises(UserError, match="about one picture only"):
         evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "negrefcocog")
 

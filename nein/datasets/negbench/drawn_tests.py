@@ -38,7 +38,9 @@ def folder(name: str, split: str = "val", scenes: int | None = None) -> Path:
     count = scenes or SCENES
     write, proof = WRITERS[name]
     return data.drawn(
-        f"{name}-{split}-{count}-{VERSION}", lambda draft: write(draft, split, count), proof=proof
+        f"{name}-{split}-{count}-{VERSION}",
+        lambda draft: write(draft, split, count),
+        proof=proof.format(split=split),
     )
 
 
@@ -204,7 +206,8 @@ def naturalbench(root: Path, split: str, count: int) -> None:
     _write_json(root / "NaturalBench-Retrieval" / "metadata.json", pairs)
 
 
-#: Row of `registry.ROWS` -> what draws its twin, and the file that is written last.
+#: Row of `registry.ROWS` -> what draws its twin, and the file that is written last, where that depends on
+#: it with the {split}.
 WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
     "valse": (valse, "existence.json"),
     "cc-neg": (cc_neg, "ccneg_preprocessed.pt"),
@@ -213,6 +216,7 @@ WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
     "neat-coco": (neat, NEAT),
     "beaf": (beaf, "beaf_qna.json"),
     "naturalbench": (naturalbench, "NaturalBench-Retrieval/metadata.json"),
+    "nein": (data.write, "{split}.json"),
     **{name: (functools.partial(scope.write, language=code), scope.FILE) for name, code in SCOPE.items()},
 }
 

@@ -55,6 +55,7 @@ class Row:
     files_at  Where to get the files. `suite`: what they are a part of.
     licence   Of the files; pictures have their own.
     sha256    File name -> SHA-256 of the released file, where known.
+    by_name   Whether it is read only where it is asked for by name: others' files are called so, too.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Row:
     suite: str = NEGBENCH
     licence: str = "see there"
     sha256: dict[str, str] = field(default_factory=dict)
+    by_name: bool = False
 
 
 _COCO = "val2017.zip of https://cocodataset.org/#download"
@@ -238,7 +240,11 @@ ROWS: dict[str, Row] = {
             "beaf",
             "BEAF",
             "the original and manipulated images, linked from github.com/postech-ami/BEAF",
-            (Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),),
+            (
+                Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),
+                Part(PAIRS, TEMPLATED, ("beaf_qna.json",), reader="beaf-pairs"),
+                Part(YES_NO, TEMPLATED, ("beaf_qna.json",), reader="beaf-asked"),
+            ),
             files_at="beaf_qna.json of github.com/postech-ami/BEAF",
             suite="Ye-Bin et al., ECCV 2024",
             licence="none stated",
@@ -264,6 +270,18 @@ ROWS: dict[str, Row] = {
             files_at="github.com/Baiqi-Li/NaturalBench and huggingface.co/datasets/BaiqiL/NaturalBench",
             suite="Li et al., NeurIPS 2024",
             licence="Apache-2.0",
+        ),
+        Row(
+            "nein",
+            "NeIn pairs",
+            "the folders beside it",
+            (
+                Part(PAIRS, TEMPLATED, ("val.json", "train.json", "dev.json"), reader="nein"),
+                Part(YES_NO, TEMPLATED, ("val.json", "train.json", "dev.json"), reader="nein-asked"),
+            ),
+            files_at="linked from github.com/tanbuinhat/NeIn",
+            suite="Bui et al., CVPRW 2025",
+            by_name=True,
         ),
         *(
             Row(
