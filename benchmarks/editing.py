@@ -30,11 +30,12 @@ import torch
 from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 from PIL import Image
 
+from arithmetic.dtypes import DTYPES
 from benchmarks import published
 from benchmarks.common import Measured, describe_device, limits, measure, synchronize
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
-from editors.machine import ATTENTIONS, DTYPES
+from editors.machine import ATTENTIONS
 from nein.engine.environment import keep_freed_memory
 from nein.models.references import resolve
 

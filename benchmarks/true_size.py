@@ -29,9 +29,9 @@ import numpy as np
 import torch
 
 import metrics
+from arithmetic.dtypes import DTYPES
 from benchmarks import editing, image_metrics, judges, published
 from benchmarks.common import Measured, Pair, describe_device, limits, measure, pairs, setup
-from editors.machine import DTYPES
 from metrics.base import MemoryFeatures, MemoryRecords
 from metrics.objects import spacy_model
 from nein.engine.environment import keep_freed_memory

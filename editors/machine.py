@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from editors import products
+from arithmetic import attention, products
+from arithmetic.dtypes import DTYPES
+from editors import gates
 from editors.base import EditorError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # "sdpa" leaves the choice to torch's scaled_dot_product_attention, the last four are its kernels; "tiled" is
 # ours; "auto" is tiled in bfloat16 on a CPU and sdpa elsewhere.
 ATTENTIONS = ("auto", "sdpa", "tiled", "flash", "efficient", "cudnn", "math")
-# Queries of a tile, whose scores stay in a processor's cache; with fewer keys torch's kernel is as fast.
-_TILE, _FEW_KEYS = 256, 128
 OFFLOADS = ("none", "model", "sequential")
 
 
@@ -59,7 +57,7 @@ class Machine:
             if not isinstance(getattr(self, name), bool):
                 raise EditorError(f"{name} is {getattr(self, name)!r}; expected true or false")
         if self.attention == "auto":
-            tiled = self.device.type == "cpu" and self.dtype == "bfloat16" and not self.compile
+            tiled = attention.pays(self.device, self.torch_dtype) and not self.compile
             object.__setattr__(self, "attention", "tiled" if tiled else "sdpa")
         if self.offload != "none" and self.device.type == "cpu":
             raise EditorError(f"offload is {self.offload!r}, which needs a GPU, but the device is 'cpu'")
@@ -84,7 +82,7 @@ class Machine:
         device = self.device if self.offload == "none" else "cpu"
         placed = module.to(device=device, dtype=self.torch_dtype, memory_format=layout).eval()
         if not self.compile:  # which finds kernels of its own
-            products.install(placed)
+            products.install(placed, gates.KINDS)
         return placed.requires_grad_(False)
 
     @contextmanager
@@ -105,7 +103,7 @@ class Machine:
         if self.attention == "sdpa":
             yield
         elif self.attention == "tiled":
-            with _Tiled():
+            with attention.tiled():
                 yield
         else:
             with _only_kernel(self.attention):
@@ -123,52 +121,6 @@ class Machine:
                 f"attention {self.attention!r} is not available on {self.device.type} in {self.dtype}; "
                 f"use 'sdpa', which lets torch choose"
             ) from error
-
-
-class _Tiled(TorchFunctionMode):
-    """Inside, `scaled_dot_product_attention` of this thread is `tiled_attention` wherever that can do it."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is not torch.nn.functional.scaled_dot_product_attention:
-            return function(*args, **(kwargs or {}))
-        return _attend(*args, **(kwargs or {}))
-
-
-def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **more: Any,
-) -> torch.Tensor:
-    """torch's signature, since it stands in its place."""
-    plain = attn_mask is None and not dropout_p and not is_causal and not any(more.values())
-    if plain and query.ndim == 4 and key.shape[2] >= _FEW_KEYS:
-        return tiled_attention(query, key, value, scale)
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **more
-    )
-
-
-def tiled_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
-) -> torch.Tensor:
-    """Softmax attention as plain matrix products, 256 queries of a head at a time.
-
-    query (B, H, T, D), key (B, H, S, D), value (B, H, S, E) to (B, H, T, E). torch's own kernel for CPUs is
-    no faster in bfloat16 than in float32 where the processor has no matrix unit; matrix products are.
-    """
-    scaled = (query * (query.shape[-1] ** -0.5 if scale is None else scale)).flatten(0, 1)
-    keys, values = key.flatten(0, 1).transpose(1, 2).contiguous(), value.flatten(0, 1).contiguous()
-    output = torch.empty((*query.shape[:3], value.shape[3]), dtype=query.dtype, device=query.device)
-    for head, into in enumerate(output.flatten(0, 1)):
-        for start in range(0, query.shape[2], _TILE):
-            scores = torch.mm(scaled[head, start : start + _TILE], keys[head])
-            torch.mm(scores.softmax(-1), values[head], out=into[start : start + _TILE])
-    return output
 
 
 def _switches() -> dict[str, tuple[Callable[[], bool], Callable[[bool], None]]]:

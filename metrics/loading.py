@@ -14,13 +14,9 @@ from typing import Any
 
 import torch
 
+from arithmetic import attention, products
+from arithmetic.dtypes import DTYPES
 from metrics.base import MetricError, choose
-
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 
 #: Under which key a training checkpoint has its model.
 _STATES = ("state_dict", "model", "model_state_dict")
@@ -325,6 +321,7 @@ def load_model(
         )
     if "quantization_config" not in kwargs:
         model = model.to(device)
+        products.install(model)
     model.eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
@@ -391,12 +388,20 @@ class SharedTokenizer:
 
 
 @contextlib.contextmanager
-def exact() -> Iterator[None]:
-    """No gradients, and no TensorFloat-32 while measuring (it moves cosines in the fourth decimal)."""
+def exact(model: Any = None) -> Iterator[None]:
+    """No gradients, and no TensorFloat-32 while measuring (it moves cosines in the fourth decimal).
+
+    model  Its attention goes in tiles where that pays.
+    """
+    tiles = model is not None and attention.pays(model.device, model.dtype)
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with (
+            torch.inference_mode(),
+            torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
+            attention.tiled() if tiles else contextlib.nullcontext(),
+        ):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before

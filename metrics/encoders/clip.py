@@ -56,7 +56,7 @@ class ClipEncoder:
         """Projected image features, not normalised: (H, W, 3) uint8 pictures -> (N, D) float32."""
         crops = map_images(self.preprocess, images)
         parts = []
-        with exact():
+        with exact(self.model):
             for start in range(0, len(crops), self.batch_size):
                 pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size])).to(
                     self.model.device
@@ -75,7 +75,7 @@ class ClipEncoder:
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Projected text features, not normalised: (N, D) float32. Texts are cut at the model's limit."""
         parts = []
-        with exact():
+        with exact(self.model):
             for start in range(0, len(texts), self.batch_size):
                 tokens = self.tokens(texts[start : start + self.batch_size])
                 features = self.model.get_text_features(

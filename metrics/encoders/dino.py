@@ -42,7 +42,7 @@ class DinoEncoder:
         """(H, W, 3) uint8 pictures -> (N, D) float32, not normalised."""
         crops = map_images(self.preprocess, images)
         parts = []
-        with exact():
+        with exact(self.model):
             for start in range(0, len(crops), self.batch_size):
                 pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size])).to(
                     self.model.device

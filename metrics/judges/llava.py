@@ -116,7 +116,7 @@ class LlavaNextJudge:
                 )
         unique = [list(dict.fromkeys(row)) for row in questions]
         answer_to: list[dict[str, Answer]] = [{} for _ in images]
-        with exact():
+        with exact(self.model):
             pixels = self._look({i: image for i, image in enumerate(images) if unique[i]})
             for jobs in self._groups(self._jobs(pixels, unique)):
                 for job, answers in zip(jobs, self._run(jobs, pixels), strict=True):

@@ -82,7 +82,7 @@ class Owlv2Detector:
         check_batch(images, labels, "labels")
         result: list[dict[str, Detection]] = [{} for _ in images]
         wanted = [i for i, row in enumerate(labels) if row]
-        with exact():
+        with exact(self.model):
             for label in dict.fromkeys(label for row in labels for label in row):
                 self._query(label)
             for start in range(0, len(wanted), self.batch_size):

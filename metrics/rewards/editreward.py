@@ -116,7 +116,7 @@ class EditReward(RewardJudge):
 
     def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         outputs = []
-        with exact():
+        with exact(self.model):
             pictures = [self._resized(picture) for picture in (source, edit)]
             for k, question in enumerate(self.settings.questions):
                 state = self.state(pictures, question.replace("{text_prompt}", instruction))

@@ -39,7 +39,7 @@ class Matching(RewardJudge):
         return each(lambda rows: [self._one(*row) for row in rows], items)
 
     def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
-        with exact():
+        with exact(self.model.model):
             before, after = self.model.look([source, edit])
             no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()
         return Score(yes - no, f"{yes:.3f} that it fits, {no:.3f} that it does not")

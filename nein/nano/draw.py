@@ -455,7 +455,8 @@ LOOKS: dict[str, Look] = {
 CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 
-@lru_cache(maxsize=8192)
+# The caches hold what the pictures of one scene share; enlarged, a drawing takes 60 KiB and a background 256.
+@lru_cache(maxsize=256)
 def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
     """The object alone, RGBA, `SUPERSAMPLE` times enlarged, cropped to what is visible.
 
@@ -568,7 +569,7 @@ BACKGROUNDS: dict[str, Callable[[ImageDraw.ImageDraw, int, random.Random], None]
 }
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=16)
 def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     """A background without objects, RGB, enlarged `SUPERSAMPLE` times. Same arguments, same pixels."""
     if style == SKETCH:

@@ -23,9 +23,11 @@ from tests.nein.conftest import write_data
 
 BLOCKS = -(-COUNT // SIZE)
 
-#: What there is to know of a cluster: sbatch runs the script of every job of an array at once.
+#: What there is to know of a cluster: sbatch runs the script of every job of an array at once. As Slurm
+#: does, it keeps the script: submitit gives its file another name as soon as sbatch has returned.
 SBATCH = """#!/bin/bash
-script="$1"
+script="$1.spooled"
+cp "$1" "$script"
 if grep -q partition=nowhere "$script"; then
     echo "sbatch: error: invalid partition specified: nowhere" >&2
     exit 1

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from diffusers.models.activations import GEGLU
 from torch import nn
 from torch.utils.flop_counter import register_flop_formula
 
@@ -24,14 +23,17 @@ AVAILABLE = (
 )
 
 
-def install(module: Any) -> None:
-    """Gives every linear layer of `module`, and every gated one, a product by oneDNN where there is one.
+def install(module: Any, kinds: Mapping[type, type] | None = None) -> None:
+    """Gives every linear layer of `module` a product by oneDNN where there is one.
+
+    kinds  Class of a layer -> what computes the same with `product`, for further kinds of layers.
 
     Names and weights stay; with gradients, on a GPU and in other number types they compute what they did.
     """
     if AVAILABLE:
+        chosen = {nn.Linear: _Linear, **(kinds or {})}
         for part in module.modules():
-            part.__class__ = _KINDS.get(type(part), type(part))
+            part.__class__ = chosen.get(type(part), type(part))
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, then: str) -> torch.Tensor:
@@ -48,28 +50,14 @@ if AVAILABLE:
     register_flop_formula(torch.ops.mkldnn._linear_pointwise)(_operations)
 
 
-def _applies(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def applies(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether `product` can be taken here."""
     plain = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
     return plain and torch.is_inference_mode_enabled()
 
 
 class _Linear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not _applies(input, self.weight):
+        if not applies(input, self.weight):
             return super().forward(input)
         return product(input, self.weight, self.bias, "none")
-
-
-class _Gated(GEGLU):
-    """The half of the layer that is a gate goes through GELU in the same pass."""
-
-    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        weight, bias = self.proj.weight, self.proj.bias
-        if bias is None or not _applies(hidden_states, weight):
-            return super().forward(hidden_states, *args, **kwargs)
-        half = len(weight) // 2
-        gate = product(hidden_states, weight[half:], bias[half:], "gelu")
-        return product(hidden_states, weight[:half], bias[:half], "none").mul_(gate)
-
-
-_KINDS: dict[type, type] = {nn.Linear: _Linear, GEGLU: _Gated}

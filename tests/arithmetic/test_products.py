@@ -8,7 +8,8 @@ from diffusers.models.activations import GEGLU
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from editors import products
+from arithmetic import products
+from editors import gates
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def test_layers_give_what_they_gave(layers: nn.Sequential) -> None:
     names = list(layers.state_dict())
     with torch.inference_mode(), FlopCounterMode(display=False) as plain:
         before = layers(x)
-    products.install(layers)
+    products.install(layers, gates.KINDS)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         after = layers(x)
     assert list(layers.state_dict()) == names
@@ -34,7 +35,7 @@ def test_layers_give_what_they_gave(layers: nn.Sequential) -> None:
 def test_with_gradients_and_in_other_number_types_nothing_changes(layers: nn.Sequential) -> None:
     x = torch.randn(5, 24)
     before = layers(x)
-    products.install(layers)
+    products.install(layers, gates.KINDS)
     after = layers(x)
     after.sum().backward()
     assert torch.equal(after, before)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from editors import machine
-from editors.machine import Machine, tiled_attention
+from arithmetic import attention
+from arithmetic.attention import tiled_attention
+from editors.machine import Machine
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -20,6 +21,15 @@ def test_tiles_give_what_torch_gives(scale: float | None) -> None:
     torch.testing.assert_close(
         tiled_attention(query, key, value, scale),
         scaled_dot_product_attention(query, key, value, scale=scale),
+        rtol=1e-4, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_tiles_of_shared_keys_see_nothing_that_comes_later() -> None:
+    query, key, value = drawn(2, 6, 600, 20), drawn(2, 2, 600, 20), drawn(2, 2, 600, 12)
+    torch.testing.assert_close(
+        tiled_attention(query, key, value, causal=True),
+        scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True),
         rtol=1e-4, atol=1e-5,
     )  # fmt: skip
 
@@ -44,15 +54,17 @@ def test_only_where_they_pay_and_can_stand_for_it(monkeypatch: pytest.MonkeyPatc
     assert Machine.of("cpu", "bfloat16", attention="sdpa").describe()["attention"] == "sdpa"
 
     calls: list[tuple[int, ...]] = []
-    tiles = machine.tiled_attention
+    tiles = attention.tiled_attention
     monkeypatch.setattr(
-        machine, "tiled_attention", lambda *parts: calls.append(parts[0].shape) or tiles(*parts)
+        attention,
+        "tiled_attention",
+        lambda *parts, **how: calls.append(parts[0].shape) or tiles(*parts, **how),
     )
     many, few = drawn(1, 1, 200, 8), drawn(1, 1, 77, 8)
     with Machine.of("cpu", "bfloat16").attending():
         scaled_dot_product_attention(many, many, many)
         scaled_dot_product_attention(many, few, few)
-        scaled_dot_product_attention(many, many, many, is_causal=True)
+        scaled_dot_product_attention(few[:, :, :1], many, many)
         scaled_dot_product_attention(many, many, many, attn_mask=torch.zeros(200, 200))
     scaled_dot_product_attention(many, many, many)
     assert calls == [(1, 1, 200, 8)]
