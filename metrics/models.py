@@ -5,6 +5,7 @@ Which reference is whose is decided here, by strings; what loads it is imported 
 
 from __future__ import annotations
 
+import json
 import pkgutil
 from pathlib import Path
 from typing import Any
@@ -220,13 +221,12 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
 
 
 def _of_base(folder: str) -> list[Origin]:
-    """Of a converted method: what the CLIP that it stands on needs."""
-    from metrics.judges import methods
-    from metrics.loading import type_of
-
-    if not Path(folder, "config.json").is_file() or type_of(folder, None) not in methods.METHODS:
-        return []
-    return origins("clip", methods.base_of(Path(folder)))
+    """Of a converted method (`metrics.judges.methods`): what the CLIP that it stands on needs."""
+    try:
+        base = json.loads(Path(folder, "config.json").read_text(encoding="utf-8")).get("base")
+    except (OSError, ValueError, AttributeError):
+        return []  # no such folder, which the loader says
+    return origins("clip", base) if isinstance(base, str) else []
 
 
 def _dual_loader(reference: str) -> str:

@@ -123,11 +123,6 @@ def convert(source: Path, folder: Path, *, method: str, base: str = "") -> dict[
     return {"architecture": method, "base": where, "tensors": len(tensors)}
 
 
-def base_of(folder: Path) -> str:
-    """The CLIP that a converted method stands on. Raises MetricError."""
-    return str(_settings(folder)["base"])
-
-
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> Method:
     """From a folder that `convert` wrote. options: those of the method's class. Raises MetricError."""
     from safetensors.torch import load_file

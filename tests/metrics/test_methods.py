@@ -252,6 +252,15 @@ def test_a_file_that_lacks_something_or_stands_on_another_clip_is_refused_and_le
     assert [p.name for p in tmp_path.iterdir()] == ["file.pt"]
 
 
+def test_a_method_needs_the_clip_that_it_stands_on(base: Path, tmp_path: Path) -> None:
+    folder, _ = converted(tmp_path, glasses, "clipglasses", base)
+    assert metrics.origins("itm", str(folder)) == []
+    config = (folder / "config.json").read_text().replace(str(base), "openai/clip-vit-base-patch32")
+    (folder / "config.json").write_text(config)
+    [origin] = metrics.origins("itm", str(folder))
+    assert origin.reference == "openai/clip-vit-base-patch32"
+
+
 def test_objects_in_a_published_file_are_not_run(base: Path, tmp_path: Path) -> None:
     class Harm:
         def __reduce__(self) -> tuple[Any, tuple[str, str]]:
