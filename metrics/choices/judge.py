@@ -59,7 +59,7 @@ class JudgeChoices:
             answers = self.judge.ask(images, questions)
             return [[Reply(text=answer.text) for answer in row] for row in answers]
         questions = [
-            [template.ask_caption(f"{one.question} {text}") for one in row for text in one.texts]
+            [template.ask_caption(f"{one.question} {text}".strip()) for one in row for text in one.texts]
             for row in asked
         ]
         streams = [iter(row) for row in self.judge.ask(images, questions)]

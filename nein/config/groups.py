@@ -60,6 +60,18 @@ class Scored(Options):
 
 
 @dataclass(kw_only=True)
+class Blind(Options):
+    """What is right without looking, or without reading, stands beside what is right."""
+
+    blind: NonNegativeInt = option(
+        500,
+        "questions, evenly spread, that a model is also asked without the picture (and of NegVQA without the "
+        "question); 0 for none. Encoders are measured on all and asked nothing",
+        "How",
+    )
+
+
+@dataclass(kw_only=True)
 class Foreseen(Options):
     """What a command will take can be said before."""
 

@@ -1,7 +1,7 @@
 """Negation beyond "no X": families of sentences, each with a label that goes with a sample into every result.
 
 The thirteen templates of NeIn are the family "plain". The paper names the others as future work; their
-sentences are this project's. In all but one the object S must go; in "double_negation" it must stay.
+sentences are this project's. In most the object S must go; in those of STAYS it must stay.
 
 Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
 agreement; T is a second absent object, A an object that is there and must stay.
@@ -10,6 +10,7 @@ agreement; T is a second absent object, A an object that is there and must stay.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nein.wording import nouns
@@ -32,6 +33,24 @@ class Family:
 
 #: NeIn's templates with agreement, for plural names; in the order of `NEGATIVE_TEMPLATES`.
 _AGREEING = tuple(re.sub(r"\{S\} is\b", "{S} {is S}", sentence) for sentence in NEGATIVE_TEMPLATES)
+
+#: The affirmative twins of `NEGATIVE_TEMPLATES`, in their order: the sentence without its denial.
+AFFIRMED = (
+    "The image has {a S}.",
+    "The image has {a S}.",
+    "The image can have {a S}.",
+    "{a S} present in the image.",
+    "{a S} in the image.",
+    "The image is with {a S}.",
+    "{a S} in sight.",
+    "{a S} {is S} part of the scene.",
+    "The image has {a S}.",
+    "{a S} {is S} to be seen in the image.",
+    "{a S} {is S} in the image.",
+    "A scene with {a S}.",
+    "The image has the presence of {a S}.",
+)
+_ANOTHER = "There {is S} {a S} in the image."
 
 FAMILIES: dict[str, Family] = {
     row.label: row
@@ -86,6 +105,23 @@ FAMILIES: dict[str, Family] = {
             stays=True,
         ),
         Family(
+            "past",
+            (
+                "There used to be {a S}.",
+                "The image once showed {a S}.",
+                "There {is S} no longer {a S}.",
+            ),
+        ),
+        Family(
+            "clause",
+            (
+                "The image shows {a S} that nobody has removed.",
+                "There {is S} {a S} that should not go.",
+                "The image has {a S} that did not move.",
+            ),
+            stays=True,
+        ),
+        Family(
             "implicit",
             (
                 "The image is free of {S+}.",
@@ -96,8 +132,11 @@ FAMILIES: dict[str, Family] = {
         ),
     )
 }
+#: Families that name a colour, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
+DRAWN = ("except_one", "not_all")
+LABELS = (*FAMILIES, *DRAWN)
 #: Families in which the right edit keeps the object.
-STAYS = frozenset(label for label, family in FAMILIES.items() if family.stays)
+STAYS = frozenset([*(label for label, family in FAMILIES.items() if family.stays), "not_all"])
 _SINGULAR_ONLY = "Not a single"
 
 
@@ -121,8 +160,15 @@ def sentence(
     protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
               first letter; "fixed": agreement, and the article by sound.
     """
-    named = {"S": noun, "T": second, "A": present}
+    return _filled(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
 
+
+def affirmed(template: int | None, noun: str) -> str:
+    """What template 0..12 of `NEGATIVE_TEMPLATES` denies, said; None: of a sentence of another form."""
+    return _filled(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
+
+
+def _filled(template: str, named: Mapping[str, str], protocol: str) -> str:
     def fill(slot: re.Match[str]) -> str:
         word, which, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
         if word == "is":
@@ -133,5 +179,5 @@ def sentence(
             return nouns.with_article(which) if protocol == "fixed" else indefinite(which)
         return nouns.plural(which) if many else which
 
-    text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, FAMILIES[label].templates[index])
+    text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, template)
     return text[:1].upper() + text[1:]

@@ -49,7 +49,9 @@ def test_the_released_files_are_evaluated_as_they_are(
         assert evaluated.figure(**about, metric="gap@5") is not None
     binary = found["clip/chexpert"]
     assert {(f["task"], f["metric"]) for f in frames.records(binary.figures)} == {
-        (task, metric) for task in ("binary", "binary-control") for metric in ("accuracy", "chance")
+        (task, metric)
+        for task in ("binary", "binary-control")
+        for metric in ("accuracy", "chance", "text only", "picture only", "gain over text")
     }
     text = (tmp_path / "out" / "table.md").read_text()
     assert "negation gap@5" in text

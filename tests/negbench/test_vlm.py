@@ -15,6 +15,7 @@ from nein.benchmarks.negbench import config, mcq, report, results, run, vlm
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.answers import AnswerCache
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
@@ -35,9 +36,8 @@ def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dic
     asked = Model(
         "test", lambda: Remembered(model, cache), lambda loaded: {"model": (loaded.fingerprint, {})}
     )
-    stage = vlm.asking(
-        "answers", task, len(task.questions), manner=vlm.Manner(**manner), batch_size=3, model=asked
-    )
+    blocks = Blocks.first(len(task.questions), 3)
+    stage = vlm.asking("answers", task, blocks, manner=vlm.Manner(**manner), model=asked)
     Threads("cpu").compute(lambda device: [Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
@@ -174,6 +174,7 @@ def test_a_server_at_another_address_goes_on_with_the_same_run(
         server = Server()
         server.rule = lambda body, count: (200, say("B"), {})
         line = ["--vlm", f"openai:{server.url}#eye-7b", "--model", "none", "--datasets", "coco", *limit]
+        line += ["--blind", "0"]
         try:
             found = evaluate(tmp_path, data, pictures, *line)
         finally:

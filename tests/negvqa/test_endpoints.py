@@ -47,7 +47,7 @@ def question(body: dict[str, Any]) -> str:
 def ask(server: Server, questions: Path, out: Path, *more: object) -> int:
     return run(
         "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out,
-        "--concurrency", 3, "--retries", 0, "--formats", "csv", *more,
+        "--concurrency", 3, "--retries", 0, "--formats", "csv", "--blind", 0, *more,
     )  # fmt: skip
 
 

@@ -228,6 +228,7 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
     seer, out = Seer(), tmp_path / "out"
     monkeypatch.setattr("metrics.load_judge", lambda *a, **k: seer)
     asked = ("--model", "judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out)
+    asked += ("--blind", 0)
     assert run(*asked, "--formats", "csv", "--batch-size", 24) == 0
     assert seer.asked[:2] == [
         f'<image>\nDoes the caption "What is number 0? {word} 0" describe this image? Answer only yes or no'

@@ -70,6 +70,7 @@ def served() -> Iterator[Server]:
 def test_a_model_behind_an_endpoint_answers_as_it_does_beside_us(served: Server, tmp_path: Path) -> None:
     # In this prompt the picture comes first, so that the server's template has nothing to join.
     common = ("--prompt", "vlmevalkit", "--questions", QUESTIONS, "--device", "cpu", "--formats", "md")
+    common += ("--blind", 0)
     assert run("--model", "nano:negvqa", "--out", tmp_path / "here", *common) == 0
     assert run("--model", f"openai:{served.url}#tiny", "--data", "nano", "--concurrency", 3,
                "--out", tmp_path / "there", *common) == 0  # fmt: skip

@@ -9,7 +9,18 @@ from typing import Literal
 from jsonargparse.typing import PositiveInt
 
 from metrics.letters import Rule
-from nein.config.groups import FittedBatches, Limit, Machine, OnDevice, Output, Preset, Scored, Seed, Tracked
+from nein.config.groups import (
+    Blind,
+    FittedBatches,
+    Limit,
+    Machine,
+    OnDevice,
+    Output,
+    Preset,
+    Scored,
+    Seed,
+    Tracked,
+)
 from nein.config.options import Names, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
@@ -17,7 +28,7 @@ from nein.engine.store import Need
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, FittedBatches, Machine, Output, Scored, Tracked):
+class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Scored, Tracked):
     """Field names are the keys of a configuration file."""
 
     presets = "negbench/eval-"

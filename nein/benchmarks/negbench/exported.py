@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import run as negbench
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
@@ -34,7 +35,7 @@ def read(path: Path) -> Exported:
     figures = frames.read(path / "figures.csv")
     rows = [
         row for row in frames.records(figures)
-        if row["value"] is not None and (row["metric"] == "accuracy" or row["metric"].startswith("recall@"))
+        if row["value"] is not None and row["metric"].partition("@")[0] in ("accuracy", "recall", *BASELINES)
     ]  # fmt: skip
     data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
     return Exported(

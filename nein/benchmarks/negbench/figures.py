@@ -2,12 +2,14 @@
 
 Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
-Metrics: "recall@k"; "gap@k", recall with original minus recall with negated captions, paired; "accuracy";
-"gap", accuracy where the right option affirms minus accuracy where it denies;
-"chance", what a constant scorer gets; "selected", the share of choices that fall on a template; "offered",
-the share of options made with it; "wrong", the share of wrong choices that fall on it; "joint", the share of
-groups of questions that are all answered right, by score (type), and "joint chance", what guessing gets;
-"pair", of groups of two, which are answered right (outcome).
+Metrics: "recall@k", and the same of the baselines, "text only@k" and "picture only@k"; "gap@k", recall with
+original minus recall with negated captions, paired; "accuracy"; "text only" and "picture only", accuracy of
+the baselines, and "gain over text", accuracy minus the former, paired; "gap", accuracy where the right option
+affirms minus accuracy where it denies; "chance", what a constant scorer gets; "selected", the share of
+choices that fall on a template; "offered", the share of options made with it; "wrong", the share of wrong
+choices that fall on it; "joint", the share of groups of questions that are all answered right, by score
+(type), and "joint chance", what guessing gets; "pair", of groups of two, which are answered right (outcome);
+"joint by difficulty", "joint" of the groups that are as difficult as level says in what axis names.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from typing import Any
 import numpy as np
 
 from nein import statistics
+from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
+from nein.datasets.negbench.pairs import GROUP
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     KINDS,
@@ -46,11 +50,12 @@ def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
         }
         for k in KS:
             name = f"recall@{k}"
-            for kind, members in parts.items():
-                if members:
-                    figures.append(
-                        _share(members, name, {"metric": name, "kind": kind, "direction": direction})
-                    )
+            figures += [
+                _share(members, one, {"metric": one, "kind": kind, "direction": direction})
+                for one in (name, *(f"{baseline}@{k}" for baseline in BASELINES))
+                for kind, members in parts.items()
+                if members and one in members[0]
+            ]
             if all(parts.values()):
                 gap, unscored = _gap(parts[ORIGINAL], parts[NEGATED], name)
                 row = figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
@@ -67,6 +72,8 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
         figures.append(_share(members, "credit", {"metric": "accuracy", "type": type_}))
     if {AFFIRMATION, NEGATION} <= set(types):
         figures.append(_choice_gap(rows))
+    for type_ in ("all", *types):
+        figures += _baselines([row for row in rows if type_ in ("all", row["type"])], type_)
     chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
     figures.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
     typed = [row for row in rows if all(row["templates"]) and len(set(row["templates"])) > 1]
@@ -85,6 +92,9 @@ def of_choices(rows: Rows) -> list[dict[str, Any]]:
     return figures
 
 
+#: Score of questions that share scores -> the share that random ones get: of four, the two that belong
+#: together are the highest once in six (Winoground, arXiv:2204.03162, Table 3).
+RANDOM = {GROUP: 1 / 6}
 #: Of two questions that belong together, which are answered right.
 OUTCOMES = ("both", "first alone", "second alone", "neither")
 
@@ -106,14 +116,37 @@ def of_groups(rows: Rows) -> list[dict[str, Any]]:
             continue
         joint = [_together(group, [False] * len(group)) for group in members]
         figures.append(_share(joint, "credit", {"metric": "joint", "type": score}))
-        guessed = [float(np.prod([1 / len(row["templates"]) for row in group])) for group in members]
-        chance = float(np.mean(guessed))
+        chance = float(np.mean([_guessed(score, group) for group in members]))
         figures.append(number(chance, unit="%", n=len(members), metric="joint chance", type=score))
         if all(len(group) == 2 for group in members):
             for k, outcome in enumerate(OUTCOMES):
                 falls = [_together(group, (k >= 2, k in (1, 3))) for group in members]
                 figures.append(_share(falls, "credit", {"metric": "pair", "type": score, "outcome": outcome}))
+        if all(len(group) == 4 for group in members):
+            figures += _by_difficulty(joint, score)
     return figures
+
+
+def _by_difficulty(joint: Rows, score: str) -> list[dict[str, Any]]:
+    """Of groups of four, which are all of a pair; an axis is read where those behind it are at 0."""
+    figures = []
+    axes = list(dict.fromkeys(axis for row in joint for axis in row["difficulty"]))
+    for place, axis in enumerate(axes):
+        easy = [row for row in joint if not any(row["difficulty"][other] for other in axes[place + 1 :])]
+        for level in sorted({row["difficulty"][axis] for row in easy}):
+            members = [row for row in easy if row["difficulty"][axis] == level]
+            what = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
+            figures.append(_share(members, "credit", what))
+    return figures
+
+
+def _guessed(score: str, group: Rows) -> float:
+    """What random scores get; where four questions are those of GROUP by another name, as there."""
+    if len(group) == 4 and all(GROUP in {of for of, _, _ in row["groups"]} for row in group):
+        score = GROUP
+    if score in RANDOM:
+        return RANDOM[score]
+    return float(np.prod([1 / len(row["templates"]) for row in group]))
 
 
 def _together(group: Rows, wrong: Sequence[bool]) -> dict[str, Any]:
@@ -123,6 +156,22 @@ def _together(group: Rows, wrong: Sequence[bool]) -> dict[str, Any]:
         return dict(lost)
     credits = [1 - row["credit"] if no else row["credit"] for row, no in zip(group, wrong, strict=True)]
     return {**group[0], "credit": float(np.prod(credits))}
+
+
+def _baselines(rows: Rows, type_: str) -> list[dict[str, Any]]:
+    """What is right without the picture and without the text, of the questions that were asked so, and what
+    the picture adds to the text there, paired."""
+    figures = []
+    for name in BASELINES:
+        members = [{**row, "reason": row["reason"] or "not read"} for row in rows if name in row]
+        if members:
+            figures.append(_share(members, name, {"metric": name, "type": type_}))
+    both = [row for row in rows if row.get(TEXT_ONLY) is not None]
+    right, alone = ({row["id"]: row[name] for row in both} for name in ("credit", TEXT_ONLY))
+    gain = statistics.paired_difference(right, alone, {row["id"]: row["source"] for row in both})
+    if gain is not None:
+        figures.append(figure(gain, unit="points", metric=GAIN, type=type_))
+    return figures
 
 
 def _choice_gap(rows: Rows) -> dict[str, Any]:

@@ -23,13 +23,12 @@ from nein.engine.stages import Model, Stage
 _Read = tuple[Question, dict[str, np.ndarray | str]]
 
 
-def scoring(output: str, task: ChoiceTask, needed: int, *, batch_size: int, model: Model) -> Stage:
-    """Scores the options of the first `needed` questions of a task, and of the rest of their last block.
+def scoring(output: str, task: ChoiceTask, blocks: Blocks, *, model: Model) -> Stage:
+    """Scores the options of the questions of blocks of a task.
 
     Rows: id, scores, reason, failed. `scores` are in the order of the options as the data have them; None
     with the `reason` where there are none, and what is tried again in `failed`, as of `vlm.asking`.
     """
-    blocks = Blocks.first(len(task.questions), batch_size, needed)
 
     def read(number: int) -> list[_Read]:
         asked = [task.questions[index] for index in blocks.members(number)]

@@ -1,8 +1,9 @@
 """Rows per caption, picture and question, from features or answers. A row without a value says why.
 
-Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason.
-Choice row: id, source, type, templates, correct, groups, shown, scores, shares, credit, reason (and answer,
-letter).
+Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason, and both
+recalls of the baselines ("text only@1").
+Choice row: id, source, type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason
+(and answer, letter), and the credit of each baseline that was measured ("text only").
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 
 from metrics.base import choose
 from metrics.dual.base import prepare, products
-from nein.benchmarks.negbench import mcq, retrieval
+from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
+from nein.benchmarks.negbench import blind, mcq, retrieval
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.records import (
     ChoiceTask,
@@ -24,6 +26,8 @@ from nein.datasets.negbench.records import (
     RetrievalTask,
 )
 
+#: (name, questions that stand for the task's, what came of them by id).
+Baselines = Sequence[tuple[str, "blind.Distinct", Mapping[str, Mapping[str, Any]]]]
 _Values = Callable[[int | None], dict[str, Any] | None]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 #: Questions scored at once: what decides the memory, whatever their number.
@@ -105,8 +109,13 @@ def _one_kind(
             np.array([entry for entry, _, _ in captions]),
             device=device,
         )
-        to_image = _values(of_captions, scale, bias, protocol)
-        to_text = _values(of_pictures, scale, bias, protocol)
+        said, shown = blind.alone(
+            pictures.features[[pictures.rows[gallery.images[index]] for index in readable]],
+            texts.features, [texts.rows[item.captions[k]] for _, item, k in captions],
+        )  # fmt: skip
+        place = np.array([entry for entry, _, _ in captions])
+        to_image = _values(of_captions, scale, bias, protocol, blind.of_captions(shown, place))
+        to_text = _values(of_pictures, scale, bias, protocol, blind.of_gallery(said, place, len(readable)))
     query = {(item.id, k): number for number, (_, item, k) in enumerate(captions)}
     rows = []
     asked: set[int] = set()
@@ -131,9 +140,15 @@ def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else "the caption is empty"
 
 
-def _values(ranks: retrieval.Ranks, scale: float, bias: float, protocol: str) -> _Values:
+def _values(
+    ranks: retrieval.Ranks, scale: float, bias: float, protocol: str, baselines: Mapping[str, retrieval.Ranks]
+) -> _Values:
     """The number of a query -> the values of its row; None for no query, or one without an own entry."""
-    recalls = {f"recall@{k}": ranks.recall(k, protocol) for k in retrieval.KS}
+    recalls = {
+        f"{name}@{k}": places.recall(k, protocol)
+        for name, places in {"recall": ranks, **baselines}.items()
+        for k in retrieval.KS
+    }
 
     def values(i: int | None) -> dict[str, Any] | None:
         if i is None or not ranks.relevant[i]:
@@ -158,7 +173,7 @@ def _row(
     if values is not None:
         return {"id": name, **subject, "direction": direction, **values, "reason": ""}
     empty: dict[str, Any] = {"rank": None, "tied": None, "score": None}
-    empty |= dict.fromkeys(f"recall@{k}" for k in retrieval.KS)
+    empty |= dict.fromkeys(f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS)
     return {"id": name, **subject, "direction": direction, **empty, "reason": reason}
 
 
@@ -181,6 +196,7 @@ def choice_rows(
     if features != "normalised":
         scale, bias = 1.0, 0.0
     rows = []
+    means = blind.Means.of(pictures.features, texts.features, features)
     for start in range(0, len(task.questions), BLOCK):
         asked = [
             (question, _asked(question, seed, protocol)) for question in task.questions[start : start + BLOCK]
@@ -188,13 +204,23 @@ def choice_rows(
         reasons = [_unreadable(question, pictures, texts) for question, _ in asked]
         usable = [question for (question, _), reason in zip(asked, reasons, strict=True) if not reason]
         scored = iter(_option_scores(usable, pictures, texts, features))
+        alone = {
+            TEXT_ONLY: iter(_option_scores(usable, pictures, texts, features, means.picture, None)),
+            PICTURE_ONLY: iter(_option_scores(usable, pictures, texts, features, None, means.text)),
+        }
         for (question, row), reason in zip(asked, reasons, strict=True):
             if reason:
-                rows.append({**row, "scores": None, "shares": None, "credit": None, "reason": reason})
+                lost = {"scores": None, "shares": None, "credit": None, "reason": reason}
+                rows.append({**row, **lost, **dict.fromkeys(alone)})
                 continue
             scores = next(scored)
             shown = [float(scale * float(x) + bias) for x in scores]
-            rows.append({**row, "scores": shown, **_choice(question, scores, row["shown"], protocol)})
+            made = _choice(question, scores, row["shown"], protocol)
+            baselines = {
+                name: _choice(question, next(each), row["shown"], protocol)["credit"]
+                for name, each in alone.items()
+            }
+            rows.append({**row, "scores": shown, **made, **baselines})
     return rows
 
 
@@ -206,15 +232,29 @@ def _choice(
 
 
 def matched_rows(
-    task: ChoiceTask, scored: Mapping[str, Mapping[str, Any]], *, protocol: str = "fixed", seed: int = 0
+    task: ChoiceTask,
+    scored: Mapping[str, Mapping[str, Any]],
+    baselines: Baselines = (),
+    *,
+    protocol: str = "fixed",
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """One row per question, from the scores that a model gave to its options (`matching.scoring`)."""
+    """One row per question, from the scores that a model gave to its options (`matching.scoring`).
+
+    baselines  (name, questions asked in place of the task's, their scores by id).
+    """
     rows = []
     for question in task.questions:
         row, said = _asked(question, seed, protocol), scored[question.id]
         scores, lost = said["scores"], {"shares": None, "credit": None, "reason": said["reason"]}
         made = lost if scores is None else _choice(question, scores, row["shown"], protocol)
         rows.append({**row, "scores": scores, **made})
+        for name, asked, given in baselines:
+            if (one := asked.of(question)) is None or (blind_said := given.get(one.id)) is None:
+                continue
+            scores = blind_said["scores"] and asked.same_order(question, one, blind_said["scores"])
+            credit = _choice(question, scores, row["shown"], protocol)["credit"] if scores else None
+            rows[-1][name] = credit
     return rows
 
 
@@ -226,33 +266,68 @@ def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
 
 
 def _option_scores(
-    questions: Sequence[Question], pictures: Encoded, texts: Encoded, features: str
+    questions: Sequence[Question],
+    pictures: Encoded,
+    texts: Encoded,
+    features: str,
+    picture: np.ndarray | None = None,
+    text: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """(options,) float32 per question: the product of every option with the picture."""
+    """(options,) float32 per question: the product of every option with the picture.
+
+    picture, text  Prepared features in place of those of every picture, or of every option.
+    """
     if not questions:
         return []
     counts = [len(question.options) for question in questions]
-    said = [texts.rows[option.text] for question in questions for option in question.options]
-    shown = [pictures.rows[question.picture(option)] for question in questions for option in question.options]
-    scores = products(prepare(pictures.features[shown], features), prepare(texts.features[said], features))
+    options = [(question, option) for question in questions for option in question.options]
+    if text is None:
+        text = prepare(texts.features[[texts.rows[option.text] for _, option in options]], features)
+    if picture is None:
+        shown = [pictures.rows[question.picture(option)] for question, option in options]
+        picture = prepare(pictures.features[shown], features)
+    scores = products(*np.broadcast_arrays(picture, text, np.empty((len(options), 1)))[:2])
     return np.split(scores, np.cumsum(counts)[:-1])
 
 
 def answer_rows(
-    task: ChoiceTask, answers: Mapping[str, Mapping[str, Any]], *, protocol: str = "fixed", seed: int = 0
+    task: ChoiceTask,
+    answers: Mapping[str, Mapping[str, Any]],
+    baselines: Baselines = (),
+    *,
+    protocol: str = "fixed",
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """One row per question, from what a generative model answered (`vlm.asking`)."""
+    """One row per question, from what a generative model answered (`vlm.asking`).
+
+    baselines  As of `matched_rows`, with answers for scores.
+    """
     rows = []
     for question in task.questions:
-        asked = _asked(question, seed, protocol)
-        answer = answers[question.id]
+        row, answer = _asked(question, seed, protocol), answers[question.id]
         said = {"answer": answer["answer"], "letter": answer["letter"]}
-        if answer["chosen"] is None:
-            rows.append({**asked, **said, "shares": None, "credit": None, "reason": answer["reason"]})
-            continue
-        shares = [float(k == answer["chosen"]) for k in range(len(question.options))]
-        rows.append({**asked, **said, "shares": shares, "credit": shares[question.correct], "reason": ""})
+        shares = _chosen(len(question.options), answer["chosen"])
+        credit = None if shares is None else shares[question.correct]
+        rows.append(
+            {
+                **row,
+                **said,
+                "shares": shares,
+                "credit": credit,
+                "reason": answer["reason"] if shares is None else "",
+            }
+        )
+        for name, asked, given in baselines:
+            if (one := asked.of(question)) is None or (blind_said := given.get(one.id)) is None:
+                continue
+            shares = _chosen(len(one.options), blind_said["chosen"])
+            rows[-1][name] = shares and asked.same_order(question, one, shares)[question.correct]
     return rows
+
+
+def _chosen(options: int, chosen: int | None) -> list[float] | None:
+    """The choice as shares of the options; None where there is none."""
+    return None if chosen is None else [float(k == chosen) for k in range(options)]
 
 
 def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
@@ -263,5 +338,6 @@ def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
         "templates": [option.template for option in question.options],
         "correct": question.correct,
         "groups": [list(group) for group in question.groups],
+        "difficulty": dict(question.difficulty),
         "shown": mcq.order(question, seed, protocol),
     }

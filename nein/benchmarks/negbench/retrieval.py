@@ -72,6 +72,29 @@ class Ranks:
             missed = np.where(i < places, missed * share, missed)
         return 1.0 - missed
 
+    def taken(self, queries: np.ndarray) -> Ranks:
+        """Of those queries, in that order."""
+        arrays = (self.best, self.better, self.tied, self.relevant, self.before)
+        return Ranks(*(array[queries] for array in arrays))
+
+
+def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
+    """The places of every query's own entries where all queries see the same scores.
+
+    scores  (M,) of the entries.     owner  (M,) the query that each belongs to, 0 <= owner < queries.
+    """
+    best = np.full(queries, -np.inf, dtype=np.float32)
+    np.maximum.at(best, owner, scores)
+    order = np.argsort(scores, kind="stable")
+    lower, upper = (np.searchsorted(scores[order], best, side) for side in ("left", "right"))
+    top = np.flatnonzero(scores == best[owner])
+    relevant = np.bincount(owner[top], minlength=queries)
+    place = np.empty(len(scores), dtype=np.int64)
+    place[order] = np.arange(len(scores))
+    first = np.full(queries, len(scores), dtype=np.int64)
+    np.minimum.at(first, owner[top], place[top])
+    return Ranks(best, len(scores) - upper, upper - lower - relevant, relevant, first - lower)
+
 
 def ranks(
     texts: np.ndarray,

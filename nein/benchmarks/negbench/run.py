@@ -11,8 +11,10 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import encode, figures, matching, models, results, vlm
+from nein.benchmarks.baselines import BASELINES, GAIN
+from nein.benchmarks.negbench import encode, figures, matching, minimal_pairs, models, results, vlm
 from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench.blind import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoding
 from nein.benchmarks.negbench.models import Choice
@@ -23,6 +25,7 @@ from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
@@ -201,31 +204,39 @@ def _asking(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[
     place, fits = references.place(run.choice.reference), batched if config.fits else None
     model = Model.one(run.choice.slug, remembered, place, fits)
     manner = vlm.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
-    stages = []
-    for task in run.tasks:
-        whole = run.whole(task)
-        assert isinstance(task, ChoiceTask)
-        assert isinstance(whole, ChoiceTask)
-        output = f"{files.ANSWERS}/{files.task_name(task)}"
-        stages.append(
-            vlm.asking(
-                output, whole, len(task.questions), manner=manner, batch_size=config.block_size, model=model
-            )
-        )
-    return stages
+    return _stages(config, run, files.ANSWERS, functools.partial(vlm.asking, manner=manner, model=model))
 
 
 def _matching(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[Stage]:
     model = Model.one(run.choice.slug, load, references.place(run.choice.reference))
+    return _stages(config, run, files.SCORES, functools.partial(matching.scoring, model=model))
+
+
+def _stages(config: EvalConfig, run: ModelRun, output: str, stage: Callable[..., Stage]) -> list[Stage]:
+    """A stage for the questions of every task, and one for each of its baselines.
+
+    stage  (output, task, blocks) -> the stage.
+    """
     stages = []
     for task in run.tasks:
         whole = run.whole(task)
         assert isinstance(task, ChoiceTask)
         assert isinstance(whole, ChoiceTask)
-        output = f"{files.SCORES}/{files.task_name(task)}"
-        needed = len(task.questions)
-        stages.append(matching.scoring(output, whole, needed, batch_size=config.block_size, model=model))
+        blocks = Blocks.first(len(whole.questions), config.block_size, len(task.questions))
+        name = f"{output}/{files.task_name(task)}"
+        stages.append(stage(name, whole, blocks))
+        for distinct in _baselines(config, run, whole):
+            blocks = distinct.blocks(config.block_size, task.questions, config.blind)
+            stages.append(stage(f"{name}.{distinct.name.replace(' ', '-')}", distinct.task, blocks))
     return stages
+
+
+def _baselines(config: EvalConfig, run: ModelRun, whole: ChoiceTask) -> list[Distinct]:
+    """What a model that is asked is asked besides."""
+    if not config.blind:
+        return []
+    shown = run.choice.kind == "itm" and any(one.image for q in whole.questions for one in q.options)
+    return [Distinct.without_pictures(whole), *([Distinct.without_words(whole)] if shown else [])]
 
 
 def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
@@ -266,11 +277,23 @@ def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple
 
 def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
     """The rows of every task, from answers."""
-    for task, stage in zip(run.tasks, run.stages, strict=True):
+    rows_of = results.matched_rows if run.choice.kind == "itm" else results.answer_rows
+    stages = iter(run.stages)
+    for task in run.tasks:
+        whole = run.whole(task)
         assert isinstance(task, ChoiceTask)
-        answers = {row["id"]: row for row in folder.rows(stage.name, stage.blocks.numbers)}
-        rows = results.matched_rows if run.choice.kind == "itm" else results.answer_rows
-        yield task, rows(task, answers, protocol=config.protocol, seed=config.seed)
+        assert isinstance(whole, ChoiceTask)
+        answers = _by_id(folder, next(stages))
+        asked = [(one.name, one, _by_id(folder, next(stages))) for one in _baselines(config, run, whole)]
+        yield task, rows_of(task, answers, asked, protocol=config.protocol, seed=config.seed)
+
+
+def _by_id(folder: Folder, stage: Stage) -> dict[str, Row]:
+    return {row["id"]: row for row in folder.rows(stage.name, stage.blocks.numbers)}
+
+
+#: What is measured where nothing is known of two captions but which is right.
+_OF_BINARY = ("accuracy", "chance", GAIN, *BASELINES)
 
 
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -278,9 +301,9 @@ def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         measured = figures.of_retrieval(rows)
     else:
         measured = figures.of_choices(rows)
-        if task.kind == BINARY:  # two captions, of which nothing is known but which is right
-            measured = [figure for figure in measured if figure["metric"] in ("accuracy", "chance")]
-        measured += figures.of_groups(rows)
+        if task.kind == BINARY:
+            measured = [figure for figure in measured if figure["metric"] in _OF_BINARY]
+        measured += [*figures.of_groups(rows), *minimal_pairs.of_pairs(rows)]
     label = {"task": task.name.partition("/")[2], "variant": task.variant}
     return [{**label, **figure} for figure in measured]
 

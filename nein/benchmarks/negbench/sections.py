@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
+from nein.datasets.negbench.other_tests import DEPTH, OTHERS
+from nein.datasets.negbench.pairs import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
+from nein.statistics import two_way
+from nein.wording.languages.base import CONSTRUCTIONS
 
 COLORS = {
     ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,
@@ -23,16 +28,21 @@ COLORS = {
 }  # fmt: skip
 NAME = (Row("model"), Row("data"), Row("variant", "captions"))
 _SHOWN = tables.estimate("reach")
-_CHOICE = {"metric": ("accuracy", "chance")}
+_EFFECT = tables.estimate("reach", 3)
+_CHOICE = {"metric": ("accuracy", "chance", *BASELINES)}
 
 
 def retrieval_columns(k: int) -> tuple[Column, ...]:
-    """Recall at k with either kind of captions, and the gap."""
+    """Recall at k with either kind of captions, the gap, and what is reached with one half alone."""
     recall = f"recall@{k}"
     return (
         Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
         Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
         Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN, False),
+        *(
+            Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
+            for baseline in BASELINES
+        ),
     )
 
 
@@ -62,11 +72,23 @@ MULTIPLE_CHOICE = Table(
     NAME,
     (
         *accuracy_columns("accuracy ↑"),
+        *(Column(baseline, {"metric": baseline, "type": "all"}, _SHOWN) for baseline in BASELINES),
         Column("chance", {"metric": "chance"}),
         Column("n", {"metric": "accuracy", "type": "all"}, tables.count()),
         Column("unscored", {"metric": "accuracy", "type": "all"}, tables.count("unscored")),
     ),
     _CHOICE,
+)
+HALVES = Table(
+    "halves",
+    "Without the picture, without the text",
+    (*NAME, Row("metric", "shown")),
+    (Across("type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
+    {"metric": (*BASELINES, GAIN)},
+    "Text only: what is right where the picture says nothing (of encoders the mean of all pictures, of "
+    "others a grey one, each distinct question once). Picture only: where the text says nothing; captions to "
+    "choose from are then all alike, which is chance. Gain over text: accuracy minus text only, paired, in "
+    "points.",
 )
 CHOSEN = Table(
     "chosen",
@@ -86,6 +108,13 @@ WRONG = Table(
     (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
+
+
+def _ns(figures: Sequence[Figure]) -> str:
+    """ "40", or "40, 38" where they differ."""
+    return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
+
+
 JOINT = Table(
     "joint",
     "Answered right together",
@@ -98,6 +127,32 @@ JOINT = Table(
         Column("unscored", {"metric": "joint"}, tables.count("unscored")),
     ),
     {"metric": ("joint", "pair", "joint chance")},
+)
+DIFFICULTY = Table(
+    "difficulty",
+    "Answered right together, by difficulty",
+    (*NAME, Row("type", "together"), Row("axis", "how many")),
+    (Across("level", {}, _SHOWN, order=tuple(map(str, range(10)))), Column("n of each", show=_ns)),
+    {"metric": "joint by difficulty"},
+)
+PARTS = Table(
+    "parts",
+    "Minimal pairs: what decides the scores",
+    NAME,
+    (
+        *(Column(f"{part} effect", {"metric": "effect", "part": part}, _EFFECT) for part in two_way.PARTS),
+        *(Column(f"{part} %", {"metric": "part", "part": part}, _SHOWN) for part in two_way.PARTS),
+        Column("text alone %", {"metric": "text alone"}, _SHOWN),
+        Column("same caption %", {"metric": "same caption"}, _SHOWN),
+        Column("n", {"metric": "effect"}, tables.count()),
+        Column("unscored", {"metric": "effect"}, tables.count("unscored")),
+    ),
+    {"metric": ("effect", "part", "text alone", "same caption")},
+    "A picture with and one without a thing, a caption that affirms and one that denies it. Text: affirming "
+    "less denying caption. Picture: with less without the thing. Interaction: what is true less what is "
+    "false; only where it is above both others in size is all of a pair right (group). In the unit of the "
+    "scores, then as shares of the sum of squares. Text alone: how much of the squared gap between the two "
+    "captions remains whatever is seen. Same caption: pairs in which both pictures choose one caption.",
 )
 _RUN = ("model", "data", "variant")
 _RECALLS = tuple(f"recall@{k}" for k in KS)
@@ -133,6 +188,27 @@ CHOICES = plots.Bars(
     names={"selected": "chosen"},
     colors={"selected": plots.BLUE, "offered": "#9ca3af"},
 )
+
+
+def _difficulty(axis: str, which: str) -> plots.Curves:
+    return plots.Curves(
+        axis.replace(" ", "_"),
+        f"All four right of a pair, by number of {axis}{which}, 95 % intervals; chance: 16.7 % where scores "
+        "are compared and 6.2 % where questions are answered",
+        x="level",
+        line="type",
+        panel=("model", "data"),
+        axes=(f"{axis}, how many", "all four right, per cent"),
+        where={"metric": "joint by difficulty", "axis": axis},
+        order=(GROUP, ALL_FOUR, *CONSTRUCTIONS),
+        names={
+            GROUP: "all families, compared",
+            ALL_FOUR: "all families, asked",
+            **{name: name.replace("_", " ") for name in CONSTRUCTIONS},
+        },
+    )
+
+
 WRONG_CHOICES = plots.Stack(
     "wrong",
     "Wrong answers by type of question: what was chosen",
@@ -142,6 +218,15 @@ WRONG_CHOICES = plots.Stack(
     where={"metric": "wrong"},
     axis="per cent of the wrong answers",
 )
+SPLIT = plots.Stack(
+    "parts",
+    "Minimal pairs: what decides the four scores; the interaction alone is understanding",
+    place=_RUN,
+    series="part",
+    colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
+    where={"metric": "part"},
+    axis="per cent of the sum of squares",
+)
 SECTIONS = (
     Section(
         "retrieval",
@@ -149,7 +234,12 @@ SECTIONS = (
         (_retrieval(TEXT_TO_IMAGE, "Text to image"), _retrieval(IMAGE_TO_TEXT, "Image to text")),
         (RECALL,),
     ),
-    Section("choice", "Multiple choice", (MULTIPLE_CHOICE,), (ACCURACY,)),
-    Section("together", "Questions that belong together", (JOINT,)),
+    Section("choice", "Multiple choice", (MULTIPLE_CHOICE, HALVES), (ACCURACY,)),
+    Section(
+        "together",
+        "Questions that belong together",
+        (JOINT, DIFFICULTY, PARTS),
+        (_difficulty(OTHERS, ", without a denial above"), _difficulty(DEPTH, ""), SPLIT),
+    ),
     Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
 )

@@ -16,7 +16,7 @@ from metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
 from metrics.letters import LETTERS, parse
 from nein.benchmarks.negbench import mcq
 from nein.benchmarks.negbench.encode import UNUSABLE
-from nein.datasets.negbench.other_tests import NO, YES
+from nein.datasets.negbench.pairs import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks
@@ -61,16 +61,13 @@ def load(reference: str, *, revision: str | None, device: str, dtype: str, batch
     return choices.load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
 
-def asking(
-    output: str, task: ChoiceTask, needed: int, *, manner: Manner, batch_size: int, model: Model
-) -> Stage:
-    """Asks the first `needed` questions of a task, and the rest of their last block.
+def asking(output: str, task: ChoiceTask, blocks: Blocks, *, manner: Manner, model: Model) -> Stage:
+    """Asks the questions of blocks of a task.
 
     Rows: id, answer, letter, chosen, reason, failed. `chosen` is an index into the question's options as the
     data have them; None with the `reason` where no letter could be read or nothing was answered. `failed`
     says what is asked again: MODEL at the next command, PICTURE as soon as the picture is there, "" never.
     """
-    blocks = Blocks.first(len(task.questions), batch_size, needed)
 
     def read(number: int) -> list[tuple[Question, Any]]:
         asked = [task.questions[index] for index in blocks.members(number)]

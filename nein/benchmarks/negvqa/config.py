@@ -9,7 +9,18 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from metrics.letters import EDITIONS, SCORINGS, Edition
-from nein.config.groups import FittedBatches, Formats, Limit, Machine, Output, Preset, Runs, Scored, Tracked
+from nein.config.groups import (
+    Blind,
+    FittedBatches,
+    Formats,
+    Limit,
+    Machine,
+    Output,
+    Preset,
+    Runs,
+    Scored,
+    Tracked,
+)
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -18,7 +29,7 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, FittedBatches, Machine, Output, Formats, Scored, Tracked):
+class NegvqaConfig(Preset, Limit, FittedBatches, Blind, Machine, Output, Formats, Scored, Tracked):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negvqa.folder import AnswersDir
 from nein.datasets import hub
 from nein.datasets.negvqa.categories import AVERAGE
@@ -23,6 +24,9 @@ def read(path: Path) -> Exported:
     figures = frames.read(path / "figures.csv")
     rows = frames.records(frames.select(figures, task="accuracy"))
     rows = [row for row in rows if row["metric"] == "accuracy" and row["interval"] == "clustered"]
+    rows += [
+        row for row in frames.records(frames.select(figures, task="blind")) if row["metric"] in BASELINES
+    ]
     results = [_result(row) for row in rows if row["value"] is not None]
     told = frames.select(figures, task="gap", category=AVERAGE, protocol="fixed", headline="yes")
     by = {row["metric"]: row for row in frames.records(told)}
@@ -46,13 +50,16 @@ def _name(data: dict[str, Any]) -> str:
 
 
 def _key(row: dict[str, Any]) -> str:
-    return "/".join((row["variant"], row["scoring"], row["protocol"], row["category"]))
+    baseline = row.get("metric", "") if row.get("metric") in BASELINES else ""
+    return "/".join(
+        filter(None, (row["variant"], row["scoring"], row["protocol"], row["category"], baseline))
+    )
 
 
 def _result(row: dict[str, Any]) -> Result:
-    title = f"Accuracy, {row['variant']} questions, {row['scoring']}, {row['category']}"
+    title = f"{row['metric'].capitalize()}, {row['variant']} questions, {row['scoring']}, {row['category']}"
     return Result(
-        _key(row), "accuracy", title, row["value"], row["low"], row["high"], row["standard_error"],
+        _key(row), row["metric"], title, row["value"], row["low"], row["high"], row["standard_error"],
         int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row), "higher", (0.0, 1.0), 100.0, True,
     )  # fmt: skip
 

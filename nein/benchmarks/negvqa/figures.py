@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from nein import statistics
+from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.negvqa.scores import PROTOCOLS
 from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER
 from nein.datasets.negvqa.questions import VARIANTS
@@ -45,7 +46,7 @@ def normal_interval(value: float, n: int) -> tuple[float, float]:
     return value - reach, value + reach
 
 
-def figures(scored: Rows, asking: str | None = None) -> pd.DataFrame:
+def figures(scored: Rows, asking: str | None = None, blind: Rows = ()) -> pd.DataFrame:
     """Every figure of one model; columns besides the usual: scoring, protocol, category, subset, interval,
     reason, headline ("yes": of the scoring that stands for the model).
 
@@ -57,14 +58,19 @@ def figures(scored: Rows, asking: str | None = None) -> pd.DataFrame:
     position    share of letters that are A: "answered", "right"
     agreement   "same": share of questions whose generated and likeliest letters agree
     unread      "answers" without a letter, by reason
+    blind       per variant and category, of the questions that were also asked without the picture and
+                without the question: "text only", "picture only", and "gain over text", accuracy minus the
+                former, paired
 
     scored  Lines of scores.jsonl.     asking  How a judge was asked; None for other models.
+    blind   Lines of blind.jsonl.
     """
     made: list[dict[str, Any]] = []
     for scoring in dict.fromkeys(row["scoring"] for row in scored):
         for protocol in PROTOCOLS:
             read = [r for r in scored if r["scoring"] == scoring and r["protocol"] == protocol]
             rows = [entry for part in _PARTS for entry in part(read, protocol)]
+            rows += _blind(read, [row for row in blind if row["scoring"] == scoring], protocol)
             made += [{**entry, "scoring": scoring, "protocol": protocol} for entry in rows]
     both = agreement(scored)
     frame = frames.frame([*made, *([both] if both else [])])
@@ -157,6 +163,27 @@ def _by_subset(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
         if first and second:
             drop = first.value - second.value
             yield frames.number(drop, unit="points", task="subsets", metric="difference", subset=subset)
+
+
+def _blind(rows: Rows, blind: Rows, protocol: str) -> Iterator[dict[str, Any]]:
+    if protocol != "fixed":
+        return
+    for variant in VARIANTS:
+        seen = {row["id"]: row["value"] for row in rows if row["variant"] == variant}
+        unseen = [row for row in blind if row["variant"] == variant]
+        for category in categories_of(unseen) if unseen else ():
+            what: dict[str, Any] = {"task": "blind", "variant": variant, "category": category}
+            for baseline in BASELINES:
+                members = [row for row in _in(unseen, category) if row["baseline"] == baseline]
+                share = _pooled(members)
+                unscored = len(members) - (share.n if share else 0)
+                yield frames.figure(share, unit="%", unscored=unscored, metric=baseline, **what)
+            alone = [row for row in _in(unseen, category) if row["baseline"] == TEXT_ONLY]
+            gain = statistics.paired_difference(
+                seen, {r["id"]: r["value"] for r in alone}, {r["id"]: r["source"] for r in alone}
+            )
+            unscored = len(alone) - (gain.n if gain else 0)
+            yield frames.figure(gain, unit="points", unscored=unscored, metric=GAIN, **what)
 
 
 def _pairs(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:

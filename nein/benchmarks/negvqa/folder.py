@@ -3,6 +3,7 @@
 OUT/<model>/manifest.json, answers/*.jsonl   see `nein.engine.folder`
 OUT/<model>/answers.jsonl        canonical: one line per question and variant, in data order
 OUT/<model>/scores.jsonl         canonical: the same read under both protocols, value or reason
+OUT/<model>/blind.jsonl          of some questions: without the picture, and without the question
 OUT/<model>/figures.csv          every figure with intervals, n and unscored; reports on edited pictures cite
                                  those of their judge
 OUT/cache/                       answers of endpoints
@@ -29,7 +30,9 @@ _WRITTEN = {
     "id": str, "variant": str, "text": (str, None), "logprobs": ([(float, None)], None), "error": str,
 }  # fmt: skip
 _MATCH = {"id": str, "variant": str, "letter": (str, None), "reason": str, "error": str}
-BLOCKS: Mapping[str, Shape] = {"answers": _WRITTEN, "matches": _MATCH}
+BLOCKS: Mapping[str, Shape] = {
+    "answers": _WRITTEN, "blind": {**_WRITTEN, "baseline": str}, "matches": _MATCH,
+}  # fmt: skip
 _SCORE = {
     **_QUESTION, "source": str, "scoring": str, "protocol": str, "letter": (str, None),
     "value": (float, None), "reason": str,
@@ -77,6 +80,10 @@ def answers(folder: Folder) -> Path:
 
 def scores(folder: Folder) -> Path:
     return folder.path / "scores.jsonl"
+
+
+def blind(folder: Folder) -> Path:
+    return folder.path / "blind.jsonl"
 
 
 def figures(folder: Folder) -> Path:

@@ -51,7 +51,7 @@ def write(
     )  # fmt: skip
     protocols = {manifest["protocol"] for manifest in manifests.values()}
     protocol = protocols.pop() if len(protocols) == 1 else "fixed"
-    shown = [sections.accuracy(protocol, "clustered"), sections.GAP]
+    shown = [sections.accuracy(protocol, "clustered"), sections.BLIND, sections.GAP]
     place = out if out in written else out.parent
     return f"{report.headline(figures, shown)}\nReport: {place}\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,7 @@ from metrics.choices import Asked, Reply
 from metrics.endpoint import is_endpoint
 from metrics.served import is_served
 from nein.benchmarks import runner
+from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa import matching
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
@@ -31,7 +33,7 @@ from nein.models import mending_answers, references
 from nein.models.remembered import Remembered, batched
 
 JUDGE = "judge"
-ANSWERS = "answers"  # the stage and its output
+ANSWERS, BLIND = "answers", "blind"  # the stages and their outputs
 NO_PICTURE = "no picture: "
 
 
@@ -123,7 +125,7 @@ def _run(
         },
         "limit": config.limit,
     }
-    stages, outputs = [_asking(reference, config, asked.items, load, cure)], {}
+    stages, outputs = _asking(reference, config, asked.items, load, cure), {}
     if matches(reference, config):
         by_id = {item.id: item for item in asked.items}
         folder = Folder(config.out_dir / name, ANSWERS, files.BLOCKS)
@@ -211,37 +213,43 @@ def _remembered(reference: str, config: NegvqaConfig, device: str) -> Remembered
 
 def _asking(
     reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], Remembered], cure: str
-) -> Stage:
-    """The only stage: every question and its negation."""
-    blocks = Blocks.first(len(items), config.block_size, config.limit)
+) -> list[Stage]:
+    """Every question and its negation; and for some of them the baselines."""
     by_id = {item.id: item for item in items}
     read_by, wording = scorings(reference, config), manner(reference, config).prompt
-
-    def read(number: int) -> list[tuple[Item, Any]]:
-        return [(items[index], _picture(items[index])) for index in blocks.members(number)]
-
-    def work(model: Any, block: list[tuple[Item, Any]], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {ANSWERS: _answers(model, block, wording, read_by)}
-
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        there = [items[index] for index in blocks.members(number)]
-        return {ANSWERS: [_row(item, variant, Reply(error=reason)) for item in there for variant in VARIANTS]}
-
-    def usable(output: str, rows: list[Row]) -> bool:
-        """A question that failed is asked again, one without a picture as soon as that is there."""
-        return not any(
-            row["error"]
-            and not (row["error"].startswith(NO_PICTURE) and isinstance(_picture(by_id[row["id"]]), str))
-            for row in rows
-        )
-
     model = Model.one(
         f"{reference}+{cure}" if cure else reference,
         (lambda: mending_answers.Mended(load(), cure, wording)) if cure else load,
         references.place(config.judge if reference == JUDGE else reference),
         batched if config.fits else None,
     )
-    return Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, model, usable)
+
+    def stage(output: str, askings: Sequence[Asking], blocks: Blocks) -> Stage:
+        def read(number: int) -> list[tuple[Item, Any]]:
+            return [(items[index], _picture(items[index])) for index in blocks.members(number)]
+
+        def work(model: Any, block: list[tuple[Item, Any]], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+            return {output: _answers(model, block, askings, wording, read_by)}
+
+        def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+            there = [items[index] for index in blocks.members(number)]
+            return {output: [_row(item, one, Reply(error=reason)) for item in there for one in askings]}
+
+        def usable(output: str, rows: list[Row]) -> bool:
+            """A question that failed is asked again, one without a picture as soon as that is there."""
+            return not any(
+                row["error"]
+                and not (row["error"].startswith(NO_PICTURE) and isinstance(_picture(by_id[row["id"]]), str))
+                for row in rows
+            )
+
+        return Stage(output, (output,), blocks, read, work, lost, model, usable)
+
+    blocks = Blocks.first(len(items), config.block_size, config.limit)
+    stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks)]
+    if config.blind and not cure:
+        stages.append(stage(BLIND, _BASELINES, spread(blocks, config.blind)))
+    return stages
 
 
 def _picture(item: Item) -> Any:
@@ -252,34 +260,56 @@ def _picture(item: Item) -> Any:
         return f"{NO_PICTURE}{str(error).rpartition(': ')[2]}"
 
 
+@dataclass(frozen=True)
+class Asking:
+    """A way in which a question is asked.
+
+    variant   "original" or "negated"; "" without the question, of which there is then but one.
+    baseline  Of `nein.benchmarks.baselines`; "" for picture and question.
+    """
+
+    variant: str
+    baseline: str = ""
+
+    def asked(self, item: Item, wording: str) -> Asked:
+        question = item.questions[self.variant] if self.variant else ""
+        words = choices.prompt(wording, question, item.options)
+        return Asked(words, len(item.options), question, item.options)
+
+
+#: Without the picture both questions, without the question the options alone, which both have.
+_BASELINES = (*(Asking(variant, TEXT_ONLY) for variant in VARIANTS), Asking("", PICTURE_ONLY))
+
+
 def _answers(
     model: choices.ChoiceModel,
     block: Sequence[tuple[Item, Any]],
+    askings: Sequence[Asking],
     wording: str,
     read_by: Sequence[str],
 ) -> list[Row]:
-    """A row per question and variant, in order."""
+    """A row per question and way of asking, in order."""
     readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
-    asked = [[_asked(item, variant, wording) for variant in VARIANTS] for item, _ in readable]
-    replies = model.answer([picture for _, picture in readable], asked, read_by)
-    by_id = {item.id: row for (item, _), row in zip(readable, replies, strict=True)}
-    rows = []
+    rows: dict[tuple[str, Asking], Row] = {}
+    for unseen in (False, True):
+        these = [one for one in askings if (one.baseline == TEXT_ONLY) == unseen]
+        if not these:
+            continue
+        pictures = [grey() if unseen else picture for _, picture in readable]
+        asked = [[one.asked(item, wording) for one in these] for item, _ in readable]
+        for (item, _), said in zip(readable, model.answer(pictures, asked, read_by), strict=True):
+            rows |= {(item.id, one): _row(item, one, reply) for one, reply in zip(these, said, strict=True)}
     for item, picture in block:
-        unread = [Reply(error=picture)] * len(VARIANTS) if isinstance(picture, str) else None
-        for variant, reply in zip(VARIANTS, unread or by_id[item.id], strict=True):
-            rows.append(_row(item, variant, reply))
-    return rows
+        if isinstance(picture, str):
+            rows |= {(item.id, one): _row(item, one, Reply(error=picture)) for one in askings}
+    return [rows[item.id, one] for item, _ in block for one in askings]
 
 
-def _asked(item: Item, variant: str, wording: str) -> Asked:
-    words = choices.prompt(wording, item.questions[variant], item.options)
-    return Asked(words, len(item.options), item.questions[variant], item.options)
-
-
-def _row(item: Item, variant: str, reply: Reply) -> Row:
+def _row(item: Item, asking: Asking, reply: Reply) -> Row:
     return {
         "id": item.id,
-        "variant": variant,
+        "variant": asking.variant,
+        **({"baseline": asking.baseline} if asking.baseline else {}),
         "text": reply.text,
         "logprobs": None if reply.logprobs is None else list(reply.logprobs),
         **({} if reply.each is None else {"each": list(reply.each)}),
@@ -291,7 +321,8 @@ def _row(item: Item, variant: str, reply: Reply) -> Row:
 
 
 def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """The figures of a run; writes answers.jsonl and scores.jsonl, in data order, for the selection."""
+    """The figures of a run; writes answers.jsonl, scores.jsonl and, with baselines, blind.jsonl, in data
+    order, for the selection."""
     from nein.benchmarks.negvqa import figures, scores
 
     items = load_questions(config).items
@@ -299,20 +330,24 @@ def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
         stage.name: list(folder.selected(stage.name, stage.blocks, lambda index: items[index].id))
         for stage in run.stages
     }
-    answers = list(_answer_lines(items, selected[ANSWERS]))
+    by_id = {item.id: item for item in items}
+    answers = list(_answer_lines(by_id, selected[ANSWERS]))
     atomic.write_lines(files.answers(folder), answers)
     read_by = [name for name in config.scoring if name in run.identity["scoring"]]
     matches = {(row["id"], row["variant"]): row for row in selected.get(matching.MATCHES, ())}
     scored = scores.score(answers, read_by, config.letters, matches)
     atomic.write_lines(files.scores(folder), scored)
-    return figures.figures(scored, run.identity.get("asking"))
+    blind = []
+    if BLIND in selected:
+        blind = scores.blind(list(_unseen_lines(by_id, selected[BLIND])), read_by)
+        atomic.write_lines(files.blind(folder), blind)
+    return figures.figures(scored, run.identity.get("asking"), blind)
 
 
-def _answer_lines(items: Sequence[Item], rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+def _answer_lines(items: Mapping[str, Item], rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     """The rows, each with what was asked."""
-    by_id = {item.id: item for item in items}
     for row in rows:
-        item = by_id[row["id"]]
+        item = items[row["id"]]
         yield {
             "id": item.id,
             "variant": row["variant"],
@@ -324,6 +359,14 @@ def _answer_lines(items: Sequence[Item], rows: Iterable[Mapping[str, Any]]) -> I
             "answer": item.answers[row["variant"]],
             **{key: row[key] for key in ("text", "logprobs", "each", "error") if key in row},
         }
+
+
+def _unseen_lines(items: Mapping[str, Item], rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """The rows of baselines, each with what was asked; without the question an answer counts for both."""
+    for row in rows:
+        for variant in [row["variant"]] if row["variant"] else VARIANTS:
+            [line] = _answer_lines(items, [{**row, "variant": variant}])
+            yield {**line, "baseline": row["baseline"]}
 
 
 def write_report(config: NegvqaConfig, folders: Sequence[Folder]) -> str:

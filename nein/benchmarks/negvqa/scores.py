@@ -41,6 +41,22 @@ def score(
     ]
 
 
+def blind(answers: Sequence[Mapping[str, Any]], scorings: Sequence[str]) -> list[dict[str, Any]]:
+    """A row per answer of a baseline and scoring, read under the protocol "fixed".
+
+    answers  As of `score`, each with its `baseline`.
+    """
+    return [
+        {
+            **{key: row[key] for key in ("id", "variant", "category", "source", "baseline")},
+            "scoring": scoring,
+            **read(row, scoring, "fixed", EDITIONS[0], {}),
+        }
+        for row in answers
+        for scoring in scorings
+    ]
+
+
 def read(
     row: Mapping[str, Any], scoring: str, protocol: str, letters: str, matches: Matches
 ) -> dict[str, Any]:

@@ -76,6 +76,23 @@ GAP = Table(
 )
 
 
+BLIND = Table(
+    "blind",
+    "Without the picture, without the question",
+    rows=(_MODEL, _SCORING, _QUESTIONS, Row("metric", "shown")),
+    columns=(
+        Across("category", names=TITLES, order=ORDER),
+        Column("n", {"category": AVERAGE}, tables.count()),
+        Column("unscored", {"category": AVERAGE}, tables.count("unscored")),
+    ),
+    where={"task": "blind"},
+    note="Per cent right of the questions that were also asked so (--blind, evenly spread): text only with a "
+    "grey picture, picture only with the options and no question, whose one answer counts for the question "
+    "and for its negation. Gain over text: accuracy minus text only on the same questions, paired, in "
+    f"points. {_CLUSTERED}.",
+)
+
+
 def _count_and_share(figures: Sequence[Figure]) -> str:
     """ "12 (37.5)"."""
     figure = figures[0]
@@ -245,7 +262,7 @@ SCALING = Scaling(
     "their size (dotted, open). Dashed: two options by chance",
     x="size",
     line="family",
-    panel="panel",
+    panel=("panel",),
     axes=("parameters, billions", "accuracy, per cent"),
     order=tuple(f"{TITLES.get(c, c)}, {v} questions" for c in (AVERAGE, *CATEGORIES) for v in VARIANTS),
     hollow={"source": "here"},
@@ -254,7 +271,7 @@ SCALING = Scaling(
     log=True,
 )
 SECTIONS = (
-    Section("gap", "Negation gap", [GAP, PAIRS], [ORIGINAL_AND_NEGATED, OUTCOMES_OF_PAIRS]),
+    Section("gap", "Negation gap", [GAP, BLIND, PAIRS], [ORIGINAL_AND_NEGATED, OUTCOMES_OF_PAIRS]),
     Section("accuracy", "Accuracy", [accuracy(p, i) for p in _HOW for i in _INTERVALS] + [SUBSETS], [BARS]),
     Section("paper", "Beside the paper", [TABLE_1, BESIDE], [SCALING]),
     Section("letters", "Letters", [POSITION, AGREEMENT, UNREAD]),

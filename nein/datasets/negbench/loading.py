@@ -79,8 +79,8 @@ def load(
     """The data sets of a command.
 
     data         "nano" or "nano:WORLD", a folder with official files anywhere in it, or one such file.
-    names        Rows of `registry.ROWS`, or "all" that are there. Of "nano", "all" is NegBench's twin; of
-                 "nano" other tests have twins, too, which are asked for by name.
+    names        Rows of `registry.ROWS`, or "all" that are there but those read by name only. Of "nano",
+                 "all" is NegBench's twin; other tests have twins, too, which are asked for by name.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
     scenes       nano: how many scenes; `split` and `seed` likewise.
     protocol     "paper" or "fixed", for readers with a quirk.
@@ -105,18 +105,19 @@ def load(
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
     roots = _roots(image_roots)
-    wanted = [*ROWS] if "all" in names else list(dict.fromkeys(names))
+    named = [name for name in dict.fromkeys(names) if name != "all"]
+    wanted = [n for n in ROWS if n in named or not ROWS[n].by_name] if "all" in names else named
     for name in wanted:
         if name not in ROWS:
             raise unknown("data set", name, ROWS)
     parts_of = {name: _parts(ROWS[name], folder) for name in wanted}
     if "all" in names:
-        parts_of = {name: parts for name, parts in parts_of.items() if parts}
+        parts_of = {name: parts for name, parts in parts_of.items() if parts or name in named}
         if not parts_of:
             raise UserError(f"'{data}' has none of NegBench's files; {CSV_FILES}.")
     for name, parts in parts_of.items():
         if not parts:
-            files = ", ".join(part.files[0] for part in ROWS[name].parts)
+            files = ", ".join(dict.fromkeys(part.files[0] for part in ROWS[name].parts))
             raise UserError(
                 f"'{data}' has none of the files of {ROWS[name].title} ({files}); {_at(ROWS[name])}, "
                 f"the pictures are {ROWS[name].pictures}."
@@ -197,7 +198,7 @@ def _twin(name: str, data: str, scenes: int | None, split: str, protocol: str) -
         )
     folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
     made = _dataset(row, _parts(row, folder), {"": folder}, folder, protocol)
-    title = row.title if name == SCOPE else f"{row.title} (drawn twin)"
+    title = row.title if name in SCOPE else f"{row.title} (drawn twin)"
     return replace(made, name=f"{NANO}-{name}", title=title)
 
 

@@ -6,6 +6,7 @@
     NegRefCOCOg.json      Park et al., ICCV 2025: a phrase with a negation, and two boxes to choose from
     *_logic_inversion.csv NEAT (Han et al., arXiv:2507.19064): NegBench's negated captions, with inversions
     beaf_qna.json         BEAF (Ye-Bin et al., ECCV 2024): yes or no, of a picture and copies without a thing
+    val.json              NeIn (Bui et al., CVPRW 2025): its pictures with and without an object, as pairs
     test_set.json         NaturalBench (Li et al., NeurIPS 2024): two questions about each of two pictures
     metadata.json         NaturalBench-Retrieval: two pictures and their captions
     scope.json            our own: two drawn scenes and two sentences (`nein.datasets.negbench.scope`)
@@ -16,7 +17,6 @@ SugarCrepe and NaturalBench are about more than negation. Of them those items ar
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,9 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nein.datasets.negbench import official
+from nein.datasets.negbench import official, pairs
 from nein.datasets.negbench.media import region
+from nein.datasets.negbench.pairs import ALL_FOUR, NO, ONE_PICTURE, ONE_QUESTION, YES, Pair
 from nein.datasets.negbench.polarity import denies
 from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, check_questions
 from nein.datasets.negbench.rows import Records
@@ -33,12 +34,9 @@ from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 
-YES, NO = "Yes", "No"
 ANSWERS = ("yes", "no")
 #: Questions that have to be answered right together: the names of the scores.
 REMOVED, KEPT = "thing removed", "thing kept"
-ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
-TEXT, IMAGE, GROUP = "text", "image", "group"
 EVALUATED = 40_000  # of CC-Neg: its last ones (src/configs/__init__.py of the released code)
 VALID = 2  # of VALSE's three annotators
 _VALSE = {"image_file": str, "caption": str, "foil": str, "mturk": {"caption": int}}
@@ -50,7 +48,11 @@ _SUGARCREPE = {"filename": str, "caption": str, "negative_caption": str}
 _NEGREFCOCOG = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
 _BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
 _RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
-_SCOPE = {**_RETRIEVAL, "construction": str, "others": int}
+_SCOPE = {
+    **_RETRIEVAL, "denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int,
+}  # fmt: skip
+#: What makes a pair in scope difficult.
+OTHERS, DEPTH = "other things", "denials above"
 _SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 
@@ -146,19 +148,19 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
     its ignorance. Of things that stay, one right alone is its indecision.
     """
     items = [item for _, item in _items(path, list, _BEAF)]
-    pairs: dict[tuple[str, str], list[Group]] = {}
+    together: dict[tuple[str, str], list[Group]] = {}
     for item in items:
         if not item["orig_img"] and (item["gt"] == "no" or not item["removed_q"]):
             # What is asked about, and is there, though it was removed: from another copy.
             group = (REMOVED if item["removed_q"] else KEPT, str(item["id"]), 2)
-            pairs.setdefault((_original(item), item["question"]), []).append(group)
+            together.setdefault((_original(item), item["question"]), []).append(group)
     for item in items:
         if item["gt"] not in ANSWERS:
             raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not {' or '.join(ANSWERS)}.")
         name, source, asked = str(item["id"]), _original(item), item["question"]
-        groups = [g for g in pairs.get((source, asked), ()) if item["orig_img"] or g[1] == name]
+        groups = [g for g in together.get((source, asked), ()) if item["orig_img"] or g[1] == name]
         yield Question(
-            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), _type(asked),
+            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), pairs.kind(asked),
             source=source, asked=asked, groups=tuple(groups),
         )  # fmt: skip
 
@@ -183,7 +185,7 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
                 (ALL_FOUR, str(number), 4),
             )
             yield Question(
-                f"{number}/q{k // 2}i{k % 2}", image, tuple(map(Option, options)), right, _type(asked),
+                f"{number}/q{k // 2}i{k % 2}", image, tuple(map(Option, options)), right, pairs.kind(asked),
                 source=pair, asked=asked, groups=groups,
             )  # fmt: skip
 
@@ -196,45 +198,67 @@ def naturalbench_retrieval(path: Path, protocol: str) -> Iterator[Question]:
     """
     for name, item in _items(path, list, _RETRIEVAL):
         if denies(item["caption_0"]) or denies(item["caption_1"]):
-            yield from _both_ways(name, item)
+            yield from pairs.compared(_pair(name, item))
 
 
 def scope(path: Path, protocol: str) -> Iterator[Question]:
     """`scope.write`'s pairs, as NaturalBench-Retrieval's: the four comparisons of a pair are right together,
-    by construction and by the number of other things."""
+    by construction and by difficulty."""
     for name, item in _items(path, list, _SCOPE):
-        more = _of_pair(name, item)
-        for question in _both_ways(name, item):
-            yield replace(question, groups=(*question.groups, *more))
+        yield from pairs.compared(_of_scope(name, item))
 
 
 def scope_asked(path: Path, protocol: str) -> Iterator[Question]:
-    """`scope.write`'s pairs: of both sentences, whether they are true of either picture."""
+    """`scope.write`'s pairs: of both sentences, whether they are true of either picture. The question is put
+    in English, whatever the language of the sentence."""
     for name, item in _items(path, list, _SCOPE):
-        for k, m in itertools.product((0, 1), (0, 1)):
-            text = item[f"caption_{k}"]
-            yield Question(
-                f"{name}/q{k}i{m}", item[f"image_{m}"], (Option(YES), Option(NO)), int(k != m), _type(text),
-                source=f"{item['image_0']} {item['image_1']}", asked=f"Is it true of the picture? {text}",
-                groups=_of_pair(name, item),
-            )  # fmt: skip
+        yield from pairs.asked(_of_scope(name, item))
 
 
-def _of_pair(name: str, item: dict[str, Any]) -> tuple[Group, ...]:
-    return (item["construction"], name, 4), (f"{item['others']} other things", name, 4)
+def _of_scope(name: str, item: dict[str, Any]) -> Pair:
+    return replace(
+        _pair(name, item),
+        groups=((item["construction"], name, 4),),
+        difficulty=((OTHERS, item["others"]), (DEPTH, item["depth"])),
+        denies=(item["denies_0"], item["denies_1"]),
+    )
 
 
-def _both_ways(name: str, item: dict[str, Any]) -> Iterator[Question]:
-    """Which caption for each picture, and which picture for each caption."""
-    images, texts = ([item[f"{what}_{k}"] for k in (0, 1)] for what in ("image", "caption"))
-    for k in (0, 1):
-        captions = tuple(Option(text, _type(text)) for text in texts)
-        shown = tuple(Option(texts[k], _type(texts[k]), image) for image in images)
-        for score, options in ((TEXT, captions), (IMAGE, shown)):
-            yield Question(
-                f"{name}/{score}{k}", images[k], options, k, _type(texts[k]),
-                source=" ".join(images), groups=((score, name, 2), (GROUP, name, 4)),
-            )  # fmt: skip
+def _pair(name: str, item: dict[str, Any]) -> Pair:
+    images, texts = ((item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption"))
+    return Pair(name, images, texts)
+
+
+def nein(path: Path, protocol: str) -> Iterator[Question]:
+    """NeIn's annotations, with the folders of pictures beside them: see `pairs.of_nein`."""
+    for pair in pairs.of_nein(path):
+        yield from pairs.compared(pair)
+
+
+def nein_asked(path: Path, protocol: str) -> Iterator[Question]:
+    """The same pairs, each caption asked of either picture."""
+    for pair in pairs.of_nein(path):
+        yield from pairs.asked(pair)
+
+
+def beaf_pairs(path: Path, protocol: str) -> Iterator[Question]:
+    """`beaf`'s file: a picture and its copy without a thing, with a caption that affirms it and one that
+    denies it."""
+    for pair in _beaf_pairs(path):
+        yield from pairs.compared(pair)
+
+
+def beaf_asked(path: Path, protocol: str) -> Iterator[Question]:
+    """The same pairs, each caption asked of either picture."""
+    for pair in _beaf_pairs(path):
+        yield from pairs.asked(pair)
+
+
+def _beaf_pairs(path: Path) -> Iterator[Pair]:
+    items = [item for _, item in _items(path, list, _BEAF)]
+    whole = {_original(item): item["image"] for item in items if item["orig_img"]}
+    copies = {i["image"]: whole[_original(i)] for i in items if not i["orig_img"] and _original(i) in whole}
+    return pairs.of_beaf(items, path, copies)
 
 
 READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {
@@ -248,18 +272,18 @@ READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {
     "naturalbench-retrieval": naturalbench_retrieval,
     "scope": scope,
     "scope-asked": scope_asked,
+    "nein": nein,
+    "nein-asked": nein_asked,
+    "beaf-pairs": beaf_pairs,
+    "beaf-asked": beaf_asked,
 }
-
-
-def _type(text: str) -> str:
-    return NEGATION if denies(text) else AFFIRMATION
 
 
 def _captions(
     name: str, image: str, texts: Sequence[str], templates: Sequence[str] | None = None
 ) -> Question:
     """Which of two captions is true: the first."""
-    kinds = templates or [_type(text) for text in texts]
+    kinds = templates or [pairs.kind(text) for text in texts]
     options = tuple(Option(text, kind) for text, kind in zip(texts, kinds, strict=True))
     return Question(name, image, options, 0, kinds[0], source=image)
 

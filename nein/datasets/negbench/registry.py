@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nein.wording.languages import LANGUAGES
+
 CSV_FILES = (
     "the CSV files are at https://drive.google.com/drive/folders/1kSEq0mkV1t1T8GuOAM65iz_iAA7e5gxB "
     "(linked from github.com/m1k2zoo/negbench)"
 )
-NEGBENCH, SCOPE = "NegBench", "scope"
+NEGBENCH = "NegBench"
+#: Negation in scope: the name of the data set -> its language.
+SCOPE = {"scope" if code == "en" else f"scope-{code}": code for code in LANGUAGES}
 RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
 #: Of other tests: which of two captions is true of a picture; which region or picture a caption is true of;
 #: both ways round; a question with yes or no.
@@ -51,6 +55,7 @@ class Row:
     files_at  Where to get the files. `suite`: what they are a part of.
     licence   Of the files; pictures have their own.
     sha256    File name -> SHA-256 of the released file, where known.
+    by_name   Whether it is read only where it is asked for by name: others' files are called so, too.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Row:
     suite: str = NEGBENCH
     licence: str = "see there"
     sha256: dict[str, str] = field(default_factory=dict)
+    by_name: bool = False
 
 
 _COCO = "val2017.zip of https://cocodataset.org/#download"
@@ -234,7 +240,11 @@ ROWS: dict[str, Row] = {
             "beaf",
             "BEAF",
             "the original and manipulated images, linked from github.com/postech-ami/BEAF",
-            (Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),),
+            (
+                Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),
+                Part(PAIRS, TEMPLATED, ("beaf_qna.json",), reader="beaf-pairs"),
+                Part(YES_NO, TEMPLATED, ("beaf_qna.json",), reader="beaf-asked"),
+            ),
             files_at="beaf_qna.json of github.com/postech-ami/BEAF",
             suite="Ye-Bin et al., ECCV 2024",
             licence="none stated",
@@ -262,16 +272,31 @@ ROWS: dict[str, Row] = {
             licence="Apache-2.0",
         ),
         Row(
-            SCOPE,
-            "negation in scope",
-            "drawn on first use",
+            "nein",
+            "NeIn pairs",
+            "the folders beside it",
             (
-                Part(PAIRS, TEMPLATED, ("scope.json",), reader="scope"),
-                Part(YES_NO, TEMPLATED, ("scope.json",), reader="scope-asked"),
+                Part(PAIRS, TEMPLATED, ("val.json", "train.json", "dev.json"), reader="nein"),
+                Part(YES_NO, TEMPLATED, ("val.json", "train.json", "dev.json"), reader="nein-asked"),
             ),
-            files_at="drawn on first use: --data nano",
-            suite="with known truth",
-            licence="Apache-2.0",
+            files_at="linked from github.com/tanbuinhat/NeIn",
+            suite="Bui et al., CVPRW 2025",
+            by_name=True,
+        ),
+        *(
+            Row(
+                name,
+                f"negation in scope, {LANGUAGES[code].title}",
+                "drawn on first use",
+                (
+                    Part(PAIRS, TEMPLATED, ("scope.json",), reader="scope"),
+                    Part(YES_NO, TEMPLATED, ("scope.json",), reader="scope-asked"),
+                ),
+                files_at="drawn on first use: --data nano",
+                suite="with known truth",
+                licence="Apache-2.0",
+            )
+            for name, code in SCOPE.items()
         ),
     )
 }

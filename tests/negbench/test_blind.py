@@ -1,0 +1,195 @@
+"""What is right without the picture, and without the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.choices import Reply
+from nein.benchmarks import baselines
+from nein.benchmarks.negbench import blind, results, retrieval
+from nein.benchmarks.negbench.encode import Encoded
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
+from nein.engine.blocks import Blocks
+from nein.models import references
+from nein.reporting import figures as frames
+from nein.reporting import interchange
+from tests.negbench.conftest import evaluate, items, questions
+
+NOTHING = Drawn(lambda _: np.zeros((2, 2, 3), np.uint8))
+
+
+def encoded(names: list[str], width: int = 6, seed: int = 0) -> Encoded:
+    features = np.random.default_rng(seed).normal(size=(len(names), width)).astype(np.float32)
+    return Encoded(features, {name: k for k, name in enumerate(names)}, {})
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures() -> None:
+    task = ChoiceTask("x/mcq", questions(12, 8), NOTHING)
+    pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
+    scores = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
+    for question, row in zip(task.questions, results.choice_rows(task, pictures, texts), strict=True):
+        means = [scores[texts.rows[option.text]].mean() for option in question.options]
+        assert row["text only"] == float(np.argmax(means) == question.correct)
+        assert row["picture only"] == 1 / len(question.options)  # nothing is left to choose by
+
+
+def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean() -> None:
+    options = tuple(Option(f"caption {k % 3}", None, f"{k}.png") for k in range(9))
+    asked = tuple(Question(str(k), options[k].image, (options[k], options[(k + 3) % 9]), 0) for k in range(9))
+    task = ChoiceTask("x/pairs", asked, NOTHING)
+    pictures, texts = encoded(task.references), encoded(["caption 0", "caption 1", "caption 2"], seed=1)
+    scores = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
+    for question, row in zip(asked, results.choice_rows(task, pictures, texts), strict=True):
+        means = [scores[:, pictures.rows[option.image]].mean() for option in question.options]
+        assert row["picture only"] == float(means[0] > means[1])
+        assert row["text only"] == 0.5  # one caption, and no picture
+
+
+def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
+    original, negated = items(8, 2)
+    task = RetrievalTask("x/retrieval", original, negated, NOTHING)
+    pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
+    rows = results.retrieval_rows(task, pictures, texts)
+    said = [text for item in negated for text in item.captions]
+    shown = unit(pictures.features.astype(float))
+    words = unit(texts.features[[texts.rows[text] for text in said]].astype(float))
+    order = list(np.argsort(-(shown @ words.mean(0))))
+    heard = list(np.argsort(-(words @ shown.mean(0))))
+    for row in (row for row in rows if row["kind"] == "negated"):
+        own = task.references.index(row["item"])
+        if row["direction"] == results.TEXT_TO_IMAGE:
+            assert row["text only@5"] == pytest.approx(5 / 8)
+            assert row["picture only@1"] == float(order.index(own) < 1)
+            assert row["picture only@5"] == float(order.index(own) < 5)
+        else:
+            places = [heard.index(2 * own), heard.index(2 * own + 1)]
+            assert row["text only@5"] == float(min(places) < 5)
+            # Two of sixteen captions are its own: one of them is the first in one of eight.
+            assert row["picture only@1"] == pytest.approx(1 / 8)
+
+
+def test_one_ranking_for_all_queries_has_ties_in_the_order_of_the_file() -> None:
+    scores = np.array([1, 3, 3, 2, 3], dtype=np.float32)
+    owner = np.array([0, 1, 0, 2, 2])
+    ranks = retrieval.alone(scores, owner, 4)
+    assert ranks.best[:3].tolist() == [3, 3, 3]
+    assert ranks.better[:3].tolist() == [0, 0, 0]
+    assert (ranks.relevant.tolist(), ranks.tied[:3].tolist()) == ([1, 1, 1, 0], [2, 2, 2])
+    assert ranks.before[:3].tolist() == [1, 0, 2]
+    assert ranks.recall(1, "paper")[:3].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("model", ["constant", "random"])
+def test_controls_get_chance_in_every_half(tmp_path: Path, model: str) -> None:
+    found = evaluate(tmp_path, "nano", None, "--scenes", "40", "--model", model)
+    run = found[f"{model}/nano"]
+    for name in baselines.BASELINES:
+        figure = run.figure(metric=name, type="all")
+        assert figure["low"] <= 0.25 <= figure["high"]
+        recall = run.figure(metric=f"{name}@5", kind="negated", direction=results.TEXT_TO_IMAGE)
+        assert recall["value"] == pytest.approx(5 / 40)
+    if model == "constant":
+        assert run.figure(metric="gain over text", type="all")["value"] == 0
+
+
+class Colour:
+    """Says yes to a picture that is not grey; to a grey one it says what is asked for most."""
+
+    fingerprint, scorings, concurrent = "colour", ("generated",), 0
+
+    def __init__(self) -> None:
+        self.grey: list[str] = []
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "Colour"}
+
+    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
+        replies = []
+        for image, row in zip(images, asked, strict=True):
+            grey = (image == baselines.LEVEL).all()
+            self.grey += [one.prompt.text for one in row] if grey else []
+            replies.append([Reply(text="No." if grey else "Yes.") for _ in row])
+        return replies
+
+
+def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_path: Path) -> None:
+    model, options = Colour(), ("--model", "none", "--vlm", "colour", "--datasets", "beaf")
+    with references.offering({"colour": model}):
+        found = evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
+    figure = found["colour/nano-beaf"].figure
+    assert len(model.grey) == len(set(model.grey)) > 5
+    seen = figure(metric="accuracy", variant="published", type="all")
+    unseen = figure(metric="text only", variant="published", type="all")
+    assert seen["n"] == unseen["n"]
+    assert seen["value"] + unseen["value"] == pytest.approx(1)  # always yes, and always no
+    gain = figure(metric="gain over text", variant="published", type="all")
+    assert gain["value"] == pytest.approx(seen["value"] - unseen["value"])
+    assert figure(metric="picture only", variant="published") is None
+
+
+def test_no_baseline_is_asked_for_where_none_is_wanted(tmp_path: Path) -> None:
+    model = Colour()
+    with references.offering({"colour": model}):
+        found = evaluate(
+            tmp_path, "nano", None, "--scenes", "6", "--model", "none", "--vlm", "colour", "--datasets",
+            "beaf", "--blind", "0",
+        )  # fmt: skip
+    assert model.grey == []
+    assert found["colour/nano-beaf"].figure(metric="text only") is None
+
+
+def test_more_questions_than_wanted_are_thinned_by_whole_blocks_all_over_the_data() -> None:
+    thin = baselines.spread(Blocks.first(1000, 10, 800), 100)
+    assert len(thin.wanted) == 100
+    assert thin.numbers[0] == 0
+    assert thin.numbers[-1] == 72
+    assert baselines.spread(Blocks.first(1000, 10, 90), 100) == Blocks.first(1000, 10, 90)
+
+
+def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:
+    options = (Option("a dog"), Option("no dog"))
+    asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
+    distinct = blind.Distinct.without_pictures(ChoiceTask("x/caption", asked, NOTHING))
+    (one,) = distinct.task.questions
+    assert distinct.of(asked[1]) == one
+    assert one.image == blind.GREY
+    assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
+    assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
+
+
+def test_baselines_stand_in_the_table_the_page_and_the_exported_file(tmp_path: Path) -> None:
+    evaluate(tmp_path, "nano", None, "--scenes", "12", "--model", "random", page=True)
+    table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert "R-Neg@5, text only" in table
+    assert "Without the picture, without the text" in table
+    assert "gain over text" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    figures = frames.read(tmp_path / "out" / "figures.csv")
+    assert {"text only", "picture only", "text only@1"} <= set(figures["metric"])
+    from nein.benchmarks.negbench import exported
+
+    (folder,) = (path.parent for path in (tmp_path / "out").glob("random/*/manifest.json"))
+    run = exported.read(folder)
+    assert isinstance(run, interchange.Exported)
+    assert {"text only", "picture only@5"} <= {result.metric for result in run.results}
+
+
+def test_the_item_of_a_caption_without_a_picture_has_no_baseline() -> None:
+    original = tuple(RetrievalItem(str(k), f"{k}.png", (f"caption {k}",)) for k in range(3))
+    task = RetrievalTask("x/retrieval", original, (), NOTHING)
+    whole = encoded(task.references)
+    pictures = Encoded(
+        whole.features[:2], {name: k for name, k in whole.rows.items() if k < 2}, {"2.png": "lost"}
+    )
+    rows = results.retrieval_rows(task, pictures, encoded(task.sentences, seed=1))
+    lost = [row for row in rows if row["reason"]]
+    assert {row["text only@1"] for row in lost} == {None}
+    assert len(lost) == 2

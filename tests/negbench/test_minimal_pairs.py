@@ -1,0 +1,183 @@
+"""Minimal pairs: two pictures and two captions, and what decides their four scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nein.benchmarks.negbench import figures, minimal_pairs, results
+from nein.datasets.negbench import loading, pairs
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.pairs import Pair
+from nein.datasets.negbench.records import ChoiceTask
+from nein.nano import data as nano_data
+from nein.reporting import figures as frames
+from nein.statistics import two_way
+from tests.negbench.conftest import evaluate
+
+RNG = np.random.default_rng(5)
+
+
+def rows_of(scores: np.ndarray) -> list[dict[str, Any]]:
+    """The rows of (N, 2, 2) scores [caption, picture], as a model that scores gives them."""
+    rows = []
+    for number, four in enumerate(scores):
+        pair = Pair(str(number), ("with", "without"), ("A dog.", "No dog."), f"picture {number}")
+        questions = tuple(pairs.compared(pair))
+        task = ChoiceTask("x/pairs", questions, Drawn(lambda _: np.zeros((2, 2, 3), np.uint8)))
+        by_image = {"with": four[:, 0], "without": four[:, 1]}
+        scored = {
+            question.id: {
+                "scores": [
+                    float(by_image[question.picture(option)][int(option.text == "No dog.")])
+                    for option in question.options
+                ],
+                "reason": "",
+            }
+            for question in questions
+        }
+        rows += results.matched_rows(task, scored)
+    return rows
+
+
+def measured(scores: np.ndarray) -> Any:
+    rows = rows_of(np.asarray(scores, dtype=float))
+    return frames.frame([*figures.of_groups(rows), *minimal_pairs.of_pairs(rows)])
+
+
+def value(frame: Any, **where: Any) -> Any:
+    figure = frames.pick(frame, **where)
+    return None if figure is None else figure["value"]
+
+
+def test_the_parts_are_those_of_a_decomposition_without_a_rest() -> None:
+    scores = RNG.normal(size=(50, 2, 2))
+    text, picture, interaction = two_way.parts(scores).T
+    for c, i in np.ndindex(2, 2):
+        signs = (1 - 2 * c, 1 - 2 * i)
+        made = (
+            scores.mean((1, 2))
+            + (signs[0] * text + signs[1] * picture + signs[0] * signs[1] * interaction) / 2
+        )
+        np.testing.assert_allclose(
+            made, scores[:, c, i], rtol=1e-12, atol=1e-12
+        )  # rounding of four additions
+
+
+def test_a_pair_is_understood_where_the_interaction_is_above_text_and_picture() -> None:
+    scores = RNG.normal(size=(200, 2, 2))
+    text, picture, interaction = two_way.parts(scores).T
+    frame = measured(scores)
+    assert value(frame, metric="joint", type="text") == pytest.approx((interaction > abs(text)).mean())
+    assert value(frame, metric="joint", type="image") == pytest.approx((interaction > abs(picture)).mean())
+    both = interaction > np.maximum(abs(text), abs(picture))
+    assert value(frame, metric="joint", type="group") == pytest.approx(both.mean())
+
+
+def test_random_scores_get_what_theory_demands() -> None:
+    frame = measured(RNG.normal(size=(1500, 2, 2)))
+    for score, expected in (("text", 1 / 4), ("image", 1 / 4), ("group", 1 / 6)):
+        assert value(frame, metric="joint chance", type=score) == pytest.approx(expected)
+        figure = frames.pick(frame, metric="joint", type=score)
+        # Six standard errors of 1500 pairs: the seed is fixed, the margin is for another generator.
+        assert figure["value"] == pytest.approx(expected, abs=6 * (expected * (1 - expected) / 1500) ** 0.5)
+    for part in two_way.PARTS:
+        effect = frames.pick(frame, metric="effect", part=part)
+        assert abs(effect["value"]) < 6 * effect["standard_error"]
+        assert value(frame, metric="part", part=part) == pytest.approx(1 / 3, abs=0.06)
+    assert value(frame, metric="text alone") == pytest.approx(1 / 2, abs=0.08)
+    assert value(frame, metric="same caption") == pytest.approx(1 / 2, abs=0.08)
+
+
+def test_a_constant_model_has_no_part_and_no_gap() -> None:
+    frame = measured(np.full((6, 2, 2), 0.3))
+    assert [value(frame, metric="effect", part=part) for part in two_way.PARTS] == [0, 0, 0]
+    assert value(frame, metric="part", part="text") is None
+    assert value(frame, metric="text alone") is None
+    assert value(frame, metric="joint", type="group") == 1 / 16  # four ties, each shared
+
+
+@pytest.mark.parametrize(
+    ("part", "alone", "same", "group"),
+    [("text", 1.0, 1.0, 0.0), ("picture", None, 0.5, 0.0), ("interaction", 0.0, 0.0, 1.0)],
+)
+def test_a_model_of_one_part_is_seen_as_one(
+    part: str, alone: float | None, same: float, group: float
+) -> None:
+    one = {"text": [[1, 1], [0, 0]], "picture": [[1, 0], [1, 0]], "interaction": [[1, 0], [0, 1]]}[part]
+    frame = measured(np.array([one] * 4) * np.arange(1, 5)[:, None, None])
+    assert {name: value(frame, metric="part", part=name) for name in two_way.PARTS} == {
+        name: float(name == part) for name in two_way.PARTS
+    }
+    assert value(frame, metric="text alone") == alone
+    assert value(frame, metric="same caption") == same
+    assert value(frame, metric="joint", type="group") == group
+
+
+def test_a_pair_without_one_of_its_scores_is_unscored_and_one_cut_off_is_none() -> None:
+    rows = rows_of(RNG.normal(size=(3, 2, 2)))
+    rows[0] |= {"scores": None, "shares": None, "credit": None, "reason": "unreadable"}
+    frame = frames.frame(minimal_pairs.of_pairs(rows[:-1]))
+    effect = frames.pick(frame, metric="effect", part="text")
+    assert effect is not None
+    assert (effect["n"], effect["unscored"]) == (1, 1)
+
+
+def test_two_denials_are_no_minimal_pair() -> None:
+    rows = rows_of(RNG.normal(size=(2, 2, 2)))
+    for row in rows:
+        row |= {"templates": ["negation", "negation"], "type": "negation"}
+    assert minimal_pairs.of_pairs(rows) == []
+
+
+def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about() -> None:
+    pair = Pair("p", ("with", "without"), ("A dog.", "No dog."))
+    task = ChoiceTask("x/yes-no", tuple(pairs.asked(pair)), Drawn(lambda _: np.zeros((2, 2, 3), np.uint8)))
+    says = {"A dog. with": 0, "A dog. without": 1, "No dog. with": 0, "No dog. without": 0}  # yes to denials
+    answers = {
+        question.id: {
+            "answer": "", "letter": "A", "reason": "",
+            "chosen": says[f"{question.asked.partition('? ')[2]} {question.image}"],
+        }
+        for question in task.questions
+    }  # fmt: skip
+    frame = frames.frame(minimal_pairs.of_pairs(results.answer_rows(task, answers)))
+    assert [value(frame, metric="effect", part=part) for part in two_way.PARTS] == [-0.5, 0.5, 0.5]
+    assert value(frame, metric="same caption") is None  # nothing is chosen
+
+
+def test_neins_files_give_pairs_whose_truth_the_scenes_know() -> None:
+    (data,) = loading.load("nano", names=["nein"], scenes=5)
+    made = {sample.nein: sample for sample in nano_data.iter_samples("val", 5)}
+    compared = next(task for task in data.tasks if task.name == "nein/pairs")
+    assert isinstance(compared, ChoiceTask)
+    for question in compared.questions:
+        name = question.id.partition("/")[0]
+        sample = made[name]
+        assert question.cluster == sample.coco
+        assert (sample.object in sample.sample.categories, sample.object in sample.source.categories) == (
+            True,
+            False,
+        )
+        right = question.options[question.correct]
+        shows = Path(question.picture(right)).stem
+        denied = right.text == sample.negative
+        assert denied == (right.template == "negation")
+        assert shows == (sample.coco if denied else sample.nein)
+
+
+def test_the_split_stands_in_table_figures_and_page(tmp_path: Path) -> None:
+    found = evaluate(
+        tmp_path, "nano", None, "--scenes", "4", "--datasets", "nein,beaf", "--model", "constant,random",
+        page=True,
+    )  # fmt: skip
+    run = found["random/nano-nein"]
+    shares = [run.figure(metric="part", part=part)["value"] for part in two_way.PARTS]
+    assert sum(shares) == pytest.approx(1)
+    assert found["constant/nano-beaf"].figure(metric="effect", part="text")["value"] == 0
+    table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert "Minimal pairs: what decides the scores" in table
+    assert "interaction %" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

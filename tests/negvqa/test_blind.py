@@ -1,0 +1,101 @@
+"""Questions without their pictures, and pictures without their questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metrics.choices import Reply
+from nein.benchmarks.baselines import LEVEL
+from nein.benchmarks.negvqa import exported
+from nein.benchmarks.negvqa import folder as files
+from nein.models import references
+from tests.negvqa.tiny import figure, lines, run, write_questions
+
+
+class Model:
+    """Answers by rule(whether a picture is seen, the question or "", the options) -> the option's number."""
+
+    fingerprint, scorings, concurrent = "model", ("generated", "logprob"), 0
+
+    def __init__(self, rule: Any) -> None:
+        self.rule = rule
+        self.heard: list[tuple[bool, str]] = []
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "Model"}
+
+    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
+        replies = []
+        for image, row in zip(images, asked, strict=True):
+            seen = not (image == LEVEL).all()
+            self.heard += [(seen, one.question) for one in row]
+            chosen = [self.rule(seen, one.question, one.texts) for one in row]
+            replies.append([Reply("AB"[k], (-0.1, -3.0) if k == 0 else (-3.0, -0.1)) for k in chosen])
+        return replies
+
+
+def evaluated(tmp_path: Path, model: Model, *more: object) -> Path:
+    data = write_questions(tmp_path / "data")
+    with references.offering({"model": model}):
+        asked = ("--model", "model", "--data", data, "--out", tmp_path / "out", "--batch-size", 4)
+        assert run(*asked, "--device", "cpu", "--formats", "csv,md", *more) == 0
+    [folder] = files.find(tmp_path / "out")
+    return folder.path
+
+
+def share(folder: Path, metric: str, variant: str) -> dict[str, Any]:
+    what = {"task": "blind", "metric": metric, "variant": variant, "scoring": "generated"}
+    return figure(folder, **what, category="Average")
+
+
+def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture(tmp_path: Path) -> None:
+    model = Model(lambda seen, question, texts: int("not" in question))
+    folder = evaluated(tmp_path, model)
+    for variant in ("original", "negated"):
+        accuracy = figure(
+            folder, task="accuracy", variant=variant, category="Average", interval="clustered",
+            scoring="generated", protocol="fixed",
+        )  # fmt: skip
+        assert share(folder, "text only", variant)["value"] == accuracy["value"]
+        assert share(folder, "gain over text", variant)["value"] == 0
+
+
+def test_without_the_question_one_answer_counts_for_it_and_for_its_negation(tmp_path: Path) -> None:
+    model = Model(lambda seen, question, texts: 0 if question else 1)
+    folder = evaluated(tmp_path, model)
+    shares = [share(folder, "picture only", variant)["value"] for variant in ("original", "negated")]
+    assert sum(shares) == pytest.approx(1)  # what is right for one of the two is wrong for the other
+    assert model.heard.count((True, "")) == 12
+    assert sum(not seen for seen, _ in model.heard) == 24
+    rows = lines(folder / "blind.jsonl")
+    assert len(rows) == 12 * 4 * 2
+    assert {row["baseline"] for row in rows} == {"text only", "picture only"}
+
+
+def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tmp_path: Path) -> None:
+    model = Model(lambda seen, question, texts: 0)
+    folder = evaluated(tmp_path, model, "--blind", 5)
+    assert share(folder, "text only", "original")["n"] == 8  # two whole blocks of three
+    assert {row["id"] for row in lines(folder / "blind.jsonl")} >= {"10", "17"}
+    assert "--blind" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+
+
+def test_no_baseline_is_asked_where_none_is_wanted_and_it_may_be_added_later(tmp_path: Path) -> None:
+    model = Model(lambda seen, question, texts: 0)
+    folder = evaluated(tmp_path, model, "--blind", 0)
+    assert len(model.heard) == 24
+    assert not (folder / "blind.jsonl").exists()
+    evaluated(tmp_path, model)
+    assert len(model.heard) == 24 + 36
+    assert (folder / "blind.jsonl").exists()
+
+
+def test_baselines_are_exported_beside_the_accuracy(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path, Model(lambda seen, question, texts: 0))
+    results = exported.read(folder).results
+    assert {"accuracy", "text only", "picture only"} <= {result.metric for result in results}
+    keys = [result.key for result in results]
+    assert len(keys) == len(set(keys))
