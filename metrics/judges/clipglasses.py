@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from metrics.base import MetricError, choose
 from metrics.encoders.clip import ClipEncoder, pooled
-from metrics.judges.methods import Method
+from metrics.judges.heads import Method
 from metrics.loading import state_dict
 
 #: Of the released configuration: layers that the lens reads, heads of attention, the detector's threshold,

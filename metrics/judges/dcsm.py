@@ -22,7 +22,7 @@ from torch import nn
 
 from metrics.base import MetricError
 from metrics.encoders.clip import ClipEncoder
-from metrics.judges.methods import Method
+from metrics.judges.heads import Method
 from metrics.loading import read_checkpoint
 
 #: Words with a column of their own, where a file says nothing else (run_evals.py).
