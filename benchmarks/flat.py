@@ -33,7 +33,8 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
     ),
     "report": (
         "samples",
-        lambda root, count: ["report", root / "runs", "-o", root / "report.html", "--formats", "html,csv"],
+        lambda root, count: ["report", root / "runs", "-o", root / "report.html", "--formats", "html,csv",
+                             "--budget", 0],
     ),
     "compare": ("samples", lambda root, count: ["compare", root / "runs", "--metrics", "l1,removal_vqa"]),
     "grid": ("samples", lambda root, count: ["grid", root / "runs", "--out", root / "grid.png"]),
@@ -57,6 +58,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
     "negvqa": (
         "questions",
         lambda root, count: ["negvqa", "--questions", count, "--model", "nano:negvqa", "--device", "cpu",
+                             "--samples", 0,
                              "--out", root / "negvqa"],
     ),
     "negvqa generate": (

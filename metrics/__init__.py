@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose
-    from metrics.batch import Batch, Item, Settings
+    from metrics.batch import Batch, Item, Settings, Thing
     from metrics.metric import Metric, score
     from metrics.models import (
         DUALS,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: Module -> the names of this package that are in it.
 _WHERE = {
     "base": ("FeatureStore", "MetricError", "Origin", "RecordStore", "Score", "choose"),
-    "batch": ("Batch", "Item", "Settings"),
+    "batch": ("Batch", "Item", "Settings", "Thing"),
     "metric": ("Metric", "score"),
     "models": (
         "DUALS", "ENCODERS", "GENERAL_JUDGES", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",
@@ -67,6 +67,7 @@ __all__ = [
     "RecordStore",
     "Score",
     "Settings",
+    "Thing",
     "check_reference",
     "choose",
     "dual_prefix",

@@ -21,11 +21,21 @@ from metrics.base import (
 )
 
 #: The pictures that a metric can need of an item.
-PICTURES = ("edited", "target", "sample")
+PICTURES = ("edited", "target", "sample", "things")
 
 Made = TypeVar("Made")
 #: A (D,) float32 row of features, or a sentence saying why there is none.
 Feature = np.ndarray | str
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing of the unedited picture. without: the same picture without it, (H, W, 3) uint8 RGB. stays:
+    whether the right edit leaves it there."""
+
+    name: str
+    stays: bool
+    without: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,7 @@ class Item:
     caption     Describes the target and names the objects to retain; may be empty.
     target_key, sample_key
                 SHA-256 of the picture's pixels, hexadecimal: equal keys mean equal pictures.
+    things      Every thing of the unedited picture, where that is known, or a sentence.
     """
 
     id: str
@@ -50,6 +61,7 @@ class Item:
     caption: str = ""
     target_key: str = ""
     sample_key: str = ""
+    things: Sequence[Thing] | str = "the data do not say which things the picture shows"
 
     def lacks(self, pictures: Sequence[str]) -> str | None:
         """Why the first unusable one of `pictures` is not there; None where all are."""
@@ -58,7 +70,8 @@ class Item:
             if isinstance(picture, str):
                 return picture
             try:
-                check_image(picture)
+                for shown in [thing.without for thing in picture] if name == "things" else [picture]:
+                    check_image(shown)
             except MetricError as error:
                 return str(error)
         return None

@@ -22,9 +22,9 @@ class Metric:
     kind      "proportion" (per-sample 0 or 1), "bounded" (per-sample value of which many are at an end of
               `range`, or may be: its interval is that of a share), "mean" (any other per-sample value),
               "corpus" (no per-sample value: FID).
-    needs     Pictures ("edited", "target", "sample"), without which a sample is unscored, and models: a kind
-              of `ENCODERS` or `JUDGES`, or "module:function", which is called with `device=` and returns a
-              network with `fingerprint` and `describe()`.
+    needs     Pictures ("edited", "target", "sample", "things"), without which a sample is unscored, and
+              models: a kind of `ENCODERS` or `JUDGES`, or "module:function", which is called with
+              `device=` and returns a network with `fingerprint` and `describe()`.
     score     One Score per item. Every item has the pictures named in `needs`.
     settings  The fields of `Settings` that decide its values, beside the models: they are part of the
               identity of a score.
@@ -66,6 +66,11 @@ class Metric:
     def by_judge(self) -> bool:
         """Whether a judge looks at the pictures, as opposed to a comparison of pixels or features."""
         return bool({"vqa", "ovd", "itm"} & set(self.models))
+
+    @property
+    def by_truth(self) -> bool:
+        """Whether it needs data that say which things a picture shows, beyond NeIn's layout."""
+        return "things" in self.needs
 
     @property
     def span(self) -> float | None:

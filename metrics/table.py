@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
 
-from metrics import frechet, perceptual, pixels, presence, similarity
+from metrics import frechet, known, perceptual, pixels, presence, similarity
 from metrics.base import MetricError
 from metrics.metric import Metric
 
@@ -28,6 +28,7 @@ _OURS = (
     perceptual.LPIPS,
     *presence.METRICS,
     similarity.CLIP_T,  # which the paper does not report
+    known.OBEYED,
 )
 
 

@@ -44,6 +44,19 @@ LONGEST = (
     "tests/nein/test_whole.py",
 )
 
+#: Files that run whole commands and do not look at their plots, which would be most of their time; they are
+#: drawn in the tests of reports, and at least once for every benchmark.
+SKETCHED = {
+    "tests/benchmarks/test_restart.py",
+    "tests/negbench/test_mishaps.py",
+    "tests/negvqa/test_endpoints.py",
+    "tests/nein/test_evaluate.py",
+    "tests/nein/test_features.py",
+    "tests/test_api.py",
+    "tests/test_credentials.py",
+    "tests/test_fuzz.py",
+}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONGEST)}
@@ -68,6 +81,16 @@ def drawn() -> Iterator[drawings.Drawn]:
     """Every plot that has been drawn, and is not drawn again while it is in there."""
     with pytest.MonkeyPatch.context() as patch:
         yield drawings.remember(patch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sketched(request: pytest.FixtureRequest, drawn: drawings.Drawn) -> Iterator[None]:
+    """In the files of `SKETCHED` plots are a few pixels; slow tests compare them with other processes'."""
+    slow = any(item.get_closest_marker("slow") for item in request.session.items)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.nodeid in SKETCHED and not slow:
+            drawings.sketch(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ from nein.config import options
 from nein.datasets.negbench import registry
 from nein.nano import worlds, zoo
 from nein.wording.families import FAMILIES
+from nein.wording.languages import LANGUAGES
+from nein.wording.languages.base import CONSTRUCTIONS
 from tests.helpers import packages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,7 +86,7 @@ def test_every_script_that_reads_options_has_a_page():
         ("editors", list(editors.PRESETS)),
         ("judges", list(JUDGES)),
         ("models", [*MODELS, *registry.ROWS, *worlds.WORLDS, *(f"nano:{name}" for name in zoo.available())]),
-        ("wording", list(FAMILIES)),
+        ("wording", [*FAMILIES, *CONSTRUCTIONS, *(language.title for language in LANGUAGES.values())]),
     ],
 )
 def test_every_name_of_the_tables_is_on_its_page(page, names, markdown):

@@ -30,6 +30,8 @@ from nein.config.commands import Command
 from nein.datasets.negbench import registry
 from nein.nano import worlds, zoo
 from nein.wording.families import FAMILIES
+from nein.wording.languages import LANGUAGES
+from nein.wording.languages.base import CONSTRUCTIONS, Named
 
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
 #: COMMAND, or the dataclass of its options.
@@ -305,6 +307,16 @@ def _families() -> Iterator[str]:
             yield "\nThe object stays: the right edit is none.\n"
 
 
+def _languages() -> Iterator[str]:
+    named = Named("cup", "dog", "red", "blue")
+    for language in LANGUAGES.values():
+        pairs = ((f"`{family}`", *language.pair(family, named)) for family in CONSTRUCTIONS)
+        yield f"\n### {language.title} (`{language.code}`)\n\n"
+        yield _table(("family", "sentence", "its twin"), pairs)
+        above, sources = language.untrue.format("…"), "; ".join(language.sources)
+        yield f'\nA denial above: "{above}" Rules after: {sources}.\n'
+
+
 def _places(table: Mapping[str, str], head: str) -> Callable[[], Iterator[str]]:
     """A table of names and of what loads them."""
     return lambda: iter(
@@ -326,6 +338,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "negbench-models": _negbench_models,
     "negbench-data": _negbench_data,
     "families": _families,
+    "languages": _languages,
     "letters": lambda: [f"- `{rule}`\n" for rule in letters.RULES],
 }
 

@@ -32,6 +32,7 @@ import scipy.fft
 import scipy.ndimage
 from PIL import Image
 
+from metrics.known import FLOOR, INTACT, there
 from nein.nano.draw import CATEGORIES, LOOKS, SIZE, SUPERSAMPLE, layer
 from nein.nano.scenes import Item, Scene, mask, place, render, rng_for, sample_scene
 
@@ -39,10 +40,7 @@ SIZES = tuple(range(14, 26, 2))  #: of the drawings tried; scenes use 15 to 23
 RIM = 2
 _PAD = 4
 _SIDE = SIZE + 2 * _PAD  # 72 = 2^3 * 3^2: a good length for the FFT
-#: Squared colour difference per pixel (three channels in [0, 1]) below which a drawing does not stand out.
-FLOOR = 0.015
 PRESENT = 0.4
-INTACT = 0.7
 
 
 @dataclass(frozen=True)
@@ -110,15 +108,12 @@ def is_present(picture: np.ndarray, scene: Scene, category: str) -> bool:
 def intactness(picture: np.ndarray, scene: Scene) -> list[float]:
     """For every object of `scene`: 1 where its pixels in `picture` are the scene's, 0 where they are those of
     the scene without it; also below 0."""
-    given, whole = _unit(picture), _unit(render(scene))
-    values = []
-    for index, item in enumerate(scene.items):
-        without = Scene(scene.background, scene.background_seed, _except(scene.items, index))
-        where = mask(item)
-        gap = ((_unit(render(without)) - whole) ** 2).sum(-1)[where].sum()
-        error = ((given - whole) ** 2).sum(-1)[where].sum()
-        values.append(float(1 - error / (gap + FLOOR * where.sum())))
-    return values
+    _check(picture)
+    whole = render(scene)
+    return [
+        there(picture, whole, render(replace(scene, items=_except(scene.items, index))), mask(item))
+        for index, item in enumerate(scene.items)
+    ]
 
 
 def all_intact(picture: np.ndarray, scene: Scene) -> bool:
@@ -228,9 +223,13 @@ def _damaged(scene: Scene) -> np.ndarray:
 # Arithmetic
 
 
-def _unit(picture: np.ndarray) -> np.ndarray:
+def _check(picture: np.ndarray) -> None:
     if picture.shape != (SIZE, SIZE, 3) or picture.dtype != np.uint8:
         raise ValueError(f"a nano picture is ({SIZE}, {SIZE}, 3) uint8, not {picture.shape} {picture.dtype}")
+
+
+def _unit(picture: np.ndarray) -> np.ndarray:
+    _check(picture)
     return picture.astype(np.float32) / 255
 
 

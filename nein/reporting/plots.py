@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -299,7 +299,7 @@ class Stack:
 @dataclass(frozen=True)
 class Curves:
     """A line per entry of `line` through its figures in the order of the number in column `x`; a panel per
-    entry of `panel`.
+    entry of `panel`, as in `Bars`.
 
     hollow    Entries of the frame's columns whose figures are drawn dotted, with open markers.
     diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
@@ -309,7 +309,7 @@ class Curves:
     title: str
     x: str
     line: str
-    panel: str
+    panel: tuple[str, ...]
     axes: tuple[str, str]
     where: Mapping[str, Any] = field(default_factory=dict)
     order: Sequence[str] = ()
@@ -325,16 +325,17 @@ class Curves:
         return _with_values(frames.select(figures, **self.where))
 
     def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
-        drawn = self.shown(figures)
-        panels, lines = frames.values(drawn, self.panel, self.order), frames.values(drawn, self.line)
+        drawn = _joined(self.shown(figures), _panel=self.panel)
+        panels = frames.values(drawn, "_panel", self.order)
+        lines = frames.values(drawn, self.line, self.order)
         canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
-                points = frames.records(frames.select(drawn, **{self.panel: panel, self.line: name}))
+                points = frames.records(frames.select(drawn, **{"_panel": panel, self.line: name}))
                 for hollow in (False, True):
                     part = [f for f in points if hollow == (bool(self.hollow) and _is(f, self.hollow))]
                     self._line(axis, part, at, hollow)
-            self._dress(axis, panel)
+            self._dress(axis, panel, {float(x) for x in drawn[self.x]})
         handles = {
             self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
         }  # fmt: skip
@@ -356,12 +357,14 @@ class Curves:
             markerfacecolor="white" if hollow else color,
         )  # fmt: skip
 
-    def _dress(self, axis: Any, panel: str) -> None:
+    def _dress(self, axis: Any, panel: str, xs: Collection[float]) -> None:
         axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
         axis.set_xlabel(self.axes[0])
         axis.set_ylabel(self.axes[1])
         axis.set_ylim(*self.limits)
         axis.grid(color=FAINT)
+        if all(x % 1 == 0 for x in xs) and not self.log:
+            axis.set_xticks(sorted(xs))
         if self.log:
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -1,7 +1,7 @@
 """Negation beyond "no X": families of sentences, each with a label that goes with a sample into every result.
 
 The thirteen templates of NeIn are the family "plain". The paper names the others as future work; their
-sentences are this project's. In all but one the object S must go; in "double_negation" it must stay.
+sentences are this project's. In most the object S must go; in those of STAYS it must stay.
 
 Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
 agreement; T is a second absent object, A an object that is there and must stay.
@@ -105,6 +105,23 @@ FAMILIES: dict[str, Family] = {
             stays=True,
         ),
         Family(
+            "past",
+            (
+                "There used to be {a S}.",
+                "The image once showed {a S}.",
+                "There {is S} no longer {a S}.",
+            ),
+        ),
+        Family(
+            "clause",
+            (
+                "The image shows {a S} that nobody has removed.",
+                "There {is S} {a S} that should not go.",
+                "The image has {a S} that did not move.",
+            ),
+            stays=True,
+        ),
+        Family(
             "implicit",
             (
                 "The image is free of {S+}.",
@@ -115,8 +132,11 @@ FAMILIES: dict[str, Family] = {
         ),
     )
 }
+#: Families that name a colour, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
+DRAWN = ("except_one", "not_all")
+LABELS = (*FAMILIES, *DRAWN)
 #: Families in which the right edit keeps the object.
-STAYS = frozenset(label for label, family in FAMILIES.items() if family.stays)
+STAYS = frozenset([*(label for label, family in FAMILIES.items() if family.stays), "not_all"])
 _SINGULAR_ONLY = "Not a single"
 
 

@@ -23,6 +23,7 @@ def test_the_metrics_stand_in_the_order_of_the_papers_table() -> None:
     assert list(METRICS) == [
         "l1", "l2", "clip_i", "dino", "fid", "lpips",
         "removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd", "clip_t",
+        "obeyed",
     ]  # fmt: skip
     assert all(name == metric.name and metric.title and metric.source for name, metric in METRICS.items())
     assert [name for name, info in METRICS.items() if info.by_judge] == list(METRICS)[6:11]
@@ -32,7 +33,9 @@ def test_directions_scales_and_kinds_are_those_of_the_paper() -> None:
     assert {n for n, i in METRICS.items() if not i.higher_is_better} == {"l1", "l2", "fid", "lpips"}
     assert {n for n, i in METRICS.items() if i.scale == 1} == {"fid", "lpips"}
     assert {n for n, i in METRICS.items() if i.kind == "corpus"} == {"fid"}
-    assert {n for n, i in METRICS.items() if i.kind == "proportion"} == {"removal_vqa", "removal_ovd"}
+    assert {n for n, i in METRICS.items() if i.kind == "proportion"} == {
+        "removal_vqa", "removal_ovd", "obeyed",
+    }  # fmt: skip
     assert METRICS["fid"].range == (0, math.inf)
     assert METRICS["clip_i"].range == (-1, 1)
 

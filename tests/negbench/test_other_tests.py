@@ -14,16 +14,19 @@ import pytest
 import torch
 
 from metrics.choices import Reply
-from nein.benchmarks.negbench import figures, matching, results
+from nein.benchmarks.negbench import figures, matching, results, sections
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry, scope
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.images import write_png
+from nein.engine.images import decode, write_png
 from nein.engine.stages import Model
 from nein.models import references
+from nein.nano import scope as drawn_scope
+from nein.nano.scenes import render
 from nein.reporting import figures as frames
+from nein.wording.languages import LANGUAGES
 from tests.negbench.conftest import evaluate
 
 SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
@@ -81,7 +84,8 @@ NATURALBENCH = [
 
 SCOPE = {
     "image_0": "a.png", "image_1": "b.png", "caption_0": "Not all cups are red.",
-    "caption_1": "All cups are red.", "construction": "not all", "others": 2,
+    "caption_1": "All cups are red.", "denies_0": True, "denies_1": False, "construction": "not_all",
+    "others": 2, "depth": 0,
 }  # fmt: skip
 
 
@@ -254,13 +258,45 @@ def test_naturalbench_retrieval_asks_for_captions_and_for_pictures(published: Re
     assert shown.correct == 1
 
 
-def test_pairs_in_scope_are_right_together_by_construction_and_by_level(published: Read) -> None:
+def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(published: Read) -> None:
     compared, asked = published("scope"), published("scope-asked")
     for questions in (compared, asked):
         groups = Counter(group for question in questions for group in question.groups)
-        assert groups["not all", "0", 4] == groups["2 other things", "0", 4] == 4
+        assert groups["not_all", "0", 4] == 4
+        assert {question.difficulty for question in questions} == {
+            (("other things", 2), ("denials above", 0))
+        }
     assert asked[1].asked == "Is it true of the picture? Not all cups are red."
     assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
+    assert [question.type for question in asked] == ["negation", "negation", "affirmation", "affirmation"]
+
+
+@pytest.mark.parametrize("name", registry.SCOPE)
+def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path: Path, name: str) -> None:
+    code = registry.SCOPE[name]
+    scope.write(tmp_path, "val", 6, code)
+    rows = json.loads((tmp_path / scope.FILE).read_text(encoding="utf-8"))
+    for row, pair in zip(rows, drawn_scope.pairs("val", 6), strict=True):
+        said = LANGUAGES[code].pair(pair.construction, pair.named, pair.depth)
+        assert (row["caption_0"], row["caption_1"]) == said
+        assert (decode(tmp_path / row["image_1"]) == render(pair.scenes[1])).all()
+
+
+def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
+    rows = [
+        {**row(f"{pair}{k}", float(pair != "c" or k > 0), ("past", pair, 4)),
+         "difficulty": {"other things": level, "denials above": depth}}
+        for pair, level, depth in (("a", 0, 0), ("b", 1, 0), ("c", 1, 0), ("d", 1, 1)) for k in range(4)
+    ]  # fmt: skip
+    made = frames.frame(figures.of_groups(rows))
+    found = frames.records(frames.select(made, metric="joint by difficulty"))
+    assert [(f["axis"], f["level"], f["value"], f["n"]) for f in found] == [
+        ("other things", "0", 1.0, 1), ("other things", "1", 0.5, 2),
+        ("denials above", "0", pytest.approx(2 / 3), 3), ("denials above", "1", 1.0, 1),
+    ]  # fmt: skip
+    plot, table = sections.SECTIONS[2].plots[0], sections.DIFFICULTY.sheet(made)
+    assert len(plot.shown(made)) == 2
+    assert table.rows[0][-3:] == ["100.0 [2.5, 100.0]", "50.0 ± 48.7", "1, 2"]
 
 
 def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published: Read) -> None:
@@ -298,30 +334,6 @@ def test_neins_files_are_read_only_by_name(tmp_path: Path) -> None:
     (alone,) = loading.load(str(tmp_path), names=["nein"])
     loading.check_pictures(alone)
     assert [task.name for task in alone.tasks] == ["nein/pairs", "nein/yes-no"]
-
-
-def test_a_sentence_in_scope_is_true_of_its_scene_and_false_of_the_other() -> None:
-    drawn = list(scope.pairs("val", 36))
-    assert Counter((pair.construction, pair.others) for pair in drawn) == {
-        (construction, level): 2 for construction in scope.CONSTRUCTIONS for level in scope.LEVELS
-    }
-    for pair in drawn:
-        around = pair.scenes[0].items[: pair.others]
-        assert pair.scenes[1].items[: pair.others] == around
-        one, two = ([(i.category, i.colour) for i in scene.items[pair.others :]] for scene in pair.scenes)
-        said = pair.sentences[0]
-        if pair.construction == "exception":
-            assert two[0] == one[0] != two[1]
-            assert f"except the {one[0][1]} one" in said
-        elif pair.construction == "not all":
-            assert two[0] == two[1] == one[0] != one[1]
-            assert said.endswith(f"are {two[0][1]}.")
-        elif pair.construction == "clause":
-            assert (one[0][0], said.endswith(f"not {two[0][1]}.")) == (two[0][0], True)
-        else:
-            assert (len(one), len(two)) == (int(pair.construction == "contrast"), 1)
-            assert two[0][0] in said
-            assert {name for name, _ in one}.isdisjoint(item.category for item in pair.scenes[1].items)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +382,7 @@ def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path: Path
 
 def row(name: str, credit: float | None, *groups: tuple[str, str, int]) -> dict[str, Any]:
     return {"id": name, "source": name, "credit": credit, "templates": [None, None], "reason": "why",
-            "groups": [list(group) for group in groups]}  # fmt: skip
+            "difficulty": {}, "groups": [list(group) for group in groups]}  # fmt: skip
 
 
 def test_questions_that_belong_together_count_where_all_are_right() -> None:

@@ -117,3 +117,12 @@ def test_data_without_families_have_no_such_table(
     assert "By family" not in done.stdout
     edits = (tmp_path / "out" / "identity" / "negative" / "edits.jsonl").read_text()
     assert "family" not in edits
+
+
+def test_a_family_has_a_figure_for_every_number_of_other_things() -> None:
+    told = [{**edit, "others": level} for edit, level in zip(edits(FAMILIES), (0, 0, 0, 2), strict=True)]
+    made = frames.select(figures.of_rows(told, scores(), {}), task="difficulty", metric="l1")
+    assert [(f["group"], f["level"], f["value"]) for f in frames.records(made)][-2:] == [
+        ("implicit", "0", pytest.approx(0.3)), ("implicit", "2", pytest.approx(0.4)),
+    ]  # fmt: skip
+    assert not len(frames.select(figures.of_rows(edits(FAMILIES), scores(), {}), task="difficulty"))

@@ -13,7 +13,7 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
 from nein.engine.errors import UserError
-from nein.wording.families import FAMILIES
+from nein.wording.families import FAMILIES, STAYS
 
 HARDER = [label for label in FAMILIES if label != "plain"]
 
@@ -40,9 +40,7 @@ def test_a_family_is_said_with_what_the_data_know(label: str) -> None:
     for one in said.values():
         assert one.object in one.negative.lower()
         assert (one.family, one.template) == (label, None)
-        assert one.source_path == (
-            one.sample_path if label == "double_negation" else Path(f"{one.source_id}.png")
-        )
+        assert one.source_path == (one.sample_path if label in STAYS else Path(f"{one.source_id}.png"))
     named = {"T": ("cup", "dog"), "A": ("cat", "cat")}.get(FAMILIES[label].needs, ("", ""))
     assert all(name in said[i].negative for name, i in zip(named, ("n1", "n2"), strict=True))
 
@@ -62,6 +60,8 @@ def test_samples_of_which_nothing_can_be_said_are_counted() -> None:
         in_families(alone, ["neither_nor"])
     with pytest.raises(UserError, match="family of negation"):
         in_families(DATA, ["sarcasm"])
+    with pytest.raises(UserError, match="'not_all' names a colour"):
+        in_families(DATA, ["not_all"])
 
 
 def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path: Path) -> None:

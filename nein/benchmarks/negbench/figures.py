@@ -8,7 +8,8 @@ the baselines, and "gain over text", accuracy minus the former, paired; "gap", a
 affirms minus accuracy where it denies; "chance", what a constant scorer gets; "selected", the share of
 choices that fall on a template; "offered", the share of options made with it; "wrong", the share of wrong
 choices that fall on it; "joint", the share of groups of questions that are all answered right, by score
-(type), and "joint chance", what guessing gets; "pair", of groups of two, which are answered right (outcome).
+(type), and "joint chance", what guessing gets; "pair", of groups of two, which are answered right (outcome);
+"joint by difficulty", "joint" of the groups that are as difficult as level says in what axis names.
 """
 
 from __future__ import annotations
@@ -115,16 +116,36 @@ def of_groups(rows: Rows) -> list[dict[str, Any]]:
             continue
         joint = [_together(group, [False] * len(group)) for group in members]
         figures.append(_share(joint, "credit", {"metric": "joint", "type": score}))
-        chance = RANDOM.get(score) or float(np.mean([_guessed(group) for group in members]))
+        chance = float(np.mean([_guessed(score, group) for group in members]))
         figures.append(number(chance, unit="%", n=len(members), metric="joint chance", type=score))
         if all(len(group) == 2 for group in members):
             for k, outcome in enumerate(OUTCOMES):
                 falls = [_together(group, (k >= 2, k in (1, 3))) for group in members]
                 figures.append(_share(falls, "credit", {"metric": "pair", "type": score, "outcome": outcome}))
+        if all(len(group) == 4 for group in members):
+            figures += _by_difficulty(joint, score)
     return figures
 
 
-def _guessed(group: Rows) -> float:
+def _by_difficulty(joint: Rows, score: str) -> list[dict[str, Any]]:
+    """Of groups of four, which are all of a pair; an axis is read where those behind it are at 0."""
+    figures = []
+    axes = list(dict.fromkeys(axis for row in joint for axis in row["difficulty"]))
+    for place, axis in enumerate(axes):
+        easy = [row for row in joint if not any(row["difficulty"][other] for other in axes[place + 1 :])]
+        for level in sorted({row["difficulty"][axis] for row in easy}):
+            members = [row for row in easy if row["difficulty"][axis] == level]
+            what = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
+            figures.append(_share(members, "credit", what))
+    return figures
+
+
+def _guessed(score: str, group: Rows) -> float:
+    """What random scores get; where four questions are those of GROUP by another name, as there."""
+    if len(group) == 4 and all(GROUP in {of for of, _, _ in row["groups"]} for row in group):
+        score = GROUP
+    if score in RANDOM:
+        return RANDOM[score]
     return float(np.prod([1 / len(row["templates"]) for row in group]))
 
 

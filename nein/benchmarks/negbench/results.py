@@ -2,8 +2,8 @@
 
 Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason, and both
 recalls of the baselines ("text only@1").
-Choice row: id, source, type, templates, correct, groups, shown, scores, shares, credit, reason (and answer,
-letter), and the credit of each baseline that was measured ("text only").
+Choice row: id, source, type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason
+(and answer, letter), and the credit of each baseline that was measured ("text only").
 """
 
 from __future__ import annotations
@@ -338,5 +338,6 @@ def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
         "templates": [option.template for option in question.options],
         "correct": question.correct,
         "groups": [list(group) for group in question.groups],
+        "difficulty": dict(question.difficulty),
         "shown": mcq.order(question, seed, protocol),
     }

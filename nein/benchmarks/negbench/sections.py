@@ -12,12 +12,15 @@ from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
+from nein.datasets.negbench.other_tests import DEPTH, OTHERS
+from nein.datasets.negbench.pairs import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
 from nein.statistics import two_way
+from nein.wording.languages.base import CONSTRUCTIONS
 
 COLORS = {
     ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,
@@ -144,6 +147,13 @@ WRONG = Table(
     (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
+
+
+def _ns(figures: Sequence[Figure]) -> str:
+    """ "40", or "40, 38" where they differ."""
+    return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
+
+
 JOINT = Table(
     "joint",
     "Answered right together",
@@ -156,6 +166,13 @@ JOINT = Table(
         Column("unscored", {"metric": "joint"}, tables.count("unscored")),
     ),
     {"metric": ("joint", "pair", "joint chance")},
+)
+DIFFICULTY = Table(
+    "difficulty",
+    "Answered right together, by difficulty",
+    (*NAME, Row("type", "together"), Row("axis", "how many")),
+    (Across("level", {}, _SHOWN, order=tuple(map(str, range(10)))), Column("n of each", show=_ns)),
+    {"metric": "joint by difficulty"},
 )
 PARTS = Table(
     "parts",
@@ -210,6 +227,27 @@ CHOICES = plots.Bars(
     names={"selected": "chosen"},
     colors={"selected": plots.BLUE, "offered": "#9ca3af"},
 )
+
+
+def _difficulty(axis: str, which: str) -> plots.Curves:
+    return plots.Curves(
+        axis.replace(" ", "_"),
+        f"All four right of a pair, by number of {axis}{which}, 95 % intervals; chance: 16.7 % where scores "
+        "are compared and 6.2 % where questions are answered",
+        x="level",
+        line="type",
+        panel=("model", "data"),
+        axes=(f"{axis}, how many", "all four right, per cent"),
+        where={"metric": "joint by difficulty", "axis": axis},
+        order=(GROUP, ALL_FOUR, *CONSTRUCTIONS),
+        names={
+            GROUP: "all families, compared",
+            ALL_FOUR: "all families, asked",
+            **{name: name.replace("_", " ") for name in CONSTRUCTIONS},
+        },
+    )
+
+
 WRONG_CHOICES = plots.Stack(
     "wrong",
     "Wrong answers by type of question: what was chosen",
@@ -241,6 +279,11 @@ SECTIONS = (
         (RECALL,),
     ),
     Section("choice", "Multiple choice", (MULTIPLE_CHOICE, HALVES), (ACCURACY,)),
-    Section("together", "Questions that belong together", (JOINT, PARTS), (SPLIT,)),
+    Section(
+        "together",
+        "Questions that belong together",
+        (JOINT, DIFFICULTY, PARTS),
+        (_difficulty(OTHERS, ", without a denial above"), _difficulty(DEPTH, ""), SPLIT),
+    ),
     Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
 )

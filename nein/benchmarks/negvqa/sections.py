@@ -262,7 +262,7 @@ SCALING = Scaling(
     "their size (dotted, open). Dashed: two options by chance",
     x="size",
     line="family",
-    panel="panel",
+    panel=("panel",),
     axes=("parameters, billions", "accuracy, per cent"),
     order=tuple(f"{TITLES.get(c, c)}, {v} questions" for c in (AVERAGE, *CATEGORIES) for v in VARIANTS),
     hollow={"source": "here"},

@@ -33,7 +33,7 @@ from nein.config.groups import (
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
-from nein.wording.families import FAMILIES
+from nein.wording.families import LABELS
 
 STAGES = ("edit", "score", "report")
 
@@ -78,7 +78,10 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
         None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
     )
     data: str = option(
-        "nano", "nano, nano:WORLD, a folder in NeIn's layout, or hub:OWNER/NAME[@REVISION]", "Data"
+        "nano",
+        "nano, nano:WORLD, nano:scope, nano:scope-LANGUAGE, a folder in NeIn's layout, or "
+        "hub:OWNER/NAME[@REVISION]",
+        "Data",
     )
     split: str = option("val", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
@@ -88,9 +91,9 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
         [],
-        f"other sentences in place of the data's own, drawn evenly: {', '.join(FAMILIES)}",
+        f"other sentences in place of the data's own, drawn evenly: {', '.join(LABELS)}",
         "Data",
-        among=FAMILIES,
+        among=LABELS,
         what="negation family",
     )
     control: Names = option(
@@ -106,7 +109,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
         "negative-prompt-alone, attention, best-of:N:JUDGE",
         "What",
     )
-    metrics: Names = option([], "metrics to compute, or all", "What")
+    metrics: Names = option([], "metrics to compute, or all (which leaves out obeyed)", "What")
     stages: Names = option(list(STAGES), "stages to run", "What", among=STAGES, what="stage")
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "how answers are read: the paper's code, or mended", "How"
@@ -173,11 +176,12 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
 
 
 def metrics_of(names: Sequence[str]) -> list[str]:
-    """The metrics that are meant, in the order of the table; `all` are all. Raises UserError."""
+    """The metrics that are meant, in the order of the table; `all` are all that need no more than NeIn's
+    layout. Raises UserError."""
     import metrics
 
     if names == ["all"]:
-        return list(metrics.METRICS)
+        return [name for name, metric in metrics.METRICS.items() if not metric.by_truth]
     asked = {chosen("metric", name, metrics.METRICS) for name in names}
     return [name for name in metrics.METRICS if name in asked]
 

@@ -108,6 +108,7 @@ def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
         "source_id": sample.source_id,
         "object": sample.object,
         **({"family": sample.family} if sample.family else {}),
+        **({"others": sample.others} if sample.others is not None else {}),
         "instruction": sample.instruction(track),
         "template": sample.template if track == "negative" else None,
         "seed": sample_seed(run_seed, sample.id),

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from editors import Editor
+from metrics import METRICS
 from nein.benchmarks import runner
 from nein.benchmarks.nein import conclude, models, report
 from nein.benchmarks.nein import figures as of_run
@@ -103,6 +104,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     if "score" in config.stages:
         models.check_references(config.metrics, config)
     plan = load_plan(config)
+    _check_truth(config, plan)
     if config.edited is not None:
         published = [choice.published for choice in choices if choice.published is not None]
         for warning in check_names(published, [sample.id for sample in plan.dataset.samples]):
@@ -124,6 +126,16 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             scored += [(folder, stage) for stage in stages if stage.model is scorer]
             made.append(_run(config, folder, plan, choice, stages, device))
     return made
+
+
+def _check_truth(config: EvalConfig, plan: Plan) -> None:
+    """Raises UserError for a metric of known truth where the data know none."""
+    for name in config.metrics if "score" in config.stages else ():
+        if METRICS[name].by_truth and not any(sample.things for sample in plan.dataset.samples):
+            raise UserError(
+                f"The metric '{name}' needs data that say which things every picture shows, and "
+                f"'{config.data}' does not; take --data nano:scope, or other metrics."
+            )
 
 
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:

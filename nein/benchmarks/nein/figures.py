@@ -7,6 +7,7 @@ task              metric
 results           every metric of a run
 limit             FID as of infinitely many pictures, or in `refused` why not
 families          by family of negation, in `group`
+difficulty        by family, and by how many things there are that the sentence is not about, in `level`
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
 gap_by_template   the gap per template of the negative instruction, in `group`
 by_template, by_object, by_size   Removal and Retention in parts of the samples, in `group`
@@ -32,7 +33,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
-from nein.wording.families import FAMILIES, STAYS
+from nein.wording.families import LABELS, STAYS
 
 Values = dict[str, dict[str, float | None]]
 Row = Mapping[str, Any]
@@ -65,7 +66,6 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
     """The figures of one run: edits.jsonl, scores.jsonl (read once) and what exists only for the whole
     (corpus.json)."""
     clusters = {edit["id"]: edit["source_id"] for edit in edits}
-    families = {edit["id"]: edit["family"] for edit in edits if edit.get("family")}
     reasons: dict[str, Counter[str]] = {}
     every = _by_metric(scores, reasons)
     whole = _asked(edits, every)
@@ -79,13 +79,23 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
             rows.append(
                 _figure(metric, values, clusters, task="results", reasons=_common(reasons.get(metric)))
             )
-    for family in FAMILIES:
+    return frames.frame([*rows, *_by_family(edits, every, clusters)])
+
+
+def _by_family(edits: Sequence[Row], every: Values, clusters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The figures of every family and, where the edits say it, by how many other things there are."""
+    families = {edit["id"]: edit["family"] for edit in edits if edit.get("family")}
+    others = {edit["id"]: edit["others"] for edit in edits if edit.get("others") is not None}
+    for family in LABELS:
+        group = family + (FAMILY_NOTE if family in STAYS else "")
         for metric, column in every.items():
             values = {key: value for key, value in column.items() if families.get(key) == family}
             if values:
-                group = family + (FAMILY_NOTE if family in STAYS else "")
-                rows.append(_figure(metric, values, clusters, task="families", group=group))
-    return frames.frame(rows)
+                yield _figure(metric, values, clusters, task="families", group=group)
+            for level in sorted({others[key] for key in values if key in others}):
+                part = {key: value for key, value in values.items() if others.get(key) == level}
+                what = {"group": group, "level": str(level)}
+                yield _figure(metric, part, clusters, task="difficulty", **what)
 
 
 def values_of(edits: Sequence[Row], scores: Iterable[Row]) -> Values:

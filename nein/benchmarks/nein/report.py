@@ -58,7 +58,8 @@ def report(out: Path) -> str:
         out, frame, title=f"NeIn, {label(told.values())}", subtitle=HOW, findings=findings(frame),
         notes=notes(frame, told, unfinished), formats=("md", "csv", "plots"),
         sections=[
-            Section("results", "Results", [*sections.results(), sections.LIMIT, sections.families()]),
+            Section("results", "Results", [*sections.results(), sections.LIMIT]),
+            sections.families(),
             Section("gap", "Negation gap", [sections.GAP_ACROSS], [sections.GAPS]),
         ],
     )  # fmt: skip

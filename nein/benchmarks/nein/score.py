@@ -145,9 +145,19 @@ def _item(run: RunDir, sample: Sample, edit: Mapping[str, Any], needed: set[str]
     sample_key = "" if isinstance(unedited, str) else images.pixel_hash(unedited)
     if sample_key and sample_key != edit["sample_sha256"]:
         unedited = "the NeIn image is not the one that was edited; it was changed in between"
+    things = _things(sample) if "things" in needed else "not read"
     return metrics.Item(
-        sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key
+        sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things
     )
+
+
+def _things(sample: Sample) -> list[metrics.Thing] | str:
+    read = [_read(thing.without, "known") for thing in sample.things]
+    lost = next((picture for picture in read if isinstance(picture, str)), None)
+    if lost is not None:
+        return lost
+    pairs = zip(sample.things, read, strict=True)
+    return [metrics.Thing(t.name, t.stays, shown) for t, shown in pairs if not isinstance(shown, str)]
 
 
 def _read(path: Path, role: str) -> np.ndarray | str:

@@ -10,6 +10,7 @@ from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
+from nein.reporting.report import Section
 from nein.reporting.tables import Across, Column, Row, Table
 from nein.wording.templates import NEGATIVE_TEMPLATES
 
@@ -55,7 +56,7 @@ def results() -> list[Table]:
             title,
             RUN,
             (_metrics(), Column("n", show=tables.count()), Column("unscored", show=_unscored)),
-            {"task": "results", "metric": tuple(m for m in METRICS if METRICS[m].by_judge == by_judge)},
+            {"task": "results", "metric": tuple(m for m in METRICS if _of_presence(m) == by_judge)},
         )
         for key, title, by_judge in parts
     ]
@@ -81,14 +82,36 @@ def _samples(figures: Sequence[Figure]) -> str:
     return str(max(figure["n"] + figure["unscored"] for figure in figures))
 
 
-def families() -> Table:
-    return Table(
-        "families",
-        "By family of negation",
-        (*RUN, Row("group", "family")),
-        (_metrics(), Column("n", show=_samples)),
-        {"task": "families", "metric": tuple(m for m in METRICS if METRICS[m].by_judge)},
-    )
+def families() -> Section:
+    """By family of negation and, where it is known, by how much else there is in the picture."""
+    presence = {"metric": tuple(filter(_of_presence, METRICS))}
+    both = [
+        Table(
+            "families",
+            "By family of negation",
+            (*RUN, Row("group", "family")),
+            (_metrics(), Column("n", show=_samples)),
+            {"task": "families", **presence},
+        ),
+        Table(
+            "difficulty",
+            "By family and number of other things",
+            (*RUN, Row("group", "family"), Row("metric", names=heading)),
+            (Across("level", {}, shown, order=tuple(map(str, range(10)))), Column("n of each", show=_ns)),
+            {"task": "difficulty", **presence},
+        ),
+    ]
+    return Section("families", "Families of negation", both, [DIFFICULTY])
+
+
+def _ns(figures: Sequence[Figure]) -> str:
+    """ "10", or "10, 9" where they differ."""
+    return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
+
+
+def _of_presence(metric: str) -> bool:
+    """Whether it says what is in a picture: a judge's, or known."""
+    return METRICS[metric].by_judge or METRICS[metric].by_truth
 
 
 def _share(figures: Sequence[Figure]) -> str:
@@ -394,6 +417,17 @@ COSTS = Table(
 
 # --- plots ---------------------------------------------------------------------------------
 
+DIFFICULTY = plots.Curves(
+    "other_things",
+    "Edits that obey a negation, by what is known of the pictures, against the number of things that the "
+    "sentence is not about, 95 % intervals",
+    x="level",
+    line="group",
+    panel=("model", "variant"),
+    axes=("other things, how many", "obeyed, per cent"),
+    where={"task": "difficulty", "metric": "obeyed"},
+)
+
 _JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
 REMOVAL = plots.Bars(
     "removal",
@@ -437,7 +471,7 @@ RELIABILITY = plots.Curves(
     "Reliability of the judges' soft scores on pictures of known truth",
     x="score",
     line="judge",
-    panel="group",
+    panel=("group",),
     axes=("soft score", "per cent really present"),
     where={"task": "reliability"},
     limits=(-2, 102),

@@ -7,6 +7,7 @@ the pattern of each test; nothing about the published figures follows from them.
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from PIL import Image
 
 from nein.datasets.negbench import drawn, scope
 from nein.datasets.negbench.drawn import scene
+from nein.datasets.negbench.registry import SCOPE
 from nein.nano import data
 from nein.nano.captions import PLACES, plural
 from nein.nano.draw import CATEGORIES, LOOKS
@@ -24,7 +26,7 @@ from nein.nano.scenes import Item, Scene, box, place, render, rng_for
 from nein.wording.nouns import with_article
 
 SCENES = 300
-VERSION = 2  # of what is drawn: part of the name of the folder in the cache
+VERSION = 3  # of what is drawn: part of the name of the folder in the cache
 NEAT = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
 _YES_NO = "Please answer Yes or No."
 _LETTER = "Please output the letter corresponding to the correct option."
@@ -215,7 +217,7 @@ WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
     "beaf": (beaf, "beaf_qna.json"),
     "naturalbench": (naturalbench, "NaturalBench-Retrieval/metadata.json"),
     "nein": (data.write, "{split}.json"),
-    "scope": (scope.write, scope.FILE),
+    **{name: (functools.partial(scope.write, language=code), scope.FILE) for name, code in SCOPE.items()},
 }
 
 

@@ -198,7 +198,7 @@ def _twin(name: str, data: str, scenes: int | None, split: str, protocol: str) -
         )
     folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
     made = _dataset(row, _parts(row, folder), {"": folder}, folder, protocol)
-    title = row.title if name == SCOPE else f"{row.title} (drawn twin)"
+    title = row.title if name in SCOPE else f"{row.title} (drawn twin)"
     return replace(made, name=f"{NANO}-{name}", title=title)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -47,7 +48,11 @@ _SUGARCREPE = {"filename": str, "caption": str, "negative_caption": str}
 _NEGREFCOCOG = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
 _BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
 _RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
-_SCOPE = {**_RETRIEVAL, "construction": str, "others": int}
+_SCOPE = {
+    **_RETRIEVAL, "denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int,
+}  # fmt: skip
+#: What makes a pair in scope difficult.
+OTHERS, DEPTH = "other things", "denials above"
 _SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 
@@ -198,24 +203,30 @@ def naturalbench_retrieval(path: Path, protocol: str) -> Iterator[Question]:
 
 def scope(path: Path, protocol: str) -> Iterator[Question]:
     """`scope.write`'s pairs, as NaturalBench-Retrieval's: the four comparisons of a pair are right together,
-    by construction and by the number of other things."""
+    by construction and by difficulty."""
     for name, item in _items(path, list, _SCOPE):
-        yield from pairs.compared(_pair(name, item, _of_scope(name, item)))
+        yield from pairs.compared(_of_scope(name, item))
 
 
 def scope_asked(path: Path, protocol: str) -> Iterator[Question]:
-    """`scope.write`'s pairs: of both sentences, whether they are true of either picture."""
+    """`scope.write`'s pairs: of both sentences, whether they are true of either picture. The question is put
+    in English, whatever the language of the sentence."""
     for name, item in _items(path, list, _SCOPE):
-        yield from pairs.asked(_pair(name, item, _of_scope(name, item)))
+        yield from pairs.asked(_of_scope(name, item))
 
 
-def _of_scope(name: str, item: dict[str, Any]) -> tuple[Group, ...]:
-    return (item["construction"], name, 4), (f"{item['others']} other things", name, 4)
+def _of_scope(name: str, item: dict[str, Any]) -> Pair:
+    return replace(
+        _pair(name, item),
+        groups=((item["construction"], name, 4),),
+        difficulty=((OTHERS, item["others"]), (DEPTH, item["depth"])),
+        denies=(item["denies_0"], item["denies_1"]),
+    )
 
 
-def _pair(name: str, item: dict[str, Any], groups: tuple[Group, ...] = ()) -> Pair:
+def _pair(name: str, item: dict[str, Any]) -> Pair:
     images, texts = ((item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption"))
-    return Pair(name, images, texts, groups=groups)
+    return Pair(name, images, texts)
 
 
 def nein(path: Path, protocol: str) -> Iterator[Question]:

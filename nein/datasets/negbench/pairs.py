@@ -39,7 +39,8 @@ class Pair:
 
     name    Unique in its task.     images  References.
     source  What resampling treats as one unit; "": these two pictures.
-    groups  Further scores that the four questions are right together for.
+    groups  Further scores that the four questions are right together for; difficulty as `Question` has it.
+    denies  Which captions have a denying word; None: those of which the rule for English says so.
     """
 
     name: str
@@ -47,15 +48,23 @@ class Pair:
     captions: tuple[str, str]
     source: str = ""
     groups: tuple[Group, ...] = ()
+    difficulty: tuple[tuple[str, int], ...] = ()
+    denies: tuple[bool, bool] | None = None
 
     @property
     def cluster(self) -> str:
         return self.source or " ".join(self.images)
 
+    @property
+    def kinds(self) -> list[str]:
+        """Of both captions."""
+        denying = self.denies or [denies(text) for text in self.captions]
+        return [NEGATION if one else AFFIRMATION for one in denying]
+
 
 def compared(pair: Pair) -> Iterator[Question]:
     """Which caption for each picture, and which picture for each caption."""
-    kinds = [kind(text) for text in pair.captions]
+    kinds = pair.kinds
     for k in (0, 1):
         captions = tuple(Option(text, which) for text, which in zip(pair.captions, kinds, strict=True))
         shown = tuple(Option(pair.captions[k], kinds[k], image) for image in pair.images)
@@ -63,7 +72,7 @@ def compared(pair: Pair) -> Iterator[Question]:
             groups = ((score, pair.name, 2), (GROUP, pair.name, 4), *pair.groups)
             yield Question(
                 f"{pair.name}/{score}{k}", pair.images[k], options, k, kinds[k], source=pair.cluster,
-                groups=groups,
+                groups=groups, difficulty=pair.difficulty,
             )  # fmt: skip
 
 
@@ -76,8 +85,9 @@ def asked(pair: Pair) -> Iterator[Question]:
             (ALL_FOUR, pair.name, 4), *pair.groups,
         )  # fmt: skip
         yield Question(
-            f"{pair.name}/q{k}i{m}", pair.images[m], (Option(YES), Option(NO)), int(k != m), kind(text),
-            source=pair.cluster, asked=f"Is it true of the picture? {text}", groups=groups,
+            f"{pair.name}/q{k}i{m}", pair.images[m], (Option(YES), Option(NO)), int(k != m),
+            pair.kinds[k], source=pair.cluster, asked=f"Is it true of the picture? {text}", groups=groups,
+            difficulty=pair.difficulty,
         )  # fmt: skip
 
 

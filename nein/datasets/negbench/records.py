@@ -87,6 +87,7 @@ class Question:
     source   What resampling treats as one unit: the picture, of which several questions may be asked.
     asked    The question, where it is another one: its options are answers, which no caption's score gives.
     groups   Those whose questions have to be answered right together.
+    difficulty   What makes it difficult, and how much of that there is, what matters most last.
     """
 
     id: str
@@ -99,6 +100,7 @@ class Question:
     source: str = ""
     asked: str = ""
     groups: tuple[Group, ...] = ()
+    difficulty: tuple[tuple[str, int], ...] = ()
 
     @property
     def cluster(self) -> str:

@@ -22,12 +22,18 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
     """Every sample with a sentence of one of the families, drawn by the sample's id among those that can be
     said of it. A sample of which none can be said is left out, and `origin` says how many are.
 
-    In a family whose object must stay the target of the edit is the sample itself. Raises UserError for a
-    family there is not, and where nothing can be said of any sample.
+    In a family whose object must stay the target of the edit is the sample itself. Where the data know
+    every thing of a picture, their sentences are about these, and the samples of the families are taken as
+    they are. Raises UserError for a family there is not, and where nothing can be said of any sample.
     """
     for label in labels:
-        if label not in families.FAMILIES:
-            raise unknown("family of negation", label, families.FAMILIES)
+        if label not in families.LABELS:
+            raise unknown("family of negation", label, families.LABELS)
+    if any(sample.things for sample in data.samples):
+        return _of_families(data, labels)
+    for label in labels:
+        if label in families.DRAWN:
+            raise UserError(f"'{label}' names a colour and is said of drawn scenes alone: --data nano:scope.")
     objects = tuple(dict.fromkeys(sample.object for sample in data.samples))
     of_source: dict[str, list[str]] = {}
     for sample in data.samples:
@@ -40,6 +46,15 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
             "need one that is known to be absent, or to be there."
         )
     origin = {**data.origin, "families": list(labels), "not said": len(said) - len(samples)}
+    return Dataset(samples, origin, records_hash(samples))
+
+
+def _of_families(data: Dataset, labels: Sequence[str]) -> Dataset:
+    samples = tuple(sample for sample in data.samples if sample.family in labels)
+    if not samples:
+        there = ", ".join(dict.fromkeys(str(sample.family) for sample in data.samples))
+        raise UserError(f"The data have no sample of {', '.join(labels)}; they have {there}.")
+    origin = {**data.origin, "families": list(labels), "not said": len(data.samples) - len(samples)}
     return Dataset(samples, origin, records_hash(samples))
 
 

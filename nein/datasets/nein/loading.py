@@ -10,9 +10,9 @@ from typing import Any
 
 from nein.datasets import hub
 from nein.datasets.nein.families import in_families
-from nein.datasets.nein.samples import FIELDS, OPTIONAL_FIELDS, Dataset, load_folder
+from nein.datasets.nein.samples import FIELDS, OPTIONAL_TEXTS, Dataset, load_folder
 from nein.engine import atomic, user_cache
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, unknown
 from nein.nano.worlds import is_nano, world
 
 IMAGE_COLUMNS = ("source_image", "sample_image")
@@ -29,7 +29,8 @@ def load(
     cache: Path | None = None,
     families: Sequence[str] = (),
 ) -> Dataset:
-    """Loads "nano" or "nano:WORLD", a folder in the official layout, or "hub:OWNER/NAME[@REVISION]".
+    """Loads "nano" or "nano:WORLD", "nano:scope" (negation in scope) or "nano:scope-LANGUAGE", a folder in
+    the official layout, or "hub:OWNER/NAME[@REVISION]".
 
     columns  Renamed fields. Keys: the five official names, and for the hub also `source_image` and
              `sample_image`.
@@ -54,9 +55,7 @@ def load(
         "nein_images": Path(nein_images) if nein_images else None,
     }
     if is_nano(data):
-        from nein.nano import data as nano_data
-
-        dataset = load_folder(Path(nano_data.ensure(split, world=world(data))), split=split)
+        dataset = load_folder(_drawn(data, split), split=split)
         return Dataset(dataset.samples, {**dataset.origin, "kind": "nano"}, dataset.records_sha256)
     if reference := hub.reference(data):
         root = from_hub(reference, split, columns, cache or user_cache.root())
@@ -74,6 +73,17 @@ def load(
         nein_images=paths["nein_images"],
         columns=fields,
     )
+
+
+def _drawn(data: str, split: str) -> Path:
+    from nein.nano import data as nano_data
+    from nein.nano import scope
+
+    if data.startswith("nano:scope"):
+        if data not in scope.DATA:
+            raise unknown("language of negation in scope", data, scope.DATA)
+        return scope.ensure(split, scope.DATA[data])
+    return nano_data.ensure(split, world=world(data))
 
 
 def reload(origin: Mapping[str, Any], moved: str | None = None, split: str = "val") -> Dataset:
@@ -134,7 +144,7 @@ def lay_out(
     records, written = [], set[Path]()
     for row in rows:
         record = {field: str(row[names[field]]) for field in FIELDS}
-        record |= {name: str(row[name]) for name in OPTIONAL_FIELDS if row.get(name) is not None}
+        record |= {name: str(row[name]) for name in OPTIONAL_TEXTS if row.get(name) is not None}
         records.append(record)
         for key, (folder, stem) in folders.items():
             if names[key] not in present:

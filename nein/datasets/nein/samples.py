@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, shapes
 from nein.engine.errors import Problems, UserError, near_match
 from nein.wording import families, templates
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
-# What a data set built by `nein generate` may say besides; absent from the official files.
-OPTIONAL_FIELDS = ("family",)
+# What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The
+# object is said where the sentence does not name it in English.
+OPTIONAL_TEXTS = ("family", "object")
+OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, "others", "things")
+_THINGS = [{"name": str, "stays": bool, "without": str}]
 # What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
 SCORER_FIELDS = {
     "obj_in_nein",
@@ -39,6 +42,15 @@ GUESSES = {
 
 
 @dataclass(frozen=True)
+class Thing:
+    """A thing of a NeIn image. stays: whether the right edit leaves it. without: the image without it."""
+
+    name: str
+    stays: bool
+    without: Path
+
+
+@dataclass(frozen=True)
 class Sample:
     """One NeIn sample.
 
@@ -52,7 +64,9 @@ class Sample:
     source_path  The target of the edit: the COCO image, or, in a family whose object must stay, the NeIn
                  image.
     sample_path  The NeIn image: what the editor is given.
-    family       Kind of negation (a label of `families.FAMILIES`), or None where the data set names none.
+    family       Kind of negation (a label of `families.LABELS`), or None where the data set names none.
+    others       How many things stand in the picture that the sentence is not about, where that is known.
+    things       Every thing of the NeIn image, where that is known.
     """
 
     id: str
@@ -65,6 +79,8 @@ class Sample:
     source_path: Path
     sample_path: Path
     family: str | None = None
+    others: int | None = None
+    things: tuple[Thing, ...] = ()
 
     @property
     def stays(self) -> bool:
@@ -175,13 +191,13 @@ def build(
             continue
         seen.add(label)
         try:
-            noun = templates.object_of(fields["T_generated"], fields["T_negative"])
+            noun = fields.get("object") or templates.object_of(fields["T_generated"], fields["T_negative"])
         except ValueError as error:
             problems.add("unusable sentence", f"{label} ({error})")
             continue
         family = fields.get("family")
-        if family is not None and family not in families.FAMILIES:
-            near = near_match(family, families.FAMILIES)
+        if family is not None and family not in families.LABELS:
+            near = near_match(family, families.LABELS)
             guess = f" (did you mean {near!r}?)" if near else ""
             problems.add("unknown negation family", f"{family!r} in {label}{guess}")
             continue
@@ -199,6 +215,8 @@ def build(
                 source_path=sample_path if family in families.STAYS else target,
                 sample_path=sample_path,
                 family=family,
+                others=record.get("others"),
+                things=_things(record.get("things", ()), nein_images),
             )
         )
     problems.raise_if_any(where)
@@ -208,11 +226,13 @@ def build(
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
-    """SHA-256 hex over the five official fields of every sample, and its family if it has one, in order."""
+    """SHA-256 hex over the five official fields of every sample, and its family and things if it has any, in
+    order."""
     digest = hashlib.sha256()
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
         row += [sample.family] if sample.family else []
+        row += [f"{thing.name} {thing.stays}" for thing in sample.things]
         digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
@@ -227,7 +247,10 @@ def validate_images(samples: Iterable[Sample], where: str) -> None:
 
     problems, checked = Problems(), set[Path]()
     for sample in samples:
-        for role, path in (("COCO image", sample.source_path), ("NeIn image", sample.sample_path)):
+        known = (("picture without a thing", thing.without) for thing in sample.things)
+        for role, path in (
+            ("COCO image", sample.source_path), ("NeIn image", sample.sample_path), *known,
+        ):  # fmt: skip
             if path in checked:
                 continue
             checked.add(path)
@@ -264,14 +287,24 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
     if not good:
         return None
     fields = {field: record[name].strip() for field, name in names.items()}
-    for name in OPTIONAL_FIELDS:
+    for name in OPTIONAL_TEXTS:
         if record.get(name) is not None:
             fields[name] = str(record[name])
+    for name, shape in (("others", int), ("things", _THINGS)):
+        if name in record and (fault := shapes.fault(record[name], shape)):
+            problems.add(f"field '{name}' of another form", f"{label}: {fault}")
+            return None
     for field in ("COCO", "NeIn"):  # they become file names: nothing that could leave the folder
         if fields[field] != Path(fields[field]).name or fields[field].startswith("."):
             problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")
             return None
     return fields
+
+
+def _things(said: Sequence[Mapping[str, Any]], nein_images: Path) -> tuple[Thing, ...]:
+    """Their pictures lie beside the NeIn images: without_val/ beside nein_val/."""
+    folder = nein_images.parent / f"without_{nein_images.name.rpartition('_')[2]}"
+    return tuple(Thing(one["name"], one["stays"], folder / f"{one['without']}.png") for one in said)
 
 
 def _images_by_stem(folder: Path) -> dict[str, Path]:

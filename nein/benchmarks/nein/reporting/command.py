@@ -57,9 +57,10 @@ def report(options: ReportConfig) -> int:
         Section(
             "results",
             "Results",
-            [*sections.results(), sections.LIMIT, sections.families(), sections.coverage()],
+            [*sections.results(), sections.LIMIT, sections.coverage()],
             [sections.REMOVAL],
         ),
+        sections.families(),
         Section("breakdowns", "Breakdowns", sections.breakdowns()),
         Section("comparisons", "Comparisons", [sections.comparisons(comparisons.out_of_reach(compared))]),
         Section(

@@ -1,0 +1,236 @@
+"""Negation in scope, drawn: pairs of scenes, of which each is what one of two sentences is true of.
+
+    construction  first scene                          second scene
+    except_one    a thing                              that and another of its kind, in another colour
+    neither_nor   neither of two things                the second of them
+    scoped        the first of two things              the second
+    not_all       two of a kind in two colours         two in the second of these colours
+    past          nothing                              a thing
+    clause        a thing                              one of its kind, in another colour
+
+The sentences are those of `nein.wording.languages`, the first of a pair of sentences being true of the first
+scene. How difficult a pair is has two sides: how many other things stand in both scenes, and how many denials
+stand above the sentence. There is none above "There used to be a cup.": it is not clear what is denied, that
+there was one or that there is none now.
+
+An editor is given a sentence as its instruction, with a scene (`edits`). What must be gone afterwards, and
+what must still be there, is known for every thing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nein.engine.images import write_png
+from nein.nano.captions import captions
+from nein.nano.data import drawn
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS
+from nein.nano.scenes import Item, Scene, place, render, rng_for
+from nein.wording.languages import LANGUAGES
+from nein.wording.languages.base import CONSTRUCTIONS, THINGS, Named
+from nein.wording.nouns import with_article
+
+OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)
+#: (construction, other things, denials above) of the pairs, in turns.
+CELLS = tuple(
+    (construction, others, depth)
+    for depth in DEPTHS
+    for others in OTHERS
+    for construction in CONSTRUCTIONS
+    if not (depth and construction == "past")
+)
+#: `--data` of the edits -> their language.
+DATA = {"nano:scope" if code == "en" else f"nano:scope-{code}": code for code in LANGUAGES}
+_ATTEMPTS = 200  # at drawing a thing of a colour
+
+Thing = tuple[str, str | None]  # a category and its colour, None for any
+
+
+@dataclass(frozen=True)
+class Pair:
+    """scenes[k] is what the k-th sentence about `named` is true of, and the other is false of."""
+
+    construction: str
+    named: Named
+    others: int
+    depth: int
+    scenes: tuple[Scene, Scene]
+
+
+def pairs(split: str, count: int) -> Iterator[Pair]:
+    """`count` pairs, those of CELLS in turns; the same scenes whatever is said of them."""
+    made = index = 0
+    while made < count:
+        rng = rng_for(split, index, "scope")
+        construction, others, depth = CELLS[made % len(CELLS)]
+        named = _named(rng)
+        scenes = _together(rng, named, others, _shown(construction, named))
+        index += 1
+        if scenes is not None:
+            made += 1
+            yield Pair(construction, named, others, depth, (scenes[0], scenes[1]))
+
+
+def _shown(construction: str, named: Named) -> tuple[Sequence[Thing], Sequence[Thing]]:
+    """What either scene holds besides the other things."""
+    one, two = (named.thing, named.colour), (named.thing, named.second)
+    shown: dict[str, tuple[Sequence[Thing], Sequence[Thing]]] = {
+        "except_one": ([one], [one, two]),
+        "neither_nor": ([], [(named.other, None)]),
+        "scoped": ([(named.thing, None)], [(named.other, None)]),
+        "not_all": ([one, two], [one, one]),
+        "past": ([], [(named.thing, None)]),
+        "clause": ([one], [two]),
+    }
+    return shown[construction]
+
+
+def _named(rng: random.Random) -> Named:
+    thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
+    other = rng.choice([name for name in THINGS if name != thing])
+    colour, second = rng.sample(LOOKS[thing].colours, 2)
+    return Named(thing, other, colour, second)
+
+
+def _together(
+    rng: random.Random, named: Named, others: int, shown: Sequence[Sequence[Thing]]
+) -> list[Scene] | None:
+    """A scene for every entry of `shown`, before one background and with the same other things; None where
+    there was no room."""
+    background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
+    around: list[Item] = []
+    for name in rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others):
+        item = place(rng, name, around)
+        if item is None:
+            return None
+        around.append(item)
+    scenes = []
+    for things in shown:
+        items = list(around)
+        for thing in things:
+            item = _of_colour(rng, thing, items)
+            if item is None:
+                return None
+            items.append(item)
+        scenes.append(Scene(background, seed, tuple(items)))
+    return scenes
+
+
+def _of_colour(rng: random.Random, thing: Thing, items: Sequence[Item]) -> Item | None:
+    kind, colour = thing
+    for _ in range(_ATTEMPTS):
+        item = place(rng, kind, items)
+        if item is None:
+            return None
+        if colour in (None, item.colour):
+            return item
+    return None
+
+
+# --- for editors -------------------------------------------------------------------------------------------
+
+SAMPLES = 240  #: ten of every family with each number of other things
+VERSION = 1  # of what is drawn: part of the name of the folder in the cache
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A sentence about `named` as an instruction: `scene` before it, and which of its things stay."""
+
+    construction: str
+    named: Named
+    others: int
+    scene: Scene
+    stays: tuple[bool, ...]
+
+    @property
+    def target(self) -> Scene:
+        items = zip(self.scene.items, self.stays, strict=True)
+        return replace(self.scene, items=tuple(item for item, stays in items if stays))
+
+    @property
+    def object(self) -> str:
+        """What Removal is asked about: what must go or, where nothing must, what is spoken of."""
+        if self.construction == "except_one":
+            return f"{self.named.second} {self.named.thing}"
+        return self.named.other if self.construction == "scoped" else self.named.thing
+
+
+def edits(split: str, count: int) -> Iterator[Edit]:
+    """`count` edits, the families and the numbers of other things in turns."""
+    cells = [cell for cell in CELLS if not cell[2]]
+    made = index = 0
+    while made < count:
+        rng = rng_for(split, index, "scope edits")
+        construction, others, _ = cells[made % len(cells)]
+        named = _named(rng)
+        before = _before(construction, named)
+        scenes = _together(rng, named, others, [[thing for thing, _ in before]])
+        index += 1
+        if scenes is not None:
+            made += 1
+            stays = (*[True] * others, *(stays for _, stays in before))
+            yield Edit(construction, named, others, scenes[0], stays)
+
+
+def _before(construction: str, named: Named) -> list[tuple[Thing, bool]]:
+    """What is there besides the other things, and whether it stays: the first sentence of a pair is then
+    true. Of "Not all cups are red." and "There is a cup that is not blue." it is true already."""
+    one, two = (named.thing, named.colour), (named.thing, named.second)
+    any_one, other = (named.thing, None), (named.other, None)
+    before: dict[str, list[tuple[Thing, bool]]] = {
+        "except_one": [(one, True), (two, False)],
+        "neither_nor": [(any_one, False), (other, False)],
+        "scoped": [(any_one, True), (other, False)],
+        "not_all": [(one, True), (two, True)],
+        "past": [(any_one, False)],
+        "clause": [(one, True), (two, True)],
+    }
+    return before[construction]
+
+
+def ensure(split: str, language: str) -> Path:
+    """The folder of the edits with sentences of a language in NeIn's layout, drawn on first use."""
+    name = f"nano-scope-{language}-{split}-{SAMPLES}-{VERSION}"
+    return drawn(name, lambda draft: write(draft, split, SAMPLES, language), proof=f"{split}.json")
+
+
+def write(root: Path, split: str, count: int, language: str) -> None:
+    """`count` edits in NeIn's layout (`nein.nano.data`). A record also has the family, the object by its
+    English name, how many other things there are, and the things of the sample:
+
+        {..., family, object, others, things: [{name, stays, without}]}
+
+    where without_<split>/<without>.png is the sample without the thing.
+    """
+    targets, samples, without = (root / f"{name}_{split}" for name in ("coco_for", "nein", "without"))
+    records = []
+    for number, edit in enumerate(edits(split, count), start=1):
+        source, sample = f"COCO_{number:012d}", f"NeIn_{number:012d}_1"
+        write_png(targets / f"{source}.png", render(edit.target))
+        write_png(samples / f"{sample}.png", render(edit.scene))
+        things = []
+        for k, (item, stays) in enumerate(zip(edit.scene.items, edit.stays, strict=True)):
+            left = (*edit.scene.items[:k], *edit.scene.items[k + 1 :])
+            write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=left)))
+            name = f"{item.colour} {item.category}"
+            things.append({"name": name, "stays": stays, "without": f"{sample}_{k}"})
+        records.append(
+            {
+                "COCO": source,
+                "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
+                "T_negative": LANGUAGES[language].pair(edit.construction, edit.named)[0],
+                "T_generated": f"Add {with_article(edit.object)}.",
+                "NeIn": sample,
+                "family": edit.construction,
+                "object": edit.object,
+                "others": edit.others,
+                "things": things,
+            }
+        )
+    text = json.dumps(records, indent=1, ensure_ascii=False)
+    (root / f"{split}.json").write_text(f"{text}\n", encoding="utf-8")  # last: it says that all is there

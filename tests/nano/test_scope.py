@@ -1,0 +1,111 @@
+"""Pairs of scenes in scope: each sentence is true of its scene and false of the other, by what is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nein.datasets.nein import loading
+from nein.engine.errors import UserError
+from nein.engine.images import decode
+from nein.nano import scope
+from nein.nano.scenes import Scene
+from nein.wording.languages.base import CONSTRUCTIONS, Named
+
+PAIRS = list(scope.pairs("val", len(scope.CELLS)))
+
+
+def test_every_family_has_every_difficulty_but_a_denial_above_the_past() -> None:
+    cells = Counter((pair.construction, pair.others, pair.depth) for pair in PAIRS)
+    assert set(cells.values()) == {1}
+    assert {pair.depth for pair in PAIRS if pair.construction == "past"} == {0}
+    assert {(pair.others, pair.depth) for pair in PAIRS if pair.construction == "clause"} == {
+        (others, depth) for others in (0, 1, 2, 3) for depth in (0, 1)
+    }
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.construction}-{pair.others}-{pair.depth}")
+def test_the_first_sentence_holds_in_the_first_scene_alone(pair: scope.Pair) -> None:
+    first, second = pair.scenes
+    assert first.items[: pair.others] == second.items[: pair.others]
+    assert {pair.named.thing, pair.named.other}.isdisjoint(i.category for i in first.items[: pair.others])
+    assert (HOLDS[pair.construction](first, pair.named), HOLDS[pair.construction](second, pair.named)) == (
+        True,
+        False,
+    )
+    twin = TWIN[pair.construction]
+    assert (twin(first, pair.named), twin(second, pair.named)) == (False, True)
+
+
+def colours(scene: Scene, named: Named) -> list[str]:
+    return [item.colour for item in scene.items if item.category == named.thing]
+
+
+def has(scene: Scene, category: str) -> bool:
+    return category in scene.categories
+
+
+# The meaning of every sentence and of its twin, as a condition on what is drawn.
+HOLDS = {
+    "except_one": lambda scene, named: colours(scene, named) == [named.colour],
+    "neither_nor": lambda scene, named: not has(scene, named.thing) and not has(scene, named.other),
+    "scoped": lambda scene, named: has(scene, named.thing) and not has(scene, named.other),
+    "not_all": lambda scene, named: any(c != named.colour for c in colours(scene, named)),
+    "past": lambda scene, named: not has(scene, named.thing),
+    "clause": lambda scene, named: any(c != named.second for c in colours(scene, named)),
+}
+TWIN = {
+    "except_one": lambda scene, named: any(c != named.colour for c in colours(scene, named)),
+    "neither_nor": lambda scene, named: has(scene, named.other) and not has(scene, named.thing),
+    "scoped": lambda scene, named: has(scene, named.other) and not has(scene, named.thing),
+    "not_all": lambda scene, named: set(colours(scene, named)) == {named.colour},
+    "past": lambda scene, named: has(scene, named.thing),
+    "clause": lambda scene, named: named.second in colours(scene, named),
+}
+
+
+EDITS = list(scope.edits("val", 24))
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.construction}-{edit.others}")
+def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit: scope.Edit) -> None:
+    holds = HOLDS[edit.construction]
+    assert holds(edit.target, edit.named)
+    assert holds(edit.scene, edit.named) == all(edit.stays)
+    assert edit.stays[: edit.others] == (True,) * edit.others
+    gone = [item for item, stays in zip(edit.scene.items, edit.stays, strict=True) if not stays]
+    words = edit.object.split()
+    assert words[-1] in {i.category.split()[-1] for i in gone or edit.scene.items[edit.others :]}
+
+
+def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path: Path) -> None:
+    scope.write(tmp_path, "val", 6, "de")
+    data = loading.load(str(tmp_path))
+    assert [sample.family for sample in data.samples] == list(CONSTRUCTIONS)
+    first = data.samples[0]
+    assert first.negative.startswith("Es gibt keine ")
+    assert (first.object, first.others, first.stays) == (EDITS[0].object, 0, False)
+    assert [thing.stays for thing in first.things] == [True, False]
+    assert (decode(first.things[1].without) == decode(first.source_path)).all()
+    for sample in data.samples:
+        assert (sample.source_path == sample.sample_path) == sample.stays
+    past = loading.load(str(tmp_path), families=["past", "clause"])
+    assert [sample.family for sample in past.samples] == ["past", "clause"]
+    assert loading.reload(past.origin) == past
+    with pytest.raises(UserError, match="no sample of implicit; they have except_one, "):
+        loading.load(str(tmp_path), families=["implicit"])
+
+
+def test_data_of_another_language_or_without_things_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="language of negation in scope 'nano:scope-xx'"):
+        loading.load("nano:scope-xx")
+    scope.write(tmp_path, "val", 1, "en")
+    file = tmp_path / "val.json"
+    (record,) = json.loads(file.read_text(encoding="utf-8"))
+    record["things"][0]["stays"] = "yes"
+    file.write_text(json.dumps([record]), encoding="utf-8")
+    with pytest.raises(UserError, match="things"):
+        loading.load(str(tmp_path))
