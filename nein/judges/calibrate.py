@@ -174,22 +174,7 @@ def calibrate(
     """
     from nein.judges import known_presence
 
-    asked = {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
-    space = json.dumps(["calibration", judge.fingerprint, asked], sort_keys=True)
-    by_question: dict[tuple[str, str], dict[str, Any]] = {}
-    with AnswerCache(out / "answers.sqlite") as cache:
-        for place in ((space, _key(case, word)) for case in cases for word in case.words):
-            if (row := cache.get(*place)) is not None:
-                by_question[place] = row
-        missing = [c for c in cases if any((space, _key(c, word)) not in by_question for word in c.words)]
-        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
-            for start in range(0, len(missing), batch_size):
-                batch = missing[start : start + batch_size]
-                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, config)}
-                cache.put_all(fresh)
-                by_question |= fresh
-                bar.update(len(batch))
-    rows = [by_question[space, _key(case, word)] for case in cases for word in case.words]
+    rows = ask_all(kind, judge, cases, config, out, batch_size)
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), rows)
     rates = {
@@ -203,12 +188,41 @@ def calibrate(
         "kind": kind,
         "fingerprint": judge.fingerprint,
         "judge": judge.describe(),
-        **asked,
+        **_manner(kind, config),
         "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
     }
     atomic.write_json(target, result)
     return target
+
+
+def ask_all(
+    kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
+) -> list[dict[str, Any]]:
+    """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
+
+    Finished batches are kept in OUT/answers.sqlite; only what is missing is asked.
+    """
+    space = json.dumps(["calibration", judge.fingerprint, _manner(kind, config)], sort_keys=True)
+    by_question: dict[tuple[str, str], dict[str, Any]] = {}
+    with AnswerCache(out / "answers.sqlite") as cache:
+        for place in ((space, _key(case, word)) for case in cases for word in case.words):
+            if (row := cache.get(*place)) is not None:
+                by_question[place] = row
+        missing = [c for c in cases if any((space, _key(c, word)) not in by_question for word in c.words)]
+        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
+            for start in range(0, len(missing), batch_size):
+                batch = missing[start : start + batch_size]
+                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, config)}
+                cache.put_all(fresh)
+                by_question |= fresh
+                bar.update(len(batch))
+    return [by_question[space, _key(case, word)] for case in cases for word in case.words]
+
+
+def _manner(kind: str, config: EvalConfig) -> dict[str, Any]:
+    """How a judge is asked."""
+    return {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
 
 
 def _key(case: Case, word: Word) -> str:

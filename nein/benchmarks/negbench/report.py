@@ -11,7 +11,7 @@ import pandas as pd
 
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import page as questions
-from nein.benchmarks.negbench import paper_numbers, sections
+from nein.benchmarks.negbench import paper_numbers, retrieved, sections
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.page import Sets
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
@@ -106,7 +106,9 @@ def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
     for run, facts in zip(runs, all_facts, strict=True):
         if len(folders[facts["model"]]) > 1:
             facts = {**facts, "model": run.path.parent.name}
-        evaluated.append(Evaluated(run, facts, _labelled(facts, frames.read(files.figures(run)))))
+        parts = [files.figures(run), retrieved.figures_file(run)]
+        figures = frames.concat(frames.read(file) for file in parts if file.exists())
+        evaluated.append(Evaluated(run, facts, _labelled(facts, figures)))
     return evaluated
 
 
