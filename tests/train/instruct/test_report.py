@@ -116,7 +116,7 @@ def test_what_was_held_out_is_read_from_the_record_of_the_model(tmp_path):
     (tmp_path / "training.json").write_text(json.dumps(content))
     assert held_out(tmp_path) == HeldOut(frozenset(["bus"]), frozenset([1, 5]))
     (tmp_path / "training.json").write_text('{"data": {"hold_out_objects": "bus"}}')
-    with pytest.raises(UserError, match="'data.hold_out_objects' is \"bus\", which must be"):
+    with pytest.raises(UserError, match=r"'data.hold_out_objects' is \"bus\", which must be"):
         held_out(tmp_path)
 
 
