@@ -498,7 +498,7 @@ PARTS = plots.Bars(
     names=REMOVALS,
     colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
     axis="points",
-    limits=(-110, 110),
+    limits=None,
 )
 RELIABILITY = plots.Curves(
     "reliability",
