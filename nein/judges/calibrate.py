@@ -33,6 +33,7 @@ from nein.judges.config import REWARD, CalibrateConfig
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
+    from metrics.judges.templates import PromptTemplate
     from nein.judges.known_edits import Pair
     from nein.judges.known_presence import Case, Word
 
@@ -245,7 +246,7 @@ def _ask(
             pictures.append(case.picture())
         except ImageError as error:
             raise UserError(f"A picture of the calibration cannot be read: {error}") from None
-    words = [[word.word for word in case.words] for case in batch]
+    words = [list(case.words) for case in batch]
     replies = isolated(
         lambda rows: _replies(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], config),
         range(len(batch)),
@@ -260,16 +261,25 @@ def _ask(
 
 
 def _replies(
-    kind: str, judge: Any, pictures: Sequence[Any], words: Sequence[Sequence[str]], config: EvalConfig
+    kind: str, judge: Any, pictures: Sequence[Any], words: Sequence[Sequence[Word]], config: EvalConfig
 ) -> list[list[dict[str, Any]]]:
     if kind == "vqa":
         from metrics.judges.templates import template
 
-        ask = template(judge.template).ask_presence
-        answers = judge.ask(pictures, [[ask(word, config.article) for word in row] for row in words])
+        form = template(judge.template)
+        prompts = [[_prompt(form, word, config.article) for word in row] for row in words]
+        answers = judge.ask(pictures, prompts)
         return [[{"answer": a.text, "p_yes": a.p_yes, "p_no": a.p_no} for a in row] for row in answers]
-    seen = judge.detect(pictures, words, config.threshold)
-    return [[{"score": boxes[word].score} for word in row] for boxes, row in zip(seen, words, strict=True)]
+    names = [[word.word for word in row] for row in words]
+    seen = judge.detect(pictures, names, config.threshold)
+    return [[{"score": boxes[name].score} for name in row] for boxes, row in zip(seen, names, strict=True)]
+
+
+def _prompt(form: PromptTemplate, word: Word, article: str) -> str:
+    """About a thing; or a question of a test as SimpleNeg asks it (steer.py of its release)."""
+    if word.role == "question":
+        return form.wrap(f"{word.word}\nAnswer the question with a yes or no.")
+    return form.ask_presence(word.word, article)
 
 
 def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[str, Any]:

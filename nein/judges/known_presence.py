@@ -31,7 +31,8 @@ class Word:
     """One question with its truth.
 
     present  None where it is not known.
-    role     "object": a name that an instruction would use; "caption": a noun of a caption.
+    role     "object": a name that an instruction would use; "caption": a noun of a caption; "question": a
+             whole question.
     """
 
     word: str

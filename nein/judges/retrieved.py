@@ -101,6 +101,8 @@ def _judge(
     """Writes the rows of every task of a run, and their figures."""
     made = []
     for task in tasks:
+        if options.kind != "vqa" and any(item.asked for item in task.negated):
+            raise UserError(f"The questions of '{task.name}' are for a judge that answers: --kind vqa.")
         asked = retrieved.queries(
             task, *negbench.features_of(config, run, task), most=options.queries, seed=config.seed
         )
@@ -119,15 +121,17 @@ def _judge(
 def _cases(folder: ResultsDir, task: RetrievalTask, asked: Sequence[Query]) -> list[Case]:
     """Every picture that was found once, with all that is asked about it."""
     words: dict[str, dict[str, None]] = {}
+    role = "question" if any(query.also for query in asked) else "object"
     for query in asked:
         for image in query.shown:
-            words.setdefault(image, {})[query.thing] = None
+            for text in filter(None, (query.thing, query.also)):
+                words.setdefault(image, {})[text] = None
 
     def picture(image: str) -> Any:
         return lambda: task.media.frames(image)[0]
 
     return [
-        Case("retrieved", image, image, picture(image), tuple(Word(name, None, "object") for name in names))
+        Case("retrieved", image, image, picture(image), tuple(Word(name, None, role) for name in names))
         for image, names in words.items()
     ]
 
@@ -137,10 +141,12 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     for query in asked:
         for rank, image in enumerate(query.shown):
-            row = verdicts[image, query.thing]
-            there = row[f"verdict_{protocol}"]
+            asked_of = [verdicts[image, text] for text in (query.thing, query.also) if text]
+            said = [row[f"verdict_{protocol}"] for row in asked_of]
+            lost = next((row for row, verdict in zip(asked_of, said, strict=True) if verdict is None), None)
+            absent = None if lost else float(not said[0] and all(said[1:]))
             yield {
                 "id": query.id, "source": query.source, "kind": query.kind, "thing": query.thing,
-                "rank": rank, "image": image, "absent": None if there is None else float(not there),
-                "reason": "" if there is not None else row["reply"].get("error", "neither yes nor no"),
+                "asked": bool(query.also), "rank": rank, "image": image, "absent": absent,
+                "reason": lost["reply"].get("error", "neither yes nor no") if lost else "",
             }  # fmt: skip

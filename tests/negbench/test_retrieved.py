@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,11 @@ from nein.benchmarks.negbench import retrieval, retrieved
 from nein.benchmarks.negbench.encode import Encoded
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting.judge_tables import Calibration
-from nein.datasets.negbench import drawn
+from nein.datasets.negbench import drawn, loading, other_tests
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import NEGATED, RetrievalItem, RetrievalTask
 from nein.engine.errors import UserError
+from nein.engine.images import write_png
 from nein.judges.config import RetrievedConfig
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
@@ -74,7 +76,8 @@ def noisy_rows(
         absent = rng.random() < share
         right = rng.random() < (specificity if absent else sensitivity)
         said = float(absent == right)
-        rows.append({"id": f"{k}", "source": f"{k}", "kind": NEGATED, "thing": "dog", "rank": 0, "image": "",
+        rows.append({"id": f"{k}", "source": f"{k}", "kind": NEGATED, "thing": "dog", "asked": False,
+                     "rank": 0, "image": "",
                      "absent": said, "reason": ""})  # fmt: skip
     return rows
 
@@ -183,3 +186,93 @@ def test_a_judge_without_a_calibration_is_a_sentence(
         command.run(judged_world)
     with pytest.raises(UserError, match="holds no finished retrieval"):
         command.run(RetrievedConfig(run=judged_world.run / "nothing", device="cpu"))
+
+
+def triples(tmp_path: Path, *rows: list[str]) -> Path:
+    """SimpleNeg's file as it is published, beside pictures of a shade each."""
+    for k in range(6):
+        write_png(tmp_path / f"val2014/COCO_val2014_{k:012d}.png", np.full((8, 8, 3), 40 * k, np.uint8))
+    (tmp_path / "simpleneg.json").write_text(json.dumps(rows), encoding="utf-8")
+    return tmp_path / "simpleneg.json"
+
+
+DESK = ["a desk with no lamp", "is there a lamp on the desk?", "is there a desk in the image?"]
+ROOM = ["a room without a cat", "is there a cat in the room?", "is this a room?"]
+
+
+def test_simpleneg_is_captions_with_two_questions_and_any_pictures(tmp_path: Path) -> None:
+    (data,) = loading.load(str(triples(tmp_path, DESK, ROOM).parent), names=["simpleneg"])
+    (task,) = data.tasks
+    assert isinstance(task, RetrievalTask)
+    assert [(item.captions, item.image, item.asked) for item in task.negated] == [
+        (("a desk with no lamp",), "", ("is there a lamp on the desk?", "is there a desk in the image?")),
+        (("a room without a cat",), "", ("is there a cat in the room?", "is this a room?")),
+    ]  # fmt: skip
+    assert task.references == [f"val2014/COCO_val2014_{k:012d}.png" for k in range(6)]
+    loading.check_pictures(data)
+
+
+def test_simplenegs_twin_is_read_as_the_published_file_is() -> None:
+    (data,) = loading.load("nano", names=["simpleneg"], scenes=10)
+    (task,) = data.tasks
+    assert isinstance(task, RetrievalTask)
+    assert len(task.negated) == len(task.references) >= 5
+    for item in task.negated:
+        assert item.asked is not None
+        denied, affirmed = (text.removeprefix("Does this image contain ")[:-1] for text in item.asked)
+        assert item.captions[0].endswith(f"with no {denied}")
+        assert affirmed in item.captions[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [([DESK[:2]], "row 0 is not .caption, question"), ([], "holds no caption"), ([["a", "", "b"]], "row 0")],
+)
+def test_another_form_of_simpleneg_is_one_sentence(tmp_path: Path, rows: list[Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        other_tests.simpleneg(triples(tmp_path, *rows))
+
+
+def test_without_pictures_simpleneg_is_one_sentence(tmp_path: Path) -> None:
+    file = triples(tmp_path, DESK)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="give their folder as --image-root"):
+        loading.load(str(file), names=["simpleneg"], image_roots=[str(tmp_path / "empty")])
+
+
+def test_simplenegs_captions_are_satisfied_by_what_they_affirm_without_what_they_deny(
+    judged_world: RetrievedConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from nein.benchmarks.nein import models
+    from nein.judges import retrieved as command
+
+    prompts: set[str] = set()
+
+    def rule(image: np.ndarray, prompt: str) -> str:
+        prompts.add(prompt)
+        shade = int(image[0, 0, 0]) // 40
+        return (
+            "yes"
+            if ("lamp" in prompt and shade < 2) or ("desk in the image" in prompt and shade < 4)
+            else "no"
+        )
+
+    judge = models.load_models([], NeinConfig(), "cpu")["vqa"]
+    monkeypatch.setattr(judge, "rule", rule)
+    out = tmp_path / "other"
+    file = triples(tmp_path / "files", DESK)
+    evaluate(out, file, file.parent, "--model", "random", "--datasets", "simpleneg")
+    text = command.run(RetrievedConfig(run=out / "out", queries=9, device="cpu"))
+    assert "Retrieval judged by the questions of a test" in text
+    (made,) = (out / "out").glob("*/*/judged.csv")
+    figures = frames.read(made)
+    (rows,) = (made.parent / "judged").glob("*.jsonl")
+    from nein.engine import atomic
+
+    for row in atomic.read_lines(rows):
+        assert row["absent"] == float(int(row["image"][-8:-4]) in (2, 3))
+    found = frames.pick(figures, metric="satisfied@5", kind="negated")
+    assert found is not None
+    assert found["n"] == 5
+    assert not len(frames.select(figures, metric=("without@5", "avoided@5")))
+    assert any(one.endswith("lamp on the desk?\nAnswer the question with a yes or no.") for one in prompts)

@@ -41,7 +41,8 @@ class Query:
 
     id      Of the caption and the thing: the same in all of `KINDS`.
     source  What resampling treats as one unit.
-    thing   Its name.
+    thing   Its name, or a question about it.
+    also    A question about what the caption affirms: what is found has to show that as well. "": none.
     shown   References of what was found, the best first.
     """
 
@@ -50,6 +51,7 @@ class Query:
     kind: str
     thing: str
     shown: tuple[str, ...]
+    also: str = ""
 
 
 def figures_file(folder: Folder) -> Path:
@@ -97,7 +99,8 @@ class _Denial:
         return f"{self.item.id}#{self.number}/{self.thing}"
 
     def query(self, kind: str, shown: Sequence[str]) -> Query:
-        return Query(self.id, self.item.cluster, kind, self.thing, tuple(shown))
+        also = self.item.asked[1] if self.item.asked else ""
+        return Query(self.id, self.item.cluster, kind, self.thing, tuple(shown), also)
 
 
 def _denials(task: RetrievalTask) -> Iterator[_Denial]:
@@ -106,7 +109,8 @@ def _denials(task: RetrievalTask) -> Iterator[_Denial]:
         for k, caption in enumerate(item.captions):
             said = plain.get(item.id, ())
             twin = said[k] if len(said) == len(item.captions) else None
-            for thing in named_in((caption,), item.negatives or ()):
+            things = item.asked[:1] if item.asked else named_in((caption,), item.negatives or ())
+            for thing in things:
                 yield _Denial(item, k, thing, {NEGATED: caption, ORIGINAL: twin})
 
 
@@ -119,12 +123,16 @@ def _encoded(one: _Denial, texts: Encoded) -> bool:
 
 def of_judged(rows: Sequence[Mapping[str, Any]], judge: Rates) -> list[dict[str, Any]]:
     """The share of the first k found that are without the thing, as judged and corrected for the judge's
-    error, by `kind`; and how much more of them a negated caption finds than its original one, paired.
+    error, by `kind`; and how much more of them a negated caption finds than its original one, paired. Where
+    the questions are those of a test, the share that shows what it affirms and is without what it denies; the
+    judge's error about such questions is not known.
 
-    rows   id, source, kind, thing, rank, image, absent (1.0, 0.0, or None with a `reason`).
+    rows   id, source, kind, thing, asked (whether that is a question of a test), rank, image, absent (1.0,
+           0.0, or None with a `reason`).
     judge  Its calibrated error rates.
 
-    Metrics: "without@k" with the columns statistic ("judged", "corrected") and refused; "avoided@k".
+    Metrics: "without@k" with the columns statistic ("judged", "corrected") and refused; "avoided@k";
+    "satisfied@k".
     """
     figures: list[dict[str, Any]] = []
     for k in KS:
@@ -135,13 +143,14 @@ def of_judged(rows: Sequence[Mapping[str, Any]], judge: Rates) -> list[dict[str,
             share = statistics.bounded_mean([r["absent"] for r in scored], [r["source"] for r in scored])
             if not members:
                 continue
-            what: dict[str, Any] = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
+            metric = f"satisfied@{k}" if members[0]["asked"] else f"without@{k}"
+            what: dict[str, Any] = {"metric": metric, "kind": kind, "direction": TEXT_TO_IMAGE}
             lost = len(members) - len(scored)
             reasons = Counter(row["reason"] for row in members if row["absent"] is None)
             figures.append(
                 figure(share, unit="%", unscored=lost, reasons=reasons, statistic="judged", **what)
             )
-            if share is None:
+            if share is None or members[0]["asked"]:
                 continue
             right = calibration.correct_removal(share, judge)
             row = number(right.value, unit="%", n=share.n, statistic="corrected", **what)

@@ -304,6 +304,8 @@ _OF_BINARY = ("accuracy", "chance", GAIN, *BASELINES)
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(task, RetrievalTask):
         measured = figures.of_retrieval(rows)
+        if not rows:  # no picture is known to be right: `nein negbench judge` says what is found
+            measured = [frames.number(len(task.references), unit="", metric="pictures", n=len(task.negated))]
     else:
         measured = figures.of_choices(rows)
         if task.kind == BINARY:

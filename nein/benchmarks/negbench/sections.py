@@ -96,6 +96,15 @@ JUDGED = Table(
     "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
 )
+SATISFIED = Table(
+    "satisfied",
+    "Retrieval judged by the questions of a test",
+    (*NAME, Row("kind", "found by", {NEGATED: "negated caption"})),
+    (*(Column(f"as said@{k} ↑", {"metric": f"satisfied@{k}"}, _SHOWN, True) for k in KS), *COUNTS),
+    {"metric": tuple(f"satisfied@{k}" for k in KS)},
+    "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
+    "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
+)
 AVOIDED = Table(
     "avoided",
     "What the denial keeps away",
@@ -275,6 +284,7 @@ SECTIONS = (
             _retrieval(IMAGE_TO_TEXT, "Image to text"),
             JUDGED,
             AVOIDED,
+            SATISFIED,
         ),
         (RECALL,),
     ),
