@@ -160,6 +160,20 @@ def find_fault(request: EditRequest) -> str | None:
     return None
 
 
+_NAMES = ("editor", "checkpoint", "revision", "published")
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """Of an editor that describes itself so: the `digest` of what decides its results. Names and places do
+    not; of weights only their hash does."""
+    deciding = {key: value for key, value in facts.items() if key not in _NAMES}
+    if "weights" in deciding:
+        deciding["weights"] = deciding["weights"]["sha256"]
+    if "models" in deciding:
+        deciding["models"] = {role: model["sha256"] for role, model in deciding["models"].items()}
+    return digest(deciding)
+
+
 def digest(facts: Mapping[str, Any]) -> str:
     """SHA-256 hex string of a JSON-serialisable mapping; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

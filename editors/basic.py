@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from editors.base import EditorError, EditRequest, EditResult, digest, find_fault
+from editors.base import EditorError, EditRequest, EditResult, find_fault, fingerprint
 
 
 class Identity:
@@ -25,7 +25,7 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        return digest({key: value for key, value in self.describe().items() if key != "editor"})
+        return fingerprint(self.describe())
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return [self._edit_one(request) for request in requests]

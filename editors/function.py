@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult, digest, find_fault
+from editors.base import Editor, EditorError, EditRequest, EditResult, digest, find_fault, fingerprint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ class FunctionEditor:
 
     @property
     def fingerprint(self) -> str:
-        return digest({key: value for key, value in self.describe().items() if key != "editor"})
+        return fingerprint(self.describe())
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return [self._edit_one(request) for request in requests]

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from editors.attention import install, word_weights
-from editors.base import EditorError, EditRequest, EditResult, digest
+from editors.base import EditorError, EditRequest, EditResult, fingerprint
 from editors.batching import edit_in_batches
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from editors.machine import Machine
@@ -147,11 +147,7 @@ class InstructPix2Pix:
 
     @property
     def fingerprint(self) -> str:
-        facts = self.describe()
-        for name in ("editor", "checkpoint", "revision", "published"):
-            del facts[name]
-        facts["weights"] = facts["weights"]["sha256"]
-        return digest(facts)
+        return fingerprint(self.describe())
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return edit_in_batches(

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,8 @@ from arithmetic import attention, products
 from arithmetic.dtypes import DTYPES
 from metrics.base import MetricError, choose
 
+#: Under which key a training checkpoint has its model.
+_STATES = ("state_dict", "model", "model_state_dict")
 #: Files of a model folder that can change what the model computes.
 _RELEVANT = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
@@ -97,6 +99,73 @@ def tensor_digest(model: Any) -> str:
         total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
         total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
+
+
+class _Inert:
+    """Stands for a class that a file names: takes whatever the file says of it, and does nothing."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> _Inert:
+        return object.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state if isinstance(state, dict) else {"state": state})
+
+
+def read_checkpoint(file: Path, *, inert: bool = False) -> Any:
+    """What a .safetensors file or a pickle of PyTorch holds. Of a pickle nothing but tensors and plain
+    containers is built, and nothing runs.
+
+    inert  Whether another class that it names is stood for by an object which only holds what the file says
+           of it; else such a file is refused.
+
+    Raises MetricError.
+    """
+    import pickle
+
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not file.is_file():
+        raise MetricError(f"There is no file '{file}'; give the checkpoint.")
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(str(file)) if inert else []
+        with torch.serialization.safe_globals([(_Inert, name) for name in names]):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        KeyError,
+        SafetensorError,
+        pickle.PickleError,
+    ) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MetricError(
+            f"'{file}' cannot be read as tensors alone, and nothing else in it is run: {first}"
+        ) from None
+
+
+def state_dict(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a model by name: those that `read_checkpoint` gives, or that it gives under one of
+    `_STATES`, without DistributedDataParallel's "module." before a name. Raises MetricError."""
+    state = read_checkpoint(file)
+    if isinstance(state, Mapping):
+        state = next((state[key] for key in _STATES if key in state), state)
+    if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
+        raise MetricError(f"'{file}' holds no state dict of tensors.")
+    return {str(key).removeprefix("module."): value for key, value in state.items()}
+
+
+def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+    """Puts weights into a module: all of them, and nothing else. Raises MetricError."""
+    try:
+        module.load_state_dict(dict(tensors), strict=True)
+    except RuntimeError as error:
+        said = " ".join(str(error).split())[:200]
+        raise MetricError(f"The weights in '{file}' do not fit: {said}") from None
 
 
 def check_folder(path_or_id: str) -> None:

@@ -5,6 +5,7 @@ Which reference is whose is decided here, by strings; what loads it is imported 
 
 from __future__ import annotations
 
+import json
 import pkgutil
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ JUDGES: dict[str, str] = {
 GENERAL_JUDGES: dict[str, tuple[str, str]] = {
     "vqa": ("llava_next", "metrics.judges.vlm:load"),
     "ovd": ("owlv2", "metrics.judges.zero_shot:load"),
+    "itm": ("blip", "metrics.judges.methods:load"),
 }
 
 #: Models with an encoder for pictures and one for sentences: how a reference begins -> what loads it. Other
@@ -116,15 +118,16 @@ def load_judge(
 ) -> Any:
     """Load a model that answers about a picture.
 
-    kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (BLIP: `match`).
+    kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
-                OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO). Besides:
+                OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO); itm: BLIP, or a
+                folder with a converted method (`metrics.judges.methods`). Besides:
                 "openai:URL#MODEL" (vqa), an endpoint; "vllm:URL#MODEL" and "vllm:MODEL" (vqa), a model that
                 vLLM serves or runs here; "plugin:NAME", an installed package's judge;
                 "module:attribute", a judge or a function that makes one (`metrics.judges.plugin`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`, `max_cache_tokens`; OWLv2: `pad`,
-                `backend`, `batch_size`; BLIP: `batch_size`. `pad` and `backend` are OWLv2's alone and do not
-                concern another detector.
+                `backend`, `batch_size`; BLIP: `batch_size`; CLIPGlasses: `protocol`. `pad` and
+                `backend` are OWLv2's alone and do not concern another detector.
 
     The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
     """
@@ -203,8 +206,10 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
     reference = located(reference)
     if served.in_process(reference):
         reference = reference.removeprefix("vllm:")
-    if special_reference(reference) is not None or Path(reference).expanduser().exists():
+    if special_reference(reference) is not None:
         return []
+    if Path(reference).expanduser().exists():
+        return _of_base(reference) if kind == "itm" else []
     if kind in ("dual", "text"):
         prefix = "sentence" if reference.startswith("sentence:") else dual_prefix(reference)
         if prefix is not None and prefix not in ORIGINS:
@@ -213,6 +218,15 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
     if kind in ORIGINS:
         return pkgutil.resolve_name(ORIGINS[kind])(reference, revision)
     return [Origin.of("transformers", reference, revision)]
+
+
+def _of_base(folder: str) -> list[Origin]:
+    """Of a converted method (`metrics.judges.methods`): what the CLIP that it stands on needs."""
+    try:
+        base = json.loads(Path(folder, "config.json").read_text(encoding="utf-8")).get("base")
+    except (OSError, ValueError, AttributeError):
+        return []  # no such folder, which the loader says
+    return origins("clip", base) if isinstance(base, str) else []
 
 
 def _dual_loader(reference: str) -> str:

@@ -97,6 +97,10 @@ COMMANDS: dict[str, Command] = {
         "measure how well two-tower and generative models understand negated captions",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
     ),
+    "negbench judge": Command(
+        "ask a calibrated judge whether what negated captions find is without the thing",
+        "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run",
+    ),
     "negbench analyse": Command(
         "say how text encoders place affirmed and negated templates: numbers, and the paper's plots",
         "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis.command:run",

@@ -67,6 +67,7 @@ LINES: dict[str, str] = {
     "--device cpu",
     "stats": "{w}/captions.json --json {w}/out/stats.json",
     "negbench eval": "--model random --scenes 12 --limit 2 --tasks mcq --out {w}/out/negbench --device cpu",
+    "negbench judge": "{w}/out/retrieval --judged-by {w}/done --queries 2 --device cpu",
     "negbench analyse": "--model random --objects dog/cat --out {w}/out/analysis --device cpu",
     "negbench generate": "--source coco --instances {w}/instances.json --captions {w}/captions.json --images "
     "{w}/images --out {w}/out/negbench-data --device cpu",
@@ -168,6 +169,11 @@ def world(folder: Path, models: bool = False) -> Path:
         assert ended.code == 0, (name, ended)
     shutil.copytree(folder / "out" / "negvqa", folder / "negvqa")
     shutil.copytree(folder / "out" / "eval", folder / "done")
+    retrieval = "--model random --scenes 12 --tasks retrieval --out {w}/out/retrieval --device cpu"
+    for name, line in (("calibrate", LINES["calibrate"]), ("negbench eval", retrieval)):
+        ended = run(name, line.format(w=folder).split(), folder)
+        assert ended.code == 0, (name, ended)
+    shutil.copytree(folder / "out" / "calibration", folder / "done" / "calibration")
     if models:
         from nein.nano import data
 

@@ -389,7 +389,8 @@ def test_a_function_answers_questions_and_their_negations():
         return "A"
 
     result = nein.negvqa(always_a, limit=16, questions=32, device="cpu")
-    assert len(asked) == 32  # sixteen questions and their negations
+    # Sixteen questions and their negations, with the picture and without, and the options alone.
+    assert len(asked) == 16 * 5
     assert {mode for mode, _, _ in asked} == {"RGB"}
     assert set(result.table()["model"]) == {"always_a"}
     # Each question has two options, and the right letter of one is the wrong letter of its negation.

@@ -190,15 +190,6 @@ class Zone(InstructPix2Pix):
             **self._settings,
         }
 
-    @property
-    def fingerprint(self) -> str:
-        facts = self.describe()
-        for name in ("editor", "checkpoint", "revision", "published"):
-            del facts[name]
-        facts["weights"] = facts["weights"]["sha256"]
-        facts["models"] = {role: model["sha256"] for role, model in facts["models"].items()}
-        return digest(facts)
-
     def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
         readings = [self._read(request.instruction) for request, _ in items]
         embeddings, conditions, notes = self._condition(items)

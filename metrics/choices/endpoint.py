@@ -11,37 +11,22 @@ import numpy as np
 from metrics.choices.base import Asked, Reply, check
 from metrics.endpoint import Endpoint, NoAnswer, Said, Turn
 from metrics.letters import LETTERS, SCORINGS
-from metrics.loading import fingerprint
-from metrics.served import connect
+from metrics.served import ServedModel, connect
 from metrics.vllm import VllmEngine
 
 
-class EndpointChoices:
-    """Answers of a chat model, temperature 0, at most `max_new_tokens` tokens.
+class EndpointChoices(ServedModel):
+    """Letters of options.
 
     Log-probabilities of the letters are those among the 20 alternatives of the first token; a server that
     gives none makes log-probability scoring impossible, and every reply says so. A question without an answer
-    in spite of retries is a reply with the error. A server that has moved has the same fingerprint.
+    in spite of retries is a reply with the error.
     """
 
-    scorings = SCORINGS
+    kind, scorings = "choice", SCORINGS
 
     def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int = 16) -> None:
-        self.endpoint = endpoint
-        self.max_new_tokens = max_new_tokens
-        self.concurrent = endpoint.concurrency
-        self.stop, self.usage = endpoint.stop, endpoint.usage
-        self.fingerprint = fingerprint(self.describe())
-
-    def describe(self) -> dict[str, Any]:
-        """Everything we know that decides an answer; no key, no user name."""
-        return {
-            "kind": "choice",
-            "class": type(self).__name__,
-            "reference": self.endpoint.address,
-            **self.endpoint.facts(),
-            "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
-        }
+        super().__init__(endpoint, max_new_tokens=max_new_tokens)
 
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]

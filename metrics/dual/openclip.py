@@ -38,6 +38,7 @@ from metrics.loading import (
     folder_digest,
     from_pretrained,
     source_fields,
+    state_dict,
     tensor_digest,
 )
 from metrics.preprocess import map_images
@@ -197,7 +198,7 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     config = _architecture(open_clip, architecture)
     if quick_gelu:
         config["quick_gelu"] = True
-    state = _state_dict(source)
+    state = state_dict(source)
     with _quietly(), torch.random.fork_rng(devices=[]):
         from open_clip.factory import load_checkpoint
 
@@ -330,30 +331,6 @@ def _build(open_clip: Any, config: Mapping[str, Any]) -> Any:
         fields["text_cfg"] = {**config["text_cfg"], "hf_model_pretrained": False}
         return CustomTextCLIP(**fields)
     return (CustomTextCLIP if config.get("custom_text") else CLIP)(**fields)
-
-
-def _state_dict(source: Path) -> dict[str, torch.Tensor]:
-    import pickle
-
-    if not source.is_file():
-        raise MetricError(f"There is no file '{source}'; give the checkpoint to convert.")
-    try:
-        if source.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            state: Any = load_file(source)
-        else:
-            state = torch.load(source, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, SafetensorError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MetricError(
-            f"'{source}' cannot be read as tensors alone, and nothing else in it is run: {first}"
-        ) from None
-    if isinstance(state, Mapping):
-        state = next((state[key] for key in ("state_dict", "model") if key in state), state)
-    if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
-        raise MetricError(f"'{source}' holds no state dict of tensors.")
-    return {str(key).removeprefix("module."): value for key, value in state.items()}
 
 
 @contextlib.contextmanager

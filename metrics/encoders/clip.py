@@ -65,18 +65,19 @@ class ClipEncoder:
                 parts.append(pooled(self.model.get_image_features(pixel_values=x)))
         return stack(parts, self.model.config.projection_dim)
 
+    def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
+        """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
+        limit = limit or self._text_limit
+        return self.tokenizer(
+            list(texts), padding=padding, truncation=True, max_length=limit, return_tensors="pt"
+        ).to(self.model.device)
+
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Projected text features, not normalised: (N, D) float32. Texts are cut at the model's limit."""
         parts = []
         with exact(self.model):
             for start in range(0, len(texts), self.batch_size):
-                tokens = self.tokenizer(
-                    list(texts[start : start + self.batch_size]),
-                    padding=True,
-                    truncation=True,
-                    max_length=self._text_limit,
-                    return_tensors="pt",
-                ).to(self.model.device)
+                tokens = self.tokens(texts[start : start + self.batch_size])
                 features = self.model.get_text_features(
                     input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
                 )

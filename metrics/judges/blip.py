@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from metrics.base import choose
+from metrics.base import MetricError, choose
 from metrics.judges.base import check_batch
 from metrics.loading import (
     SharedTokenizer,
@@ -68,7 +68,7 @@ class BlipMatcher:
             sentences = self._sentences([t for row in texts for t in row]) if head == "itc" else {}
             for start in range(0, len(wanted), self.batch_size):
                 chunk = wanted[start : start + self.batch_size]
-                states = self._look([images[i] for i in chunk])
+                states = self.look([images[i] for i in chunk])
                 if head == "itc":
                     cls = torch.nn.functional.normalize(self.model.vision_proj(states[:, 0]), dim=-1)
                     for row, i in enumerate(chunk):
@@ -78,14 +78,15 @@ class BlipMatcher:
                     pairs = [(row, i, k) for row, i in enumerate(chunk) for k in range(len(texts[i]))]
                     for first in range(0, len(pairs), self.batch_size):
                         part = pairs[first : first + self.batch_size]
-                        values = self._matched(
+                        values = self.decide(
                             states[[row for row, _, _ in part]], [texts[i][k] for _, i, k in part]
                         )
-                        for (_, i, k), value in zip(part, values, strict=True):
+                        for (_, i, k), value in zip(part, values.softmax(-1)[:, 1].tolist(), strict=True):
                             result[i][k] = value
         return result
 
-    def _look(self, images: Sequence[np.ndarray]) -> torch.Tensor:
+    def look(self, images: Sequence[np.ndarray]) -> torch.Tensor:
+        """(N, H, W, 3) uint8 -> (N, 1 + patches, D), the last states of the vision tower."""
         pixels = self.image_processor(list(images), return_tensors="pt")["pixel_values"]
         return self.model.vision_model(
             pixel_values=pixels.to(self.model.device, self.model.dtype)
@@ -114,7 +115,9 @@ class BlipMatcher:
             encoded.update(zip(part, features, strict=True))
         return encoded
 
-    def _matched(self, states: torch.Tensor, texts: Sequence[str]) -> list[float]:
+    def decide(self, states: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
+        """What the matching head says of pictures, as `look` gives them, and texts: (N, 2) float32 logits of
+        "no match" and "match"."""
         tokens = self._tokens(texts)
         fused = self.model.text_encoder(
             input_ids=tokens["input_ids"],
@@ -122,13 +125,16 @@ class BlipMatcher:
             encoder_hidden_states=states,
             encoder_attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
         ).last_hidden_state
-        return self.model.itm_head(fused[:, 0]).float().softmax(-1)[:, 1].cpu().tolist()
+        return self.model.itm_head(fused[:, 0]).float().cpu()
 
 
 def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16, pictures: int = 1
 ) -> BlipMatcher:
-    """Load a BLIP image-text retrieval checkpoint from a folder or the hub."""
+    """Load a BLIP image-text retrieval checkpoint from a folder or the hub.
+
+    pictures  How many its text encoder reads side by side: 2 for a reward (`metrics.rewards.matching`).
+    """
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
     model, source = load_model(
@@ -139,6 +145,10 @@ def load(
         device=device,
         dtype=dtype,
     )
+    if getattr(model.config, "pictures", 1) != pictures:
+        raise MetricError(
+            f"'{path_or_id}' is no BLIP whose text encoder reads {pictures} picture{'s' * (pictures > 1)}."
+        )
     images = from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
     tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
     return BlipMatcher(model, images, tokenizer, source, batch_size)

@@ -4,46 +4,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from metrics.endpoint import Endpoint, Said, Turn
 from metrics.judges.base import Answer, check_batch
-from metrics.loading import fingerprint
-from metrics.served import connect
+from metrics.served import ServedModel, connect
 from metrics.vllm import VllmEngine
 
 
-class EndpointJudge:
-    """Answers of a chat model, temperature 0, at most `max_new_tokens` tokens.
+class EndpointJudge(ServedModel):
+    """Yes or no.
 
     P(yes) and P(no) come from the log-probabilities of the first token where the server gives them (at most
-    20 alternatives, so they are lower bounds), else they are None. Answers of a served model can change when
-    its operator changes it: the fingerprint holds what `endpoint.facts` knows, not the address, for servers
-    move. A question that stays without an answer raises NoAnswer; its sample is unscored with that reason.
+    20 alternatives, so they are lower bounds), else they are None. A question that stays without an answer
+    raises NoAnswer; its sample is unscored with that reason.
     """
 
-    template = "question"
+    kind, template = "vqa", "question"
+    facts: ClassVar[Mapping[str, str]] = {"template": "one user turn: picture, question"}
 
     def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int = 10) -> None:
-        self.endpoint = endpoint
-        self.max_new_tokens = max_new_tokens
-        self.concurrent = endpoint.concurrency
-        self.stop, self.usage = endpoint.stop, endpoint.usage
-        self.fingerprint = fingerprint(self.describe())
-
-    def describe(self) -> dict[str, Any]:
-        """Everything we know that decides an answer; no key, no user name."""
-        return {
-            "kind": "vqa",
-            "class": type(self).__name__,
-            "reference": self.endpoint.address,
-            **self.endpoint.facts(),
-            "template": "one user turn: picture, question",
-            "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
-        }
+        super().__init__(endpoint, max_new_tokens=max_new_tokens)
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
         """`questions[i]` are plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape.

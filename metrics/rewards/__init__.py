@@ -3,6 +3,7 @@
     load_reward("editscore:owner/name")      EditScore's questions to an image-text model (arXiv:2509.23909)
     load_reward("editreward:FOLDER")         EditReward's heads on Qwen2.5-VL (arXiv:2509.26346)
     load_reward("pairwise:owner/name")       any model of multiple choice, asked which of two edits obeys
+    load_reward("matching:FOLDER")           a BLIP that reads the picture before and the edit side by side
     rank(judge, source, edits, instruction)  a value for each of several edits of one picture
 
 Beside the yes/no judges of `metrics.judges`, which are asked about one object, these are asked about the
@@ -22,6 +23,7 @@ REWARDS: dict[str, str] = {
     "editscore": "metrics.rewards.editscore",
     "editreward": "metrics.rewards.editreward",
     "pairwise": "metrics.rewards.pairwise",
+    "matching": "metrics.rewards.matching",
 }
 
 

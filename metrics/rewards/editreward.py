@@ -39,10 +39,12 @@ from metrics.loading import (
     Source,
     exact,
     file_sha256,
+    fill,
     fingerprint,
     from_pretrained,
     library,
     model_fields,
+    state_dict,
 )
 from metrics.rewards.base import RewardJudge, check_edits, each
 from metrics.rewards.texts import constants
@@ -259,7 +261,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
             f"'{given.base}' is a '{config.model_type}' checkpoint; EditReward needs 'qwen2_5_vl'."
         )
     processor.tokenizer.add_special_tokens({"additional_special_tokens": [TOKEN]})
-    tensors = {renamed(name): value for name, value in _read(file).items()}
+    tensors = {renamed(name): value for name, value in state_dict(file).items()}
     rows = tensors.get("model.language_model.embed_tokens.weight")
     if rows is None:
         raise MetricError(f"'{file}' has no embeddings of words; it is no EditReward.")
@@ -270,12 +272,12 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
         heads = nn.ModuleList(
             head(config.text_config.hidden_size, given.outputs, given.kwargs) for _ in range(count)
         )
-    _fill(heads, {name.removeprefix(_OF_HEADS): value for name, value in tensors.items()
+    fill(heads, {name.removeprefix(_OF_HEADS): value for name, value in tensors.items()
                   if name.startswith(_OF_HEADS)}, file)  # fmt: skip
     body = {name: value for name, value in tensors.items() if not name.startswith(_OF_HEADS)}
     if config.tie_word_embeddings:
         body.setdefault("lm_head.weight", rows)
-    _fill(model, body, file)
+    fill(model, body, file)
     model.to(device, DTYPES[dtype]).eval().requires_grad_(False)
     heads.to(device, torch.float32).eval().requires_grad_(False)
     return EditReward(model, heads, processor, given, Source(str(folder), None, file_sha256(file)))
@@ -304,30 +306,3 @@ def _weights(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise MetricError(f"'{folder}' has neither model.safetensors nor model.pth, EditReward's weights.")
-
-
-def _read(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file; of a .pth nothing but tensors is read."""
-    import pickle
-
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, SafetensorError, pickle.UnpicklingError) as error:
-        raise MetricError(f"'{file}' cannot be read: {str(error).strip().splitlines()[0]}") from None
-    content = content.get("model", content) if isinstance(content, dict) else None
-    if not isinstance(content, dict) or not all(isinstance(one, torch.Tensor) for one in content.values()):
-        raise MetricError(f"'{file}' holds no tensors by name; it is no EditReward.")
-    return content
-
-
-def _fill(module: nn.Module, tensors: Mapping[str, torch.Tensor], file: Path) -> None:
-    try:
-        module.load_state_dict(dict(tensors), strict=True)
-    except RuntimeError as error:
-        said = " ".join(str(error).split())[:200]
-        raise MetricError(f"The weights in '{file}' do not fit: {said}") from None

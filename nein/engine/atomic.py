@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -112,12 +112,9 @@ def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
 
 def placed_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str, Any]]]:
     """(byte at which it begins, object) of the same, so that a row can be read again where it stands."""
-    fits = shapes.quick(shape)
+    read = reader(shape)
     for number, start, line in _lines(path):
-        row = _object(line, f"'{path}', line {number},")
-        if not fits(row):
-            _check(row, shape, f"'{path}', line {number}")
-        yield start, row
+        yield start, read(line, f"'{path}', line {number}")
 
 
 def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
@@ -125,17 +122,25 @@ def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
 
     Raises UserError as `read_lines` does.
     """
+    read = reader(shape)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
-                yield parsed(line, shape, f"'{path}', line {number}")
+                yield read(line, f"'{path}', line {number}")
 
 
-def parsed(line: bytes, shape: Shape, where: str) -> dict[str, Any]:
-    """The object of one line. Raises UserError, which begins with `where`."""
-    row = _object(line, f"{where},")
-    _check(row, shape, where)
-    return row
+def reader(shape: Shape) -> Callable[[bytes, str], dict[str, Any]]:
+    """What makes of a line, and of words for where it stands, its object. It raises UserError, which begins
+    with those words, for a line that is no object or has not the shape."""
+    fits = shapes.quick(shape)
+
+    def read(line: bytes, where: str) -> dict[str, Any]:
+        row = _object(line, f"{where},")
+        if not fits(row):
+            _check(row, shape, where)
+        return row
+
+    return read
 
 
 def _check(content: Any, shape: Shape, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -140,6 +141,6 @@ def _rate(folder: Folder, stage: str, now: float) -> float | None:
             lines = file.read().splitlines(keepends=True)
         # The first may be cut off by the seek, the last by a kill.
         whole = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
-        rows = (atomic.parsed(line, COST, f"'{path}'") for line in whole)
+        rows = map(atomic.reader(COST), whole, itertools.repeat(f"'{path}'"))
         times += [row["at"] for row in rows if row["at"] > now - WINDOW]
     return len(times) / max(now - min(times), 1.0) if times else None

@@ -33,6 +33,7 @@ from nein.judges.config import REWARD, CalibrateConfig
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
+    from metrics.judges.templates import PromptTemplate
     from nein.judges.known_edits import Pair
     from nein.judges.known_presence import Case, Word
 
@@ -174,22 +175,7 @@ def calibrate(
     """
     from nein.judges import known_presence
 
-    asked = {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
-    space = json.dumps(["calibration", judge.fingerprint, asked], sort_keys=True)
-    by_question: dict[tuple[str, str], dict[str, Any]] = {}
-    with AnswerCache(out / "answers.sqlite") as cache:
-        for place in ((space, _key(case, word)) for case in cases for word in case.words):
-            if (row := cache.get(*place)) is not None:
-                by_question[place] = row
-        missing = [c for c in cases if any((space, _key(c, word)) not in by_question for word in c.words)]
-        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
-            for start in range(0, len(missing), batch_size):
-                batch = missing[start : start + batch_size]
-                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, config)}
-                cache.put_all(fresh)
-                by_question |= fresh
-                bar.update(len(batch))
-    rows = [by_question[space, _key(case, word)] for case in cases for word in case.words]
+    rows = ask_all(kind, judge, cases, config, out, batch_size)
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), rows)
     rates = {
@@ -203,12 +189,41 @@ def calibrate(
         "kind": kind,
         "fingerprint": judge.fingerprint,
         "judge": judge.describe(),
-        **asked,
+        **_manner(kind, config),
         "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
     }
     atomic.write_json(target, result)
     return target
+
+
+def ask_all(
+    kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
+) -> list[dict[str, Any]]:
+    """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
+
+    Finished batches are kept in OUT/answers.sqlite; only what is missing is asked.
+    """
+    space = json.dumps(["calibration", judge.fingerprint, _manner(kind, config)], sort_keys=True)
+    by_question: dict[tuple[str, str], dict[str, Any]] = {}
+    with AnswerCache(out / "answers.sqlite") as cache:
+        for place in ((space, _key(case, word)) for case in cases for word in case.words):
+            if (row := cache.get(*place)) is not None:
+                by_question[place] = row
+        missing = [c for c in cases if any((space, _key(c, word)) not in by_question for word in c.words)]
+        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
+            for start in range(0, len(missing), batch_size):
+                batch = missing[start : start + batch_size]
+                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, config)}
+                cache.put_all(fresh)
+                by_question |= fresh
+                bar.update(len(batch))
+    return [by_question[space, _key(case, word)] for case in cases for word in case.words]
+
+
+def _manner(kind: str, config: EvalConfig) -> dict[str, Any]:
+    """How a judge is asked."""
+    return {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
 
 
 def _key(case: Case, word: Word) -> str:
@@ -231,7 +246,7 @@ def _ask(
             pictures.append(case.picture())
         except ImageError as error:
             raise UserError(f"A picture of the calibration cannot be read: {error}") from None
-    words = [[word.word for word in case.words] for case in batch]
+    words = [list(case.words) for case in batch]
     replies = isolated(
         lambda rows: _replies(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], config),
         range(len(batch)),
@@ -246,16 +261,25 @@ def _ask(
 
 
 def _replies(
-    kind: str, judge: Any, pictures: Sequence[Any], words: Sequence[Sequence[str]], config: EvalConfig
+    kind: str, judge: Any, pictures: Sequence[Any], words: Sequence[Sequence[Word]], config: EvalConfig
 ) -> list[list[dict[str, Any]]]:
     if kind == "vqa":
         from metrics.judges.templates import template
 
-        ask = template(judge.template).ask_presence
-        answers = judge.ask(pictures, [[ask(word, config.article) for word in row] for row in words])
+        form = template(judge.template)
+        prompts = [[_prompt(form, word, config.article) for word in row] for row in words]
+        answers = judge.ask(pictures, prompts)
         return [[{"answer": a.text, "p_yes": a.p_yes, "p_no": a.p_no} for a in row] for row in answers]
-    seen = judge.detect(pictures, words, config.threshold)
-    return [[{"score": boxes[word].score} for word in row] for boxes, row in zip(seen, words, strict=True)]
+    names = [[word.word for word in row] for row in words]
+    seen = judge.detect(pictures, names, config.threshold)
+    return [[{"score": boxes[name].score} for name in row] for boxes, row in zip(seen, names, strict=True)]
+
+
+def _prompt(form: PromptTemplate, word: Word, article: str) -> str:
+    """About a thing; or a question of a test as SimpleNeg asks it (steer.py of its release)."""
+    if word.role == "question":
+        return form.wrap(f"{word.word}\nAnswer the question with a yes or no.")
+    return form.ask_presence(word.word, article)
 
 
 def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[str, Any]:

@@ -111,3 +111,15 @@ class CheckConfig(Typed, OnDevice):
             raise UserError(f"--number is {self.number}; the checks need at least 3 samples.")
         if self.number > 1000:
             raise UserError(f"--number is {self.number}; the checks draw at most 1000 samples.")
+
+
+@dataclass(kw_only=True)
+class RetrievedConfig(Batches, OnDevice):
+    """Which retrieval is judged, by which judge."""
+
+    run: Path = argument("OUT", "the folder of a nein negbench eval")
+    judged_by: Path = option(
+        Path("runs/nano"), "a run of nein eval whose judge is calibrated: says which, and how asked", "What"
+    )
+    kind: Literal["vqa", "ovd"] = option("vqa", "which of its judges", "What")
+    queries: PositiveInt = option(200, "negated captions of a task, evenly spread", "Data")

@@ -30,11 +30,13 @@ DONORS_TRIED = 40  # objects looked at for a picture before it goes without
 class Word:
     """One question with its truth.
 
-    role  "object": a name that an instruction would use; "caption": a noun of a caption.
+    present  None where it is not known.
+    role     "object": a name that an instruction would use; "caption": a noun of a caption; "question": a
+             whole question.
     """
 
     word: str
-    present: bool
+    present: bool | None
     role: str
 
 

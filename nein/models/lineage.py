@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from nein.engine import shapes
+
 #: OpenAI's own weights, by the repositories that have them.
 PLAIN = re.compile(r"openai/clip-vit-[\w-]+|timm/[\w.-]*clip[\w.-]*\.openai")
 #: Of these, where the commonest are looked for.
@@ -33,6 +35,8 @@ WORDS = (
 #: apart are at 1.4, and fine-tuning moves them by some hundredths.
 NEAR = 0.5
 WEIGHTS = ("model.safetensors", "open_clip_model.safetensors")
+_TOWER = (dict, None)
+_CONFIG = {"model_cfg?": dict, "model_type?": (str, None), "text_config?": _TOWER, "vision_config?": _TOWER}
 #: Counts and temperatures, which say nothing about whose weights they are.
 _ASIDE = ("position_ids", "logit_scale", "attn_mask")
 
@@ -72,6 +76,8 @@ def _quick(folder: Path) -> bool | None:
         try:
             config = json.loads((folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
+            continue
+        if shapes.fault(config, _CONFIG):
             continue
         if "model_cfg" in config:
             return bool(config["model_cfg"].get("quick_gelu", False))

@@ -22,7 +22,7 @@ VARIANTS = ("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p", "nein-magi
 CHANGES = Path("unet", "changes.safetensors")
 UNET = Path("unet", "diffusion_pytorch_model.safetensors")
 #: Single models that go on from another: its files with their own laid over, its weights with their changes.
-BASES = {"negvqa": "llava", "negvqa-negated": "negvqa"}
+BASES = {"negvqa": "llava", "negvqa-negated": "negvqa", "reward": "blip"}
 MODEL_CHANGES = Path("changes.safetensors")
 MODEL = Path("model.safetensors")
 #: Files that tell of one model only.

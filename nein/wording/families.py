@@ -135,6 +135,14 @@ FAMILIES: dict[str, Family] = {
 #: Families that name a colour, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
 DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)
+#: Families whose sentences are true of a picture without the object, and of no other.
+DENYING = ("plain", "implicit")
+#: A family of its own: of every sample four, the instruction affirmed and denied, the object there and not.
+MINIMAL_PAIRS = "minimal_pairs"
+#: Label of a sample of it -> (caption, picture) as `nein.statistics.two_way` counts them: 0 affirmed, there.
+CELLS = {
+    "affirmed, there": (0, 0), "affirmed, absent": (0, 1), "denied, there": (1, 0), "denied, absent": (1, 1),
+}  # fmt: skip
 #: Families in which the right edit keeps the object.
 STAYS = frozenset([*(label for label, family in FAMILIES.items() if family.stays), "not_all"])
 _SINGULAR_ONLY = "Not a single"

@@ -50,8 +50,8 @@ def test_values_do_not_depend_on_the_batch_size(models: Path, blip, head) -> Non
 
 def test_a_picture_is_encoded_once_for_all_its_texts(blip, monkeypatch) -> None:
     seen = []
-    look = blip._look
-    monkeypatch.setattr(blip, "_look", lambda images: seen.append(len(images)) or look(images))
+    look = blip.look
+    monkeypatch.setattr(blip, "look", lambda images: seen.append(len(images)) or look(images))
     blip.match(IMAGES, TEXTS, "itm")
     assert sum(seen) == 3
 

@@ -14,6 +14,7 @@ import torch
 import yaml
 from PIL import Image
 
+import metrics
 from metrics import rewards
 from metrics.base import MetricError
 from metrics.choices.base import Asked, Reply
@@ -431,6 +432,51 @@ def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen: Path) -> None:
     assert turned.value == 1 - one.value
     # Differences of float32 logarithms near ten, whose last digit is 1e-6; kernels may differ in a few.
     assert one.detail["difference"] == pytest.approx(-turned.detail["difference"], abs=1e-5)
+
+
+# --- matching ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BLIP that says it reads two pictures, with random weights."""
+    folder = tiny.make_blip(tmp_path_factory.mktemp("matching") / "blip", 4)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pictures": 2}))
+    return folder
+
+
+def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
+    from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
+
+    judge = rewards.load_reward(f"matching:{two_pictures}")
+    model: Any = BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
+    images: Any = AutoImageProcessor.from_pretrained(two_pictures)
+    ids = AutoTokenizer.from_pretrained(two_pictures)([TOLD], return_tensors="pt")
+    for edit in (FIRST, SECOND):
+        with torch.no_grad():
+            pixels = images([SOURCE, edit], return_tensors="pt").pixel_values
+            before, after = model.vision_model(pixel_values=pixels).last_hidden_state
+            fused = model.text_encoder(
+                input_ids=ids.input_ids,
+                attention_mask=ids.attention_mask,
+                encoder_hidden_states=torch.cat([after, after - before])[None],
+            ).last_hidden_state
+            no, yes = model.itm_head(fused[:, 0])[0].tolist()
+        [one] = judge.score([SOURCE], [edit], [TOLD])
+        assert one.value == pytest.approx(yes - no, rel=1e-4, abs=1e-6)  # float32 in another order
+    turned = judge.score([FIRST], [SOURCE], [TOLD])[0].value
+    assert turned != judge.score([SOURCE], [FIRST], [TOLD])[0].value
+
+
+def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(
+    two_pictures: Path, tmp_path: Path
+) -> None:
+    plain = tiny.make_blip(tmp_path / "blip")
+    with pytest.raises(MetricError, match="no BLIP whose text encoder reads 2 pictures"):
+        rewards.load_reward(f"matching:{plain}")
+    with pytest.raises(MetricError, match=r"no BLIP whose text encoder reads 1 picture\."):
+        metrics.load_judge("itm", str(two_pictures))
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,8 @@ Read = Callable[..., tuple[Question, ...]]
 
 
 def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row() -> None:
-    named = {part.reader for row in registry.ROWS.values() for part in row.parts if part.reader}
+    parts = [part for row in registry.ROWS.values() for part in row.parts if part.reader]
+    named = {part.reader for part in parts if part.task != registry.RETRIEVAL}
     assert set(PUBLISHED) == set(other_tests.READERS) == named
 
 
@@ -408,7 +409,7 @@ def test_a_constant_scorer_gets_what_guessing_gets_of_pairs() -> None:
     assert frames.pick(made, metric="joint")["value"] == 1 / 16  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", drawn_tests.WRITERS)
+@pytest.mark.parametrize("name", [name for name in drawn_tests.WRITERS if name != "simpleneg"])
 def test_a_twin_is_read_as_the_published_file_is(name: str) -> None:
     (data,) = loading.load("nano", names=[name], scenes=10)
     assert data.name == f"nano-{name}"

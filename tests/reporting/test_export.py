@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,16 @@ def test_what_cannot_be_exported_is_a_sentence(
     atomic.write_json(tmp_path / "manifest.json", {"format": 3, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
+
+
+def test_a_sample_without_the_shape_of_one_is_a_sentence_with_its_line(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = shutil.copytree(runs["negbench"], tmp_path / "b")
+    file = min(broken.rglob("samples/mcq.*.jsonl"))
+    atomic.write_lines(file, [{**row, "correct": "A"} for row in atomic.read_lines(file)])
+    told = outcome(capsys, "export", broken, "--format", "every-eval-ever", "--out", tmp_path / "out")
+    assert (told.code, f"'{file}', line 1: is {{" in told.stderr) == (2, True)
 
 
 # --- the leaderboard -----------------------------------------------------------------------

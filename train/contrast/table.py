@@ -31,6 +31,7 @@ from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)
 FORMAT = 3
+_FACTS = {"sha256": str, "columns": [str], "options": [int], "first": int, "left_out": int}
 Record = TypeVar("Record", RetrievalItem, Question)
 
 
@@ -62,7 +63,7 @@ class Table(Sequence[Record], Generic[Record]):
         facts = ends.with_suffix(".json")  # written last: with it all is there
         if not facts.is_file():
             self._look_through(ends, facts)
-        content = atomic.read_json(facts)
+        content = atomic.read_json(facts, _FACTS)
         self.columns: list[str] = content["columns"]
         self.sha256: str = content["sha256"]
         self.options: list[int] = content["options"]

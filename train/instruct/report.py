@@ -79,6 +79,7 @@ class HeldOut:
 
 
 GROUPS = ("in distribution", "unseen objects", "unseen templates", "both unseen", "seen objects")
+_TRAINING = {"data?": {"hold_out_objects?": [str], "hold_out_templates?": [int]}}
 
 
 def held_out(folder: Path) -> HeldOut:
@@ -86,7 +87,7 @@ def held_out(folder: Path) -> HeldOut:
     file = folder / "training.json"
     if not file.is_file():
         return HeldOut()
-    data = atomic.read_json(file).get("data", {})
+    data = atomic.read_json(file, _TRAINING).get("data", {})
     return HeldOut(frozenset(data.get("hold_out_objects", ())), frozenset(data.get("hold_out_templates", ())))
 
 

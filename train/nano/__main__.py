@@ -57,6 +57,7 @@ MODELS: dict[str, str] = {
     "zone-action": "train.nano.action:action_job",
     "negvqa": "train.nano.negvqa:negvqa_job",
     "negvqa-negated": "train.nano.negvqa:negvqa_job",
+    "reward": "train.nano.reward:reward_job",
 }
 #: model_index.json of the editors: which class each part of the pipeline is.
 PARTS: dict[str, object] = {

@@ -158,6 +158,16 @@ ABOUT: dict[str, tuple[str, str, str, str]] = {
         "Held-out figures: questions of the dev split as asked, and negated; the letter with the higher "
         "logit.",
     ),
+    "reward": (
+        "nano reward", "BlipForImageTextRetrieval", "EditReward/EditReward-Qwen2.5-VL-7B",
+        "The nano BLIP, whose text encoder now reads two pictures: the edit, and what it changed. Taught to "
+        "choose, of six edits of a drawn scene, the one that does what was told; a quarter of the edits pass "
+        "through the nano VAE first. Told were negative sentences in wordings that may be taught "
+        "(`nano:varied`), commands of removal, and affirmative sentences. No negative sentence named a "
+        "held-out object. The vision tower is the nano BLIP's; only the tensors that differ are kept.\n\n"
+        "Held-out figures: share of pairs of edits of dev scenes in which the one that obeys has the higher "
+        "reward.",
+    ),
 }  # fmt: skip
 
 

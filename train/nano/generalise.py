@@ -74,6 +74,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
         out=str(out / "evaluation" / world.partition(":")[2]),
         device="cpu",
         batch_size=32,
+        blind=0,
         formats=["csv"],
     )
     NEGVQA(config, Threads("cpu"))

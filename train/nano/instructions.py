@@ -87,7 +87,8 @@ class Pair:
     effect: str = ""
 
 
-def _fill(rng: random.Random, form: str, category: str, other: str = "", colour: str = "") -> str:
+def filled(rng: random.Random, form: str, category: str, other: str = "", colour: str = "") -> str:
+    """The sentence of a form about a category, with a strewn-in word now and then."""
     noun = rng.choice(names(category)) if rng.random() < 0.1 else category
     text = form.format(
         a=indefinite(noun), n=noun, p=plural(noun), b=indefinite(other) if other else "", c=colour
@@ -105,10 +106,10 @@ def _fill(rng: random.Random, form: str, category: str, other: str = "", colour:
 def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
     """Every sentence form once, about `category`: the tokenizer's corpus and the test of affirmativeness."""
     forms = [*ADD, *DESCRIBE, *REMOVE, *MARK]
-    lines = [_fill(rng, f, category) for f in forms for _ in range(2)]
+    lines = [filled(rng, f, category) for f in forms for _ in range(2)]
     other = rng.choice(CATEGORIES)
-    lines += [_fill(rng, f, category, other=other) for f in REPLACE]
-    lines += [_fill(rng, f, category, colour=rng.choice(LOOKS[category].colours)) for f in RECOLOUR]
+    lines += [filled(rng, f, category, other=other) for f in REPLACE]
+    lines += [filled(rng, f, category, colour=rng.choice(LOOKS[category].colours)) for f in RECOLOUR]
     lines += [s for forms in SCENERY.values() for s in forms] + list(RESTORE) + list(FILLERS)
     return lines
 
@@ -157,7 +158,7 @@ def sample_pair(
             if item is None:
                 continue
             form = rng.choice(ADD) if rng.random() < 0.75 else rng.choice(DESCRIBE)
-            return Pair(source, source.with_item(item), _fill(rng, form, category), kind, category)
+            return Pair(source, source.with_item(item), filled(rng, form, category), kind, category)
         if kind in ("double", "keep"):
             form = rng.choice(ADD) if rng.random() < 0.35 else rng.choice(DESCRIBE)
             target = source
@@ -166,10 +167,10 @@ def sample_pair(
                 if item is None:
                     continue
                 target = source.with_item(item)
-            return Pair(source, target, _fill(rng, form, category), kind, category)
+            return Pair(source, target, filled(rng, form, category), kind, category)
         if kind == "remove":
             return Pair(
-                source, source.without(category), _fill(rng, rng.choice(REMOVE), category), kind, category
+                source, source.without(category), filled(rng, rng.choice(REMOVE), category), kind, category
             )
         if kind == "replace":
             if sum(i.category == category for i in source.items) > 1:
@@ -178,7 +179,7 @@ def sample_pair(
             other = rng.choice([c for c in categories if c not in present])
             new = _refit(rng, old, other)
             items = tuple(new if i is old else i for i in source.items)
-            text = _fill(rng, rng.choice(REPLACE), category, other=other)
+            text = filled(rng, rng.choice(REPLACE), category, other=other)
             return Pair(source, replace(source, items=items), text, kind, category)
         if kind == "recolour":
             old = next(i for i in source.items if i.category == category)
@@ -187,7 +188,7 @@ def sample_pair(
                 continue
             colour = rng.choice(others)
             items = tuple(replace(i, colour=colour) if i is old else i for i in source.items)
-            text = _fill(rng, rng.choice(RECOLOUR), category, colour=colour)
+            text = filled(rng, rng.choice(RECOLOUR), category, colour=colour)
             return Pair(source, replace(source, items=items), text, kind, category)
         if kind == "scenery":
             place_name = rng.choice([b for b in BACKGROUNDS if b != source.background])
@@ -195,7 +196,7 @@ def sample_pair(
             return Pair(source, target, rng.choice(SCENERY[place_name]), kind)
         if kind == "mark":
             return Pair(
-                source, source, _fill(rng, rng.choice(MARK), category), kind, category, f"mark:{category}"
+                source, source, filled(rng, rng.choice(MARK), category), kind, category, f"mark:{category}"
             )
         if kind == "restore":
             return Pair(source, source, rng.choice(RESTORE), kind, effect="restore")

@@ -8,15 +8,12 @@ the tower makes of the drawn scenes is worked out once, so that a step costs the
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -30,7 +27,7 @@ from train.nano.editors import save_half
 from train.nano.job import Job, sized, step_count
 from train.nano.packed import HEAD, Packed
 from train.nano.pool import to_float
-from train.nano.ship import changes
+from train.nano.ship import keep_changes
 from train.nano.text import chat_tokenizer
 from train.words import teach
 
@@ -189,19 +186,6 @@ def _pool(packed: Packed, split: str, count: int) -> tuple[list[Scene], torch.Te
     return scenes, torch.cat(seen).clone()
 
 
-def _keep(model: Any, processor: Any, folder: Path, zoo: Path) -> None:
-    """What the model does not share with its base: changed weights and, of the first one, its tokenizer and
-    chat template. The architecture is the judge's to the last number."""
-    with tempfile.TemporaryDirectory(dir=zoo) as draft:
-        save_half(model, Path(draft))
-        processor.save_pretrained(draft)
-        changed = changes(Path(draft) / shipped.MODEL, zoo / "llava" / shipped.MODEL)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(changed, folder / shipped.MODEL_CHANGES, {"base": "llava"})
-        for name in ("tokenizer.json", "chat_template.jinja") if folder.name == "negvqa" else ():
-            shutil.copyfile(Path(draft) / name, folder / name)
-
-
 def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Path | None = None) -> Job:
     """The training of a model of `RECIPES`; all but the first go on from it.
 
@@ -250,7 +234,9 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Pa
             bos_token_id=tokenizer.bos_token_id,
         )
         if out is None:
-            _keep(model, processor, zoo / name, zoo)
+            # The architecture is the judge's to the last number.
+            files = ("tokenizer.json", "chat_template.jinja") if name == "negvqa" else ()
+            keep_changes(model, processor, zoo / name, zoo / "llava", files)
         else:
             save_half(model, out)
             processor.save_pretrained(out)

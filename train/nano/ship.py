@@ -7,7 +7,9 @@ python -m train.nano.ship runs/finetune/nein-ip2p nein-ip2p --report runs/report
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from nein.nano import zoo
 from nein.reporting import figures as frames
 from nein.reporting import format
 from train.nano.cards import write_card
+from train.nano.editors import save_half
 from train.nano.options import NAMES, ShipConfig
 
 METRICS = tuple(f"{what}_{judge}" for what in ("removal", "added", "retention") for judge in ("vqa", "ovd"))
@@ -33,16 +36,29 @@ COMMAND = Command(
 
 
 def changes(tuned: Path, base: Path) -> dict[str, np.ndarray]:
-    """The tensors of a UNet file, as float16, that differ from those of the base after the same rounding."""
+    """The tensors of a file, as float16, that differ from those of the base after the same rounding."""
     after, before = safetensors.numpy.load_file(tuned), safetensors.numpy.load_file(base)
     if after.keys() != before.keys():
-        raise UserError(f"'{tuned}' and '{base}' are UNets of different layouts.")
+        raise UserError(f"'{tuned}' and '{base}' are models of different layouts.")
     halves = {name: after[name].astype(np.float16) for name in sorted(after)}
     return {
         name: half
         for name, half in halves.items()
         if not np.array_equal(half, before[name].astype(np.float16))
     }
+
+
+def keep_changes(model: Any, processor: Any, folder: Path, base: Path, files: Sequence[str] = ()) -> None:
+    """Writes into `folder` what a model of transformers does not share with the one in the folder `base`:
+    the tensors that differ, and `files` of what model and processor save."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
+        save_half(model, Path(draft))
+        processor.save_pretrained(draft)
+        changed = changes(Path(draft) / zoo.MODEL, base / zoo.MODEL)
+        folder.mkdir(parents=True, exist_ok=True)
+        safetensors.numpy.save_file(changed, folder / zoo.MODEL_CHANGES, {"base": base.name})
+        for name in files:
+            shutil.copyfile(Path(draft) / name, folder / name)
 
 
 def ship(run: Path, name: str, report: Path | None = None, root: Path = zoo.ZOO) -> Path:

@@ -26,6 +26,15 @@ log = logging.getLogger(__name__)
 LETTERS = "ABCDEFGH"
 #: Id of a question -> its options; (kind, id of a caption) -> the caption.
 Texts: TypeAlias = dict[Any, Any]
+_ROW = {"id": str, "source": str, "reason": str}
+_CHOSEN = {
+    **_ROW, "correct": int, "shares?": ([float], None), "credit?": (float, None), "type?": (str, None),
+    "scores?": ([float], None),
+}  # fmt: skip
+_RANKED = {
+    **_ROW, "kind": str, "direction": str, "rank?": (int, None), "item?": (str, None), "tied?": (int, None),
+    "score?": (float, None),
+}  # fmt: skip
 
 
 def read(path: Path) -> Exported:
@@ -94,9 +103,9 @@ def _samples(path: Path, config: Mapping[str, Any], name: str) -> Iterator[Sampl
     for file in sorted((path / "samples").glob("*.jsonl")):
         task, _, variant = file.name.removesuffix(".jsonl").rpartition(".")
         texts = _texts(tasks.get((task, variant)))
-        for row in atomic.read_lines(file):
+        for row in atomic.checked_lines(file, (_CHOSEN, _RANKED)):
             what = {"task": task, "variant": variant}
-            if task == "mcq" or "correct" in row:
+            if "correct" in row:
                 yield _choice({**what, "metric": "accuracy", "type": "all"}, row, texts)
             else:
                 for metric in (key for key in row if key.startswith("recall@")):

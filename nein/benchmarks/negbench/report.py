@@ -11,7 +11,7 @@ import pandas as pd
 
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import page as questions
-from nein.benchmarks.negbench import paper_numbers, sections
+from nein.benchmarks.negbench import paper_numbers, retrieved, sections
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.page import Sets
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
@@ -106,7 +106,9 @@ def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
     for run, facts in zip(runs, all_facts, strict=True):
         if len(folders[facts["model"]]) > 1:
             facts = {**facts, "model": run.path.parent.name}
-        evaluated.append(Evaluated(run, facts, _labelled(facts, frames.read(files.figures(run)))))
+        parts = [files.figures(run), retrieved.figures_file(run)]
+        figures = frames.concat(frames.read(file) for file in parts if file.exists())
+        evaluated.append(Evaluated(run, facts, _labelled(facts, figures)))
     return evaluated
 
 
@@ -210,6 +212,8 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
                 f"{run.name}: the printed figures beside it were computed {otherwise}, which this model is "
                 "not; they are not comparable."
             )
+    if any(run.figure(metric="pictures") and not run.figure(metric="satisfied@1") for run in runs):
+        said.append("no picture is known to be right for SimpleNeg; nein negbench judge says what is found.")
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         said.append(
             f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "

@@ -56,7 +56,8 @@ def retrieval_rows(
     """
     choose("protocol", protocol, mcq.PROTOCOLS)
     rows = []
-    for items in (task.original, task.negated):
+    for kind in (task.original, task.negated):
+        items = [item for item in kind if item.image]
         gallery = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
         rows += _one_kind(items, gallery, pictures, texts, scale, bias, protocol, device)
     return rows

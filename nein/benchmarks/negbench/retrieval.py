@@ -15,7 +15,7 @@ by more from the one that is compared with; the pairs within the bound, ties amo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +94,25 @@ def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
     first = np.full(queries, len(scores), dtype=np.int64)
     np.minimum.at(first, owner[top], place[top])
     return Ranks(best, len(scores) - upper, upper - lower - relevant, relevant, first - lower)
+
+
+def top(
+    texts: np.ndarray,
+    pictures: np.ndarray,
+    said: np.ndarray,
+    shown: np.ndarray,
+    count: int,
+    seeds: Sequence[int],
+) -> np.ndarray:
+    """(Q, count) gallery entries with the highest scores, the best first; of equal ones in an order drawn by
+    the query's seed. Arguments as of `ranks`; a small gallery is listed as a whole."""
+    gallery = prepare(pictures[shown])
+    found = np.empty((len(said), min(count, len(gallery))), dtype=np.int64)
+    for row, (text, seed) in enumerate(zip(said, seeds, strict=True)):
+        scores = products(gallery, prepare(texts[[text]]))
+        drawn = np.random.default_rng(seed).permutation(len(gallery))
+        found[row] = drawn[np.argsort(-scores[drawn], kind="stable")][: found.shape[1]]
+    return found
 
 
 def ranks(

@@ -16,7 +16,7 @@ from nein.benchmarks.negbench import encode, figures, matching, minimal_pairs, m
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.blind import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.encode import Encoding
+from nein.benchmarks.negbench.encode import Encoded, Encoding
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench import loading
@@ -197,6 +197,12 @@ def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
     )  # fmt: skip
 
 
+def features_of(config: EvalConfig, run: ModelRun, task: Task) -> tuple[Encoded, Encoded]:
+    """Of the pictures and of the sentences of a task, once they are encoded."""
+    pictures = _pictures(config, run).read(set(task.references), config.pooling)
+    return pictures, _sentences(config, run, task).read(set(task.sentences))
+
+
 def _asking(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> list[Stage]:
     def remembered() -> Remembered:
         return Remembered(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
@@ -261,11 +267,10 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
 
 def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
     """The rows of every task, from features."""
-    encoded, model = _pictures(config, run), folder.notes("models")["model"]
+    model = folder.notes("models")["model"]
     how = {"scale": model["scale"], "bias": model["bias"], "protocol": config.protocol}
     for task in run.tasks:
-        pictures = encoded.read(set(task.references), config.pooling)
-        texts = _sentences(config, run, task).read(set(task.sentences))
+        pictures, texts = features_of(config, run, task)
         if isinstance(task, RetrievalTask):
             rows = results.retrieval_rows(task, pictures, texts, **how, device=run.identity["device"])
         else:
@@ -299,6 +304,8 @@ _OF_BINARY = ("accuracy", "chance", GAIN, *BASELINES)
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(task, RetrievalTask):
         measured = figures.of_retrieval(rows)
+        if not rows:  # no picture is known to be right: `nein negbench judge` says what is found
+            measured = [frames.number(len(task.references), unit="", metric="pictures", n=len(task.negated))]
     else:
         measured = figures.of_choices(rows)
         if task.kind == BINARY:

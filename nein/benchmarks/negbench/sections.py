@@ -28,8 +28,18 @@ COLORS = {
 }  # fmt: skip
 NAME = (Row("model"), Row("data"), Row("variant", "captions"))
 _SHOWN = tables.estimate("reach")
+
+
+def _corrected(figures: Sequence[Figure]) -> str:
+    """The share, or why it is not given."""
+    return figures[0].get("refused") or format.text(figures[0], interval="reach")
+
+
 _EFFECT = tables.estimate("reach", 3)
 _CHOICE = {"metric": ("accuracy", "chance", *BASELINES)}
+
+
+_BY_NEGATED = {"kind": NEGATED, "statistic": "corrected"}
 
 
 def retrieval_columns(k: int) -> tuple[Column, ...]:
@@ -43,6 +53,7 @@ def retrieval_columns(k: int) -> tuple[Column, ...]:
             Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
             for baseline in BASELINES
         ),
+        Column(f"without the thing@{k} ↑", {**_BY_NEGATED, "metric": f"without@{k}"}, _corrected, True),
     )
 
 
@@ -66,6 +77,43 @@ def _chosen_and_offered(figures: Sequence[Figure]) -> str:
     return f"{share} ({format.text(by['offered'])})" if "selected" in by else format.DASH
 
 
+_WITHOUT = "without the thing@{}"
+JUDGED = Table(
+    "judged",
+    "Retrieval judged: is what is found without the thing?",
+    (*NAME, Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})),
+    tuple(
+        column
+        for k in KS
+        for column in (
+            Column(f"{_WITHOUT.format(k)} ↑", {"metric": f"without@{k}", "statistic": "judged"}, _SHOWN),
+            Column(f"@{k} corrected ↑", {"metric": f"without@{k}", "statistic": "corrected"}, _corrected),
+        )
+    )
+    + COUNTS,
+    {"metric": tuple(f"without@{k}" for k in KS)},
+    "Share of the first pictures found in which a judge does not see what the negated caption denies, and "
+    "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
+    "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
+)
+SATISFIED = Table(
+    "satisfied",
+    "Retrieval judged by the questions of a test",
+    (*NAME, Row("kind", "found by", {NEGATED: "negated caption"})),
+    (*(Column(f"as said@{k} ↑", {"metric": f"satisfied@{k}"}, _SHOWN, True) for k in KS), *COUNTS),
+    {"metric": tuple(f"satisfied@{k}" for k in KS)},
+    "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
+    "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
+)
+AVOIDED = Table(
+    "avoided",
+    "What the denial keeps away",
+    NAME,
+    (*(Column(f"avoided@{k} ↑", {"metric": f"avoided@{k}"}, _SHOWN, True) for k in KS), *COUNTS),
+    {"metric": tuple(f"avoided@{k}" for k in KS)},
+    "Share without the thing of what a negated caption finds, minus that of its original caption, in points, "
+    "paired, as judged.",
+)
 MULTIPLE_CHOICE = Table(
     "choice",
     "Multiple choice",
@@ -231,7 +279,13 @@ SECTIONS = (
     Section(
         "retrieval",
         "Retrieval",
-        (_retrieval(TEXT_TO_IMAGE, "Text to image"), _retrieval(IMAGE_TO_TEXT, "Image to text")),
+        (
+            _retrieval(TEXT_TO_IMAGE, "Text to image"),
+            _retrieval(IMAGE_TO_TEXT, "Image to text"),
+            JUDGED,
+            AVOIDED,
+            SATISFIED,
+        ),
         (RECALL,),
     ),
     Section("choice", "Multiple choice", (MULTIPLE_CHOICE, HALVES), (ACCURACY,)),

@@ -33,7 +33,7 @@ _MATCH = {"id": str, "variant": str, "letter": (str, None), "reason": str, "erro
 BLOCKS: Mapping[str, Shape] = {
     "answers": _WRITTEN, "blind": {**_WRITTEN, "baseline": str}, "matches": _MATCH,
 }  # fmt: skip
-_SCORE = {
+SCORE_ROW = {
     **_QUESTION, "source": str, "scoring": str, "protocol": str, "letter": (str, None),
     "value": (float, None), "reason": str,
 }  # fmt: skip
@@ -71,7 +71,7 @@ class AnswersDir(Folder):
         return atomic.read_lines(answers(self), _ANSWER)
 
     def read_scores(self) -> list[Row]:
-        return atomic.read_lines(scores(self), _SCORE)
+        return atomic.read_lines(scores(self), SCORE_ROW)
 
 
 def answers(folder: Folder) -> Path:

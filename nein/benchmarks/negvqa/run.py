@@ -381,7 +381,7 @@ def write_report(config: NegvqaConfig, folders: Sequence[Folder]) -> str:
 
 def unscored(config: NegvqaConfig, folder: Folder) -> Iterator[str]:
     """Why, for every question and negation without a score under `--protocol`, in the scoring named first."""
-    rows = atomic.read_lines(files.scores(folder))
+    rows = atomic.read_lines(files.scores(folder), files.SCORE_ROW)
     scoring = next((row["scoring"] for row in rows), "")
     for row in rows:
         if (row["protocol"], row["scoring"], row["value"]) == (config.protocol, scoring, None):

@@ -33,7 +33,7 @@ from nein.config.groups import (
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
-from nein.wording.families import LABELS
+from nein.wording.families import LABELS, MINIMAL_PAIRS
 
 STAGES = ("edit", "score", "report")
 
@@ -91,9 +91,10 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
         [],
-        f"other sentences in place of the data's own, drawn evenly: {', '.join(LABELS)}",
+        f"other sentences in place of the data's own, drawn evenly: {', '.join(LABELS)}; or "
+        f"{MINIMAL_PAIRS}: affirmed and denied, the object there and not",
         "Data",
-        among=LABELS,
+        among=(*LABELS, MINIMAL_PAIRS),
         what="negation family",
     )
     control: Names = option(
@@ -140,7 +141,8 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
 
     @property
     def tracks(self) -> list[str]:
-        return ["negative", *self.control]
+        """Minimal pairs have instructions of their own, and no control."""
+        return ["negative"] if MINIMAL_PAIRS in self.families else ["negative", *self.control]
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -7,6 +7,7 @@ task              metric
 results           every metric of a run
 limit             FID as of infinitely many pictures, or in `refused` why not
 families          by family of negation, in `group`
+minimal_pairs     what decides an edit, by judge: see `nein.benchmarks.nein.minimal_pairs`
 difficulty        by family, and by how many things there are that the sentence is not about, in `level`
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
 gap_by_template   the gap per template of the negative instruction, in `group`
@@ -28,17 +29,19 @@ import pandas as pd
 
 from metrics import METRICS
 from nein import statistics
-from nein.benchmarks.nein import negation_gap, paper_numbers
+from nein.benchmarks.nein import minimal_pairs, negation_gap, paper_numbers
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
-from nein.wording.families import LABELS, STAYS
+from nein.wording.families import CELLS, LABELS, STAYS
 
 Values = dict[str, dict[str, float | None]]
 Row = Mapping[str, Any]
 REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
 REMOVAL = (*REMOVALS, "auc_removal")
+#: Families in which Removal is a mistake, or says nothing.
+_NO_REMOVAL = STAYS | {label for label, cell in CELLS.items() if cell != CELLS["denied, there"]}
 FAMILY_NOTE = " (object must stay: Removal ↓)"
 TRACKS = ("negative", "remove", "add")
 PRINTED = ", as printed in the paper"
@@ -79,6 +82,9 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
             rows.append(
                 _figure(metric, values, clusters, task="results", reasons=_common(reasons.get(metric)))
             )
+    for metric in REMOVALS:
+        if metric in every:
+            rows += minimal_pairs.of_run(edits, every[metric], metric)
     return frames.frame([*rows, *_by_family(edits, every, clusters)])
 
 
@@ -104,7 +110,7 @@ def values_of(edits: Sequence[Row], scores: Iterable[Row]) -> Values:
 
 
 def _asked(edits: Sequence[Row], every: Values) -> Values:
-    stays = {edit["id"] for edit in edits if edit.get("family") in STAYS}
+    stays = {edit["id"] for edit in edits if edit.get("family") in _NO_REMOVAL}
     return {
         metric: {key: value for key, value in column.items() if key not in stays}
         if stays and metric in REMOVAL

@@ -60,6 +60,7 @@ def report(out: Path) -> str:
         sections=[
             Section("results", "Results", [*sections.results(), sections.LIMIT]),
             sections.families(),
+            Section("minimal_pairs", "Minimal pairs", [sections.MINIMAL_PAIRS], [sections.PARTS]),
             Section("gap", "Negation gap", [sections.GAP_ACROSS], [sections.GAPS]),
         ],
     )  # fmt: skip

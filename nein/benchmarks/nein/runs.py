@@ -57,6 +57,7 @@ SCORE_ROW = {
         "after?": _REPLIES, "question?": (str, None),
     },
 }  # fmt: skip
+_score_row = atomic.reader(SCORE_ROW)
 _ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
 CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_ENDS}
 #: What an entry with a value has besides.
@@ -127,7 +128,7 @@ class RunDir(Folder):
         """The rows of the sample that begin at a byte, as `scores` notes them."""
         with (self.path / "scores.jsonl").open("rb") as file:
             file.seek(start)
-            rows = (atomic.parsed(line, SCORE_ROW, f"'{file.name}'") for line in file if line.strip())
+            rows = (_score_row(line, f"'{file.name}'") for line in file if line.strip())
             _, of_sample = next(itertools.groupby(rows, key=operator.itemgetter("id")))
             yield from of_sample
 

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from metrics import METRICS
 from nein.benchmarks.nein.figures import REMOVALS
+from nein.benchmarks.nein.minimal_pairs import ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import Across, Column, Row, Table
+from nein.statistics import two_way
+from nein.wording.families import CELLS
 from nein.wording.templates import NEGATIVE_TEMPLATES
 
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
@@ -171,6 +174,23 @@ GAP_ACROSS = Table(
     {"task": "gap_by_template"},
     'Removal when told "Remove the X." minus Removal under the sentence: points, paired by sample.',
 )
+MINIMAL_PAIRS = Table(
+    "minimal_pairs",
+    "Minimal pairs: what decides the edit",
+    (RUN[0], Row("metric", "judge", REMOVALS)),
+    (
+        *(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
+        *(Column(f"{part} part", {"statistic": "part", "group": part}) for part in two_way.PARTS),
+        Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}, higher_is_better=True),
+        Column("n", {"statistic": "part"}, tables.count()),
+        Column("unscored", {"statistic": "part"}, tables.count("unscored")),
+    ),
+    {"task": "minimal_pairs"},
+    "The object affirmed or denied, there or absent in the picture that is edited. Change in presence in "
+    "points: seen by the judge after the edit, less there before. An editor that does what it is told has 0, "
+    "+100, -100, 0, and so +100 of text, -100 of picture, 0 of interaction; one that removes whatever is "
+    "named 0, -100, 0; one that does nothing 0 throughout. What it understands is the text part.",
+)
 BREAKDOWNS = {
     "by_template": "negative instruction",
     "by_object": "object",
@@ -241,8 +261,8 @@ CALIBRATION = Table(
 #: Families of pairs of edits (`nein.judges.known_edits`) -> what the wrong one did.
 PAIRS = {
     "unedited": "did nothing",
-    "other": "took another thing out",
-    "along": "took another thing along",
+    "other": "took another out",
+    "along": "took another along",
 }
 REWARDS = Table(
     "rewards",
@@ -269,20 +289,19 @@ BEST_OF = Table(
     "The best of several edits, and the judge that chose",
     RUN,
     (
+        *(Column(f"right: {did}", {"metric": "preferred", "group": name}) for name, did in PAIRS.items()),
         *(
-            Column(f"its judge is right where the wrong edit {did}", {"metric": "preferred", "group": name})
-            for name, did in PAIRS.items()
-        ),
-        *(
-            Column(f"Removal ({judge}): gain", {"metric": name, "statistic": "gain"})
+            Column(f"gain ({judge})", {"metric": name, "statistic": "gain"})
             for name, judge in REMOVALS.items()
         ),
     ),
     {"task": "best-of"},
-    "Right: the share above, under this wording. A judge that was not calibrated has none: nein calibrate "
-    "RUN --judges reward --judge reward=JUDGE. Gain: of the chosen edit over the editor's own, which is the "
-    "first candidate, in points over the samples scored in both; the judge that chose may be the one that "
-    "scores (removal: VQA). Where no candidate obeys, there is nothing to choose, however good the judge.",
+    "Right: how often the judge that chose prefers the edit that obeys, where the wrong one did nothing or "
+    "took another thing (the share above, under this wording). A judge that was not calibrated has none: "
+    "nein calibrate RUN --judges reward --judge reward=JUDGE. Gain in Removal: of the chosen edit over the "
+    "editor's own, which is the first candidate, in points over the samples scored in both; the judge that "
+    "chose may be the one that scores (removal: VQA). Where no candidate obeys, there is nothing to choose, "
+    "however good the judge.",
 )
 CORRECTED = Table(
     "corrected",
@@ -464,6 +483,20 @@ GAPS = plots.Bars(
     names=REMOVALS,
     colors=_JUDGES,
     axis="gap in Removal, points",
+    limits=None,
+)
+PARTS = plots.Bars(
+    "minimal_pairs",
+    "Minimal pairs: what the instruction, the picture and both together contribute to the change in "
+    "presence; told and obeyed would be +100, -100 and 0",
+    place=("model",),
+    series="group",
+    panel=("metric",),
+    where={"task": "minimal_pairs", "statistic": "part"},
+    order=(*two_way.PARTS, *REMOVALS),
+    names=REMOVALS,
+    colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
+    axis="points",
     limits=None,
 )
 RELIABILITY = plots.Curves(

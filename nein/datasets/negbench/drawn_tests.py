@@ -206,6 +206,18 @@ def naturalbench(root: Path, split: str, count: int) -> None:
     _write_json(root / "NaturalBench-Retrieval" / "metadata.json", pairs)
 
 
+def simpleneg(root: Path, split: str, count: int) -> None:
+    """A caption for every scene, which affirms a thing that is there and denies one that is not. Questions
+    are those of the judges of Removal: the miniature judge knows no others."""
+    rows = []
+    for index, one, rng in _scenes(split, count, "simpleneg"):
+        _save(root / "images" / f"{index:05d}.png", one)
+        thing, absent = rng.choice(one.categories), _absent(one, rng)
+        caption = f"{with_article(thing)} {_where(one, rng)} with no {absent}"
+        rows.append([caption, *(f"Does this image contain {name}?" for name in (absent, thing))])
+    _write_json(root / "simpleneg.json", rows)
+
+
 #: Row of `registry.ROWS` -> what draws its twin, and the file that is written last, where that depends on
 #: it with the {split}.
 WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
@@ -216,6 +228,7 @@ WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
     "neat-coco": (neat, NEAT),
     "beaf": (beaf, "beaf_qna.json"),
     "naturalbench": (naturalbench, "NaturalBench-Retrieval/metadata.json"),
+    "simpleneg": (simpleneg, "simpleneg.json"),
     "nein": (data.write, "{split}.json"),
     **{name: (functools.partial(scope.write, language=code), scope.FILE) for name, code in SCOPE.items()},
 }

@@ -37,6 +37,8 @@ from nein.engine.errors import UserError, unknown
 from nein.nano.worlds import World, is_nano, world
 
 log = logging.getLogger(__name__)
+#: Pictures, by name, among which SimpleNeg's captions search (steer.py of its release).
+GALLERY = 25_000
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,11 @@ def _dataset(
     for part, files in parts:
         name = f"{row.name}/{part.task}"
         origin = {"files": {path.name: _check_sum(row, path) for path in files if path is not None}}
-        if part.reader:
+        if part.reader and part.task == RETRIEVAL:
+            assert files[0] is not None
+            gallery, queries = tuple(media.listing()[:GALLERY]), other_tests.simpleneg(files[0])
+            tasks.append(RetrievalTask(name, (), queries, media, part.variant, origin, gallery))
+        elif part.reader:
             assert files[0] is not None
             questions = other_tests.read(part.reader, files[0], protocol)
             tasks.append(ChoiceTask(name, questions, media, part.variant, origin=origin))

@@ -20,6 +20,7 @@ from nein.engine.images import ImageError, decode
 Box = tuple[float, float, float, float]
 _BOX = "#box="
 VIDEO_SUFFIXES = frozenset((".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v"))
+PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 FRAMES = 4
 
 
@@ -77,6 +78,15 @@ class Files:
             f"{reference}: {len(named)} files below '{self.root}' have this name; "
             "give the folder of the right one as --image-root"
         )
+
+    def listing(self) -> list[str]:
+        """References of all pictures below the root, or beside the file that was read, by name. Raises
+        UserError where there are none."""
+        top = self.root or self.beside
+        files = [file for file in top.rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES]
+        if not files:
+            raise UserError(f"There are no pictures below '{top}'; give their folder as --image-root.")
+        return sorted(file.relative_to(top).as_posix() for file in files)
 
     def exists(self, reference: str) -> bool:
         """Whether there is such a file."""

@@ -9,6 +9,8 @@
     val.json              NeIn (Bui et al., CVPRW 2025): its pictures with and without an object, as pairs
     test_set.json         NaturalBench (Li et al., NeurIPS 2024): two questions about each of two pictures
     metadata.json         NaturalBench-Retrieval: two pictures and their captions
+    simpleneg.json        SimpleNeg (Sammani et al., CVPR Workshops 2026): a caption with a denial, and two
+                          questions about the pictures that it finds
     scope.json            our own: two drawn scenes and two sentences (`nein.datasets.negbench.scope`)
 
 SugarCrepe and NaturalBench are about more than negation. Of them those items are read in which the rule
@@ -28,7 +30,16 @@ from nein.datasets.negbench import official, pairs
 from nein.datasets.negbench.media import region
 from nein.datasets.negbench.pairs import ALL_FOUR, NO, ONE_PICTURE, ONE_QUESTION, YES, Pair
 from nein.datasets.negbench.polarity import denies
-from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, check_questions
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    NEGATED,
+    NEGATION,
+    Group,
+    Option,
+    Question,
+    RetrievalItem,
+    check_questions,
+)
 from nein.datasets.negbench.rows import Records
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
@@ -259,6 +270,25 @@ def _beaf_pairs(path: Path) -> Iterator[Pair]:
     whole = {_original(item): item["image"] for item in items if item["orig_img"]}
     copies = {i["image"]: whole[_original(i)] for i in items if not i["orig_img"] and _original(i) in whole}
     return pairs.of_beaf(items, path, copies)
+
+
+def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
+    """SimpleNeg: [caption, is what it denies there?, is what it affirms there?]. No picture belongs to a
+    caption: whatever it finds among any pictures is asked both questions. Raises UserError."""
+    items = tuple(
+        RetrievalItem(name, "", (row[0],), NEGATED, asked=(row[1], row[2]))
+        for name, row in _items(path, list, [str])
+        if _is_triple(row, f"'{path}', row {name}")
+    )
+    if not items:
+        raise UserError(f"'{path}' holds no caption.")
+    return items
+
+
+def _is_triple(row: list[str], where: str) -> bool:
+    if len(row) != 3 or not all(text.strip() for text in row):
+        raise UserError(f"{where} is not [caption, question about what it denies, about what it affirms].")
+    return True
 
 
 READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {

@@ -28,8 +28,6 @@ from nein.wording import families
 YES, NO = "Yes", "No"
 TEXT, IMAGE, GROUP = "text", "image", "group"
 ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
-#: Families of negation whose sentences can be said of a picture without the object, and of no other.
-DENYING = ("plain", "implicit")
 _BEAF = re.compile(r"Is there (an? .+) in the image\?")
 
 
@@ -97,9 +95,9 @@ def kind(text: str) -> str:
 
 def of_nein(path: Path) -> Iterator[Pair]:
     """NeIn's samples: the picture with the object and a sentence that affirms it, the source picture and the
-    sample's own sentence. Those of other families than `DENYING` are left out."""
+    sample's own sentence. Those of other families than `families.DENYING` are left out."""
     for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
-        if (sample.family or "plain") in DENYING:
+        if (sample.family or "plain") in families.DENYING:
             images = [f"{file.parent.name}/{file.name}" for file in (sample.sample_path, sample.source_path)]
             texts = families.affirmed(sample.template, sample.object), sample.negative
             yield Pair(sample.id, (images[0], images[1]), texts, sample.source_id)

@@ -42,6 +42,8 @@ class RetrievalItem:
     positives  Objects the captions affirm, where known.
     negatives  Objects the captions deny, where known.
     source     What resampling treats as one unit; the picture's own id where several share no source.
+    asked      Where no picture is known to be right, and `image` is "": what a judge is asked of those that a
+               caption finds, first whether what it denies is there, then whether what it affirms is.
     """
 
     id: str
@@ -51,6 +53,7 @@ class RetrievalItem:
     positives: tuple[str, ...] | None = None
     negatives: tuple[str, ...] | None = None
     source: str = ""
+    asked: tuple[str, str] | None = None
 
     @property
     def cluster(self) -> str:
@@ -125,6 +128,7 @@ class Media(Protocol):
 class RetrievalTask:
     """Retrieval with original captions and with negated ones, over the same pictures.
 
+    gallery   Pictures besides those of the items.
     name      "coco/retrieval", say: data set, then task. `variant`: "templated" or "rephrased".
     original  Items of kind "original"; `negated` of kind "negated". Either may be empty.
     """
@@ -135,11 +139,13 @@ class RetrievalTask:
     media: Media
     variant: str = "templated"
     origin: dict[str, Any] = field(default_factory=dict)
+    gallery: tuple[str, ...] = ()
 
     @property
     def references(self) -> list[str]:
         """Every distinct picture, in order of first appearance."""
-        return list(dict.fromkeys(item.image for item in (*self.original, *self.negated)))
+        shown = (item.image for item in (*self.original, *self.negated) if item.image)
+        return list(dict.fromkeys((*shown, *self.gallery)))
 
     @property
     def sentences(self) -> list[str]:

@@ -35,7 +35,8 @@ class Part:
     files     Released names, the first that is there is read. For retrieval: original captions.
     negated   For retrieval: released names of the file with negated captions. (Those that contain "templated"
               occur in the released code; whether the files are given out is not known.)
-    reader    Of `other_tests.READERS`, for a file in a layout of its own; "": NegBench's.
+    reader    Of `other_tests.READERS`, for a file in a layout of its own; "": NegBench's. One for retrieval
+              is `other_tests.simpleneg`.
     """
 
     task: str
@@ -282,6 +283,15 @@ ROWS: dict[str, Row] = {
             files_at="linked from github.com/tanbuinhat/NeIn",
             suite="Bui et al., CVPRW 2025",
             by_name=True,
+        ),
+        Row(
+            "simpleneg",
+            "SimpleNeg",
+            "any folder of pictures; published with the first 25,000 of COCO's val2014.zip",
+            (Part(RETRIEVAL, PUBLISHED, ("simpleneg.json",), reader="simpleneg"),),
+            files_at="data/simpleneg.json of github.com/fawazsammani/negation-steering",
+            suite="Sammani et al., CVPR Workshops 2026",
+            licence="none stated",
         ),
         *(
             Row(

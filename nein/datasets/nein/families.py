@@ -26,6 +26,8 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
     every thing of a picture, their sentences are about these, and the samples of the families are taken as
     they are. Raises UserError for a family there is not, and where nothing can be said of any sample.
     """
+    if families.MINIMAL_PAIRS in labels:
+        return _minimal_pairs(data, labels)
     for label in labels:
         if label not in families.LABELS:
             raise unknown("family of negation", label, families.LABELS)
@@ -47,6 +49,36 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
         )
     origin = {**data.origin, "families": list(labels), "not said": len(said) - len(samples)}
     return Dataset(samples, origin, records_hash(samples))
+
+
+def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
+    """Four samples in place of every one: its sentence and that without the denial, of the picture with the
+    object and of the one without it. The target is what the sentence says.
+
+    Samples of other families than plain and implicit are left out. Raises UserError where none is left, or
+    where other families are asked for as well.
+    """
+    if len(labels) > 1:
+        raise UserError(f"--families {families.MINIMAL_PAIRS} goes with no other; leave out the others.")
+    plain = [sample for sample in data.samples if (sample.family or "plain") in families.DENYING]
+    if not plain:
+        raise UserError(
+            "The data have no sample whose sentence only denies its object, of which pairs are made."
+        )
+    samples = tuple(_cell(sample, label) for sample in plain for label in families.CELLS)
+    origin = {**data.origin, "families": list(labels), "not said": len(data.samples) - len(plain)}
+    return Dataset(samples, origin, records_hash(samples))
+
+
+def _cell(sample: Sample, label: str) -> Sample:
+    caption, picture = families.CELLS[label]
+    pictures = sample.sample_path, sample.source_path
+    text = sample.negative if caption else families.affirmed(sample.template, sample.object)
+    return replace(
+        sample, id=f"{sample.id}_{label.replace(', ', '_')}", negative=text, family=label,
+        template=sample.template if caption else None, sample_path=pictures[picture],
+        source_path=pictures[caption],
+    )  # fmt: skip
 
 
 def _of_families(data: Dataset, labels: Sequence[str]) -> Dataset:

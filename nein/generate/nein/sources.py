@@ -148,7 +148,7 @@ def _nano(out: Path, scenes: int) -> SourceSet:
     folder = out / "source"
     listing = folder / "captions.json"
     names = [f"COCO_{index + 1:012d}.png" for index in range(scenes)]
-    if not listing.is_file() or len(atomic.read_json(listing)["images"]) < scenes:
+    if not listing.is_file() or len(atomic.read_json(listing, {"images": list})["images"]) < scenes:
         annotations: list[dict[str, Any]] = []
         for index, name in enumerate(names):
             scene = source_scene(NANO_SPLIT, index)

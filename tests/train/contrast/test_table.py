@@ -64,6 +64,15 @@ def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_pa
         asked[13]
 
 
+def test_notes_on_a_file_that_are_none_are_a_sentence(tmp_path: Path) -> None:
+    captions, _ = write(tmp_path, 3)
+    table.Captions(captions)
+    [notes] = (tmp_path / "cache").rglob("*.json")
+    notes.write_text("{}")
+    with pytest.raises(UserError, match="'sha256' is missing"):
+        table.Captions(captions)
+
+
 def test_what_the_released_scripts_write_is_read_by_column_and_separator(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
 from nein.engine import atomic
+from nein.engine.errors import UserError
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from train.instruct import report
@@ -114,6 +115,9 @@ def test_what_was_held_out_is_read_from_the_record_of_the_model(tmp_path):
     content = {"data": {"hold_out_objects": ["bus"], "hold_out_templates": [1, 5]}}
     (tmp_path / "training.json").write_text(json.dumps(content))
     assert held_out(tmp_path) == HeldOut(frozenset(["bus"]), frozenset([1, 5]))
+    (tmp_path / "training.json").write_text('{"data": {"hold_out_objects": "bus"}}')
+    with pytest.raises(UserError, match=r"'data.hold_out_objects' is \"bus\", which must be"):
+        held_out(tmp_path)
 
 
 @pytest.mark.slow

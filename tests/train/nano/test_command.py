@@ -39,6 +39,7 @@ ORDER = (
     "zone-action",
     "negvqa",
     "negvqa-negated",
+    "reward",
 )
 
 

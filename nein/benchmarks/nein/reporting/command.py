@@ -54,6 +54,7 @@ def report(options: ReportConfig) -> int:
             [sections.GAP, sections.GAP_BY_TEMPLATE],
             [sections.TOLD_AND_DENIED, sections.GAPS],
         ),
+        Section("minimal_pairs", "Minimal pairs", [sections.MINIMAL_PAIRS], [sections.PARTS]),
         Section(
             "results",
             "Results",

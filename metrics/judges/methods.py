@@ -1,0 +1,98 @@
+"""Published methods that score a picture and a sentence by a CLIP with a head of their own behind it.
+
+    nein negbench convert --architecture clipglasses best_clip_Glasses.pth glasses
+    nein negbench eval --match glasses
+
+The files that authors give out are read once (`convert`) into a folder: config.json, with the method and the
+CLIP that it stands on, and model.safetensors, the head's tensors under the names of the released code.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from metrics.base import MetricError, choose, located
+from metrics.encoders import clip
+from metrics.judges.heads import Method
+from metrics.loading import file_sha256, fill
+
+#: Method -> its class; "model_type" of config.json.
+METHODS: dict[str, str] = {
+    "clipglasses": "metrics.judges.clipglasses:ClipGlasses",
+    "dcsm": "metrics.judges.dcsm:Dcsm",
+}
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def named(method: str) -> type[Method]:
+    """The class of a method. Raises MetricError."""
+    found: type[Method] = pkgutil.resolve_name(METHODS[choose("method", method, METHODS)])
+    return found
+
+
+def convert(source: Path, folder: Path, *, method: str, base: str = "") -> dict[str, Any]:
+    """Writes the authors' file as a folder; returns what it was made from.
+
+    folder  Must not exist; appears only once it is complete.
+    base    Reference of the CLIP; "": the authors'.
+
+    Raises MetricError.
+    """
+    from safetensors.torch import save_file
+
+    if folder.exists():
+        raise MetricError(f"'{folder}' exists already; give a folder that does not.")
+    kind = named(method)
+    where = base or kind.BASE
+    tensors, facts = kind.read(
+        source, clip.load(located(where), revision=None, device="cpu", dtype="float32")
+    )
+    _filled(kind, tensors, source)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:
+        draft = Path(temporary) / "folder"
+        draft.mkdir()
+        save_file({name: one.float().contiguous().clone() for name, one in tensors.items()}, draft / WEIGHTS)
+        config = {"model_type": method, "base": where, **facts}
+        (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        draft.rename(folder)
+    return {"architecture": method, "base": where, "tensors": len(tensors)}
+
+
+def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> Method:
+    """From a folder that `convert` wrote. options: those of the method's class. Raises MetricError."""
+    from safetensors.torch import load_file
+
+    folder = Path(path_or_id)
+    config = {**_settings(folder), **options}
+    kind, file = named(config["model_type"]), folder / WEIGHTS
+    base = clip.load(located(config["base"]), revision=None, device=device, dtype=dtype)
+    head = _filled(kind, load_file(file), file).to(base.model.device, torch.float32)
+    return kind(base, head.eval().requires_grad_(False), config, file_sha256(file))
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MetricError(f"'{folder / CONFIG}' cannot be read: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("base"), str):
+        raise MetricError(f"'{folder / CONFIG}' names no CLIP under 'base'; convert the method's file again.")
+    return config
+
+
+def _filled(kind: type[Method], tensors: Mapping[str, torch.Tensor], file: Path) -> nn.Module:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            head = kind.build(tensors)
+    except (KeyError, IndexError, RuntimeError) as error:
+        raise MetricError(f"'{file}' lacks weights of {kind.__name__}: {error}.") from None
+    fill(head, tensors, file)
+    return head

@@ -1,0 +1,60 @@
+"""A BLIP whose text encoder reads two pictures: how well the one before and the edit fit what was told.
+
+Of both pictures the vision tower gives a state per patch; the text encoder is shown those of the edit and
+behind them their differences from those before, so that it sees what is there and what changed. The reward is
+the difference of the matching head's logits. A checkpoint says `pictures: 2` in its configuration, and was
+trained so, as `nano:reward` was (train/nano/reward.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from metrics.base import Score
+from metrics.judges import blip
+from metrics.loading import check_folder, exact, fingerprint, split_reference
+from metrics.rewards.base import RewardJudge, check_edits, each
+
+
+class Matching(RewardJudge):
+    """Rewards without a bound, higher is better; one edit at a time, so that no padding can change one."""
+
+    def __init__(self, model: blip.BlipMatcher) -> None:
+        super().__init__(model)
+        self.fingerprint = fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.model.describe(), "kind": "matching"}
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        """See `metrics.rewards.base.RewardJudge`."""
+        check_edits([sources, edits], instructions)
+        items = list(zip(sources, edits, instructions, strict=True))
+        return each(lambda rows: [self._one(*row) for row in rows], items)
+
+    def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+        with exact(self.model.model):
+            before, after = self.model.look([source, edit])
+            no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()
+        return Score(yes - no, f"{yes:.3f} that it fits, {no:.3f} that it does not")
+
+
+def joined(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """(..., 1 + patches, D) twice -> (..., 2 + 2 * patches, D): the edit, then what changed."""
+    return torch.cat([after, after - before], -2)
+
+
+def check(reference: str) -> None:
+    """Looks at a reference and loads nothing. Raises MetricError."""
+    check_folder(split_reference(reference, None)[0])
+
+
+def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Matching:
+    """From a folder or the hub. Raises MetricError."""
+    return Matching(blip.load(path_or_id, revision=revision, device=device, dtype=dtype, pictures=2))

@@ -1,0 +1,278 @@
+"""Retrieval judged: is what a negated caption finds without the thing, whatever the judge's errors?"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nein.benchmarks.negbench import retrieval, retrieved
+from nein.benchmarks.negbench.encode import Encoded
+from nein.benchmarks.nein.config import EvalConfig as NeinConfig
+from nein.benchmarks.nein.reporting.judge_tables import Calibration
+from nein.datasets.negbench import drawn, loading, other_tests
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import NEGATED, RetrievalItem, RetrievalTask
+from nein.engine.errors import UserError
+from nein.engine.images import write_png
+from nein.judges.config import RetrievedConfig
+from nein.nano.scenes import render
+from nein.reporting import figures as frames
+from nein.statistics import calibration
+from tests.negbench.conftest import evaluate
+from tests.rehearsal import ScriptedJudge
+
+
+def truth(image: str, thing: str) -> bool:
+    """Whether a drawn scene is without a thing."""
+    _, split, name = image.split("/")
+    return thing not in drawn.scene(split, int(name[:-4])).categories
+
+
+def test_the_best_come_first_and_equal_ones_in_an_order_of_the_seed() -> None:
+    pictures = np.eye(4, 6, dtype=np.float32)
+    texts = np.array([[0.1, 0.9, 0.3, 0.2, 0, 0], [1, 1, 1, 1, 0, 0]], dtype=np.float32)
+    said, shown = np.array([0, 1, 1]), np.arange(4)
+    found = retrieval.top(texts, pictures, said, shown, 3, [1, 2, 5])
+    assert found[0].tolist() == [1, 2, 3]
+    assert found[1].tolist() != found[2].tolist()
+    assert retrieval.top(texts, pictures, said[:1], shown, 9, [1]).shape == (1, 4)
+
+
+def test_a_negated_caption_is_held_against_its_original_one_and_chance() -> None:
+    task = RetrievalTask(
+        "x/retrieval",
+        tuple(RetrievalItem(f"{k}", f"{k}.png", ("A cat.", "Cats."), source=f"s{k}") for k in range(9)),
+        tuple(
+            RetrievalItem(f"{k}", f"{k}.png", ("A cat, no dog.", "A cat and nothing else."), NEGATED,
+                          negatives=("dog", "cup"), source=f"s{k}")
+            for k in range(9)
+        ),
+        Drawn(lambda _: np.zeros((2, 2, 3), np.uint8)),
+    )  # fmt: skip
+    names = ("A cat, no dog.", "A cat and nothing else.", "A cat.", "Cats.")
+    texts = Encoded(np.eye(4, 9, dtype=np.float32), {name: k for k, name in enumerate(names)}, {})
+    references = task.references
+    pictures = Encoded(np.eye(9, dtype=np.float32), {name: k for k, name in enumerate(references)}, {})
+    asked = retrieved.queries(task, pictures, texts, most=4)
+    assert [query.kind for query in asked] == ["negated"] * 4 + ["original"] * 4 + ["at random"] * 4
+    assert {query.thing for query in asked} == {"dog"}  # what no caption names is denied by none
+    assert [query.source for query in asked[:4]] == ["s0", "s2", "s4", "s6"]
+    assert [query.shown[0] for query in (asked[0], asked[4])] == ["0.png", "2.png"]
+    assert [query.id for query in asked[:4]] == [query.id for query in asked[4:8]]
+
+
+def noisy_rows(
+    sensitivity: float, specificity: float, share: float, count: int = 3000
+) -> list[dict[str, Any]]:
+    """What a judge with these errors says of what was found, of which `share` is without the thing."""
+    rng, rows = random.Random(7), []
+    for k in range(count):
+        absent = rng.random() < share
+        right = rng.random() < (specificity if absent else sensitivity)
+        said = float(absent == right)
+        rows.append({"id": f"{k}", "source": f"{k}", "kind": NEGATED, "thing": "dog", "asked": False,
+                     "rank": 0, "image": "",
+                     "absent": said, "reason": ""})  # fmt: skip
+    return rows
+
+
+def rates_of(sensitivity: float, specificity: float, count: int = 400) -> calibration.Rates:
+    present = [True] * count + [False] * count
+    seen = [k < sensitivity * count for k in range(count)] + [k >= specificity * count for k in range(count)]
+    return calibration.rates(present, seen, list(range(2 * count)))
+
+
+def test_the_correction_undoes_the_judges_errors() -> None:
+    made = frames.frame(retrieved.of_judged(noisy_rows(0.9, 0.8, 0.55), rates_of(0.9, 0.8)))
+    judged = frames.pick(made, metric="without@1", statistic="judged")
+    right = frames.pick(made, metric="without@1", statistic="corrected")
+    assert judged is not None
+    assert right is not None
+    assert judged["high"] < 0.55  # 0.55 x 0.8 + 0.45 x 0.1 = 0.485 is what such a judge says
+    assert right["low"] <= 0.55 <= right["high"]
+
+
+def test_a_judge_that_tells_nothing_is_refused_with_the_reason() -> None:
+    made = frames.frame(retrieved.of_judged(noisy_rows(0.55, 0.5, 0.5), rates_of(0.55, 0.5)))
+    right = frames.pick(made, metric="without@1", statistic="corrected")
+    assert right is not None
+    assert right["value"] is None
+    assert "hardly tells present from absent" in right["refused"]
+
+
+def test_what_the_judge_could_not_say_is_unscored_and_counted() -> None:
+    rows = noisy_rows(0.9, 0.9, 0.5, 20)
+    rows[3] |= {"absent": None, "reason": "neither yes nor no"}
+    made = frames.frame(retrieved.of_judged(rows, rates_of(0.9, 0.9)))
+    judged = frames.pick(made, metric="without@1", statistic="judged")
+    assert judged is not None
+    assert (judged["n"], judged["unscored"]) == (19, 1)
+
+
+@pytest.fixture
+def judged_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RetrievedConfig:
+    """A finished retrieval in the nano world, and a judge that errs in every tenth answer."""
+    known = {render(drawn.scene("val", k)).tobytes(): drawn.scene("val", k).categories for k in range(40)}
+
+    def rule(image: np.ndarray, prompt: str) -> str:
+        name = prompt.partition("contain ")[2].partition("?")[0].strip()
+        there = name in known[image.tobytes()]
+        wrong = random.Random(f"{name}/{image.tobytes().hex()}").random() < 0.1
+        return "Yes" if there != wrong else "No"
+
+    judge = ScriptedJudge(rule, "every tenth wrong")
+    rows = [
+        {"set": "x", "cluster": str(k), "role": "object", "present": k % 2 == 0, "score": None,
+         "verdict_fixed": (k % 2 == 0) != (k % 20 in (0, 1))}
+        for k in range(800)
+    ]  # fmt: skip
+    manifest = {"fingerprint": judge.fingerprint, "article": "none"}
+    fake = SimpleNamespace(out=tmp_path)
+    config = NeinConfig(article="none")
+    monkeypatch.setattr("nein.judges.retrieved.read_config", lambda path: (fake, config))
+    monkeypatch.setattr(
+        "nein.benchmarks.nein.reporting.judge_tables.load",
+        lambda folders, explicit: [Calibration("vqa", manifest, rows)],
+    )
+    monkeypatch.setattr(
+        "nein.benchmarks.nein.models.load_models", lambda names, config, device: {"vqa": judge}
+    )
+    evaluate(tmp_path, "nano", None, "--scenes", "40", "--model", "random", "--tasks", "retrieval")
+    return RetrievedConfig(run=tmp_path / "out", queries=60, device="cpu")
+
+
+def test_the_corrected_share_is_the_known_truth_of_the_scenes(judged_world: RetrievedConfig) -> None:
+    from nein.judges import retrieved as command
+
+    text = command.run(judged_world)
+    assert "Retrieval judged: is what is found without the thing?" in text
+    assert "without the thing@5" in text
+    (folder,) = (path.parent for path in judged_world.run.glob("*/*/judged.csv"))
+    figures = frames.read(folder / "judged.csv")
+    (file,) = (folder / "judged").glob("*.jsonl")
+    from nein.engine import atomic
+
+    rows = atomic.read_lines(file)
+    for kind in retrieved.KINDS:
+        members = [row for row in rows if row["kind"] == kind]
+        assert len(members) == 60 * 5
+        share = np.mean([truth(row["image"], row["thing"]) for row in members])
+        right = frames.pick(figures, metric="without@5", kind=kind, statistic="corrected")
+        judged = frames.pick(figures, metric="without@5", kind=kind, statistic="judged")
+        assert right is not None
+        assert judged is not None
+        assert right["low"] <= share <= right["high"]
+        assert judged["value"] < share  # most are without it, so a judge's errors are mostly false sightings
+    again = frames.read(folder / "judged.csv")
+    command.run(judged_world)  # what was answered is not asked again
+    assert frames.read(folder / "judged.csv").equals(again)
+
+
+def test_a_judge_without_a_calibration_is_a_sentence(
+    judged_world: RetrievedConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nein.judges import retrieved as command
+
+    monkeypatch.setattr("nein.benchmarks.nein.reporting.judge_tables.load", lambda folders, explicit: [])
+    with pytest.raises(
+        UserError, match="holds no calibration of its vqa judge; make one with nein calibrate"
+    ):
+        command.run(judged_world)
+    with pytest.raises(UserError, match="holds no finished retrieval"):
+        command.run(RetrievedConfig(run=judged_world.run / "nothing", device="cpu"))
+
+
+def triples(tmp_path: Path, *rows: list[str]) -> Path:
+    """SimpleNeg's file as it is published, beside pictures of a shade each."""
+    for k in range(6):
+        write_png(tmp_path / f"val2014/COCO_val2014_{k:012d}.png", np.full((8, 8, 3), 40 * k, np.uint8))
+    (tmp_path / "simpleneg.json").write_text(json.dumps(rows), encoding="utf-8")
+    return tmp_path / "simpleneg.json"
+
+
+DESK = ["a desk with no lamp", "is there a lamp on the desk?", "is there a desk in the image?"]
+ROOM = ["a room without a cat", "is there a cat in the room?", "is this a room?"]
+
+
+def test_simpleneg_is_captions_with_two_questions_and_any_pictures(tmp_path: Path) -> None:
+    (data,) = loading.load(str(triples(tmp_path, DESK, ROOM).parent), names=["simpleneg"])
+    (task,) = data.tasks
+    assert isinstance(task, RetrievalTask)
+    assert [(item.captions, item.image, item.asked) for item in task.negated] == [
+        (("a desk with no lamp",), "", ("is there a lamp on the desk?", "is there a desk in the image?")),
+        (("a room without a cat",), "", ("is there a cat in the room?", "is this a room?")),
+    ]  # fmt: skip
+    assert task.references == [f"val2014/COCO_val2014_{k:012d}.png" for k in range(6)]
+    loading.check_pictures(data)
+
+
+def test_simplenegs_twin_is_read_as_the_published_file_is() -> None:
+    (data,) = loading.load("nano", names=["simpleneg"], scenes=10)
+    (task,) = data.tasks
+    assert isinstance(task, RetrievalTask)
+    assert len(task.negated) == len(task.references) >= 5
+    for item in task.negated:
+        assert item.asked is not None
+        denied, affirmed = (text.removeprefix("Does this image contain ")[:-1] for text in item.asked)
+        assert item.captions[0].endswith(f"with no {denied}")
+        assert affirmed in item.captions[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [([DESK[:2]], "row 0 is not .caption, question"), ([], "holds no caption"), ([["a", "", "b"]], "row 0")],
+)
+def test_another_form_of_simpleneg_is_one_sentence(tmp_path: Path, rows: list[Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        other_tests.simpleneg(triples(tmp_path, *rows))
+
+
+def test_without_pictures_simpleneg_is_one_sentence(tmp_path: Path) -> None:
+    file = triples(tmp_path, DESK)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="give their folder as --image-root"):
+        loading.load(str(file), names=["simpleneg"], image_roots=[str(tmp_path / "empty")])
+
+
+def test_simplenegs_captions_are_satisfied_by_what_they_affirm_without_what_they_deny(
+    judged_world: RetrievedConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from nein.benchmarks.nein import models
+    from nein.judges import retrieved as command
+
+    prompts: set[str] = set()
+
+    def rule(image: np.ndarray, prompt: str) -> str:
+        prompts.add(prompt)
+        shade = int(image[0, 0, 0]) // 40
+        return (
+            "yes"
+            if ("lamp" in prompt and shade < 2) or ("desk in the image" in prompt and shade < 4)
+            else "no"
+        )
+
+    judge = models.load_models([], NeinConfig(), "cpu")["vqa"]
+    monkeypatch.setattr(judge, "rule", rule)
+    out = tmp_path / "other"
+    file = triples(tmp_path / "files", DESK)
+    evaluate(out, file, file.parent, "--model", "random", "--datasets", "simpleneg")
+    text = command.run(RetrievedConfig(run=out / "out", queries=9, device="cpu"))
+    assert "Retrieval judged by the questions of a test" in text
+    (made,) = (out / "out").glob("*/*/judged.csv")
+    figures = frames.read(made)
+    (rows,) = (made.parent / "judged").glob("*.jsonl")
+    from nein.engine import atomic
+
+    for row in atomic.read_lines(rows):
+        assert row["absent"] == float(int(row["image"][-8:-4]) in (2, 3))
+    found = frames.pick(figures, metric="satisfied@5", kind="negated")
+    assert found is not None
+    assert found["n"] == 5
+    assert not len(frames.select(figures, metric=("without@5", "avoided@5")))
+    assert any(one.endswith("lamp on the desk?\nAnswer the question with a yes or no.") for one in prompts)

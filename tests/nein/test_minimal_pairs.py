@@ -1,0 +1,128 @@
+"""Minimal pairs for editors: the instruction affirmed or denied, the object there or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein.config import EvalConfig
+from nein.datasets.nein.families import in_families
+from nein.datasets.nein.samples import Dataset, Sample, records_hash
+from nein.engine.errors import UserError
+from nein.reporting import figures as frames
+from nein.statistics import two_way
+from nein.wording.families import CELLS, MINIMAL_PAIRS
+from tests.helpers import commands
+
+
+def sample(number: int, family: str | None = None) -> Sample:
+    return Sample(
+        f"n{number}", f"s{number}", "A cat.", "The image lacks owl.", "Add an owl.", "owl", 8,
+        Path(f"s{number}.png"), Path(f"n{number}.png"), family,
+    )  # fmt: skip
+
+
+def dataset(*samples: Sample) -> Dataset:
+    return Dataset(samples, {"kind": "folder"}, records_hash(samples))
+
+
+def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says() -> None:
+    made = in_families(dataset(sample(1), sample(2, "double_negation")), [MINIMAL_PAIRS])
+    assert [(one.id, one.family, one.negative) for one in made.samples] == [
+        ("n1_affirmed_there", "affirmed, there", "The image has an owl."),
+        ("n1_affirmed_absent", "affirmed, absent", "The image has an owl."),
+        ("n1_denied_there", "denied, there", "The image lacks owl."),
+        ("n1_denied_absent", "denied, absent", "The image lacks owl."),
+    ]
+    assert [one.sample_path.stem for one in made.samples] == ["n1", "s1", "n1", "s1"]
+    assert [one.source_path.stem for one in made.samples] == ["n1", "n1", "s1", "s1"]
+    assert {one.source_id for one in made.samples} == {"s1"}
+    assert made.origin["not said"] == 1
+
+
+def test_minimal_pairs_go_with_no_other_family_and_no_other_track() -> None:
+    with pytest.raises(UserError, match="minimal_pairs goes with no other"):
+        in_families(dataset(sample(1)), [MINIMAL_PAIRS, "implicit"])
+    with pytest.raises(UserError, match="no sample whose sentence only denies its object"):
+        in_families(dataset(sample(1, "double_negation")), [MINIMAL_PAIRS])
+
+
+#: An editor -> whether the object is there afterwards, by (affirmed, there).
+EDITORS: dict[str, tuple[Any, dict[str, float], float]] = {
+    "obeys": (lambda affirmed, there: affirmed, {"text": 1, "picture": -1, "interaction": 0}, 1.0),
+    "does nothing": (lambda affirmed, there: there, {"text": 0, "picture": 0, "interaction": 0}, 0.0),
+    "removes": (lambda affirmed, there: False, {"text": 0, "picture": -1, "interaction": 0}, 0.0),
+    "adds": (lambda affirmed, there: True, {"text": 0, "picture": -1, "interaction": 0}, 0.0),
+    "removes what is denied": (
+        lambda affirmed, there: there and affirmed,
+        {"text": 0.5, "picture": -0.5, "interaction": 0.5},
+        0.0,
+    ),
+}
+
+
+def measured(rule: Any, count: int = 5, lost: str = "") -> Any:
+    edits, scores = [], []
+    for number in range(count):
+        for label, (caption, picture) in CELLS.items():
+            name = f"n{number}_{label.replace(', ', '_')}"
+            edits.append({"id": name, "source_id": f"s{number}", "family": label})
+            gone = None if name == lost else 1.0 - float(rule(caption == 0, picture == 0))
+            scores.append({"id": name, "metric": "removal_vqa", "value": gone, "reason": ""})
+    return figures.of_rows(edits, scores, {})
+
+
+@pytest.mark.parametrize("name", EDITORS)
+def test_an_editor_of_one_kind_has_the_parts_that_theory_demands(name: str) -> None:
+    rule, parts, obeyed = EDITORS[name]
+    frame = measured(rule)
+    pick = {"task": "minimal_pairs", "metric": "removal_vqa"}
+    for part in two_way.PARTS:
+        figure = frames.pick(frame, **pick, statistic="part", group=part)
+        assert figure is not None
+        assert figure["value"] == pytest.approx(parts[part])
+        assert figure["low"] <= figure["value"] <= figure["high"]
+    figure = frames.pick(frame, **pick, statistic="obeyed", group="all four")
+    assert figure is not None
+    assert (figure["value"], figure["n"]) == (obeyed, 5)
+    change = frames.pick(frame, **pick, statistic="change", group="denied, there")
+    assert change is not None
+    assert change["value"] == float(rule(False, True)) - 1
+
+
+def test_removal_is_that_of_the_cell_in_which_the_object_is_there_and_denied() -> None:
+    frame = measured(EDITORS["removes"][0])
+    figure = frames.pick(frame, task="results", metric="removal_vqa")
+    assert figure is not None
+    assert (figure["value"], figure["n"]) == (1.0, 5)
+
+
+def test_a_pair_without_a_verdict_is_unscored_and_one_that_a_limit_cut_is_none() -> None:
+    frame = measured(EDITORS["obeys"][0], lost="n2_denied_absent")
+    figure = frames.pick(frame, task="minimal_pairs", statistic="part", group="text")
+    assert figure is not None
+    assert (figure["n"], figure["unscored"]) == (4, 1)
+
+
+def test_the_whole_command_measures_an_editor_that_does_nothing(tmp_path: Path) -> None:
+    code = commands.exit_code(
+        "eval", "--editor", "identity", "--families", MINIMAL_PAIRS, "--metrics", "removal_ovd", "--limit", 8,
+        "--device", "cpu", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert code == 0
+    table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert "Minimal pairs: what decides the edit" in table
+    frame = frames.read(tmp_path / "out" / "figures.csv")
+    part = frames.pick(frame, task="minimal_pairs", statistic="part", group="text")
+    assert part is not None
+    assert (part["value"], part["n"]) == (0.0, 2)
+
+
+def test_pairs_have_no_control() -> None:
+    config = EvalConfig.parse(
+        ["--families", MINIMAL_PAIRS, "--control", "remove,add", "--editor", "identity"]
+    )
+    assert config.tracks == ["negative"]
