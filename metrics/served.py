@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from metrics import vllm
 from metrics.endpoint import Endpoint, is_endpoint, key, split_endpoint
-from metrics.loading import fingerprint
 
 #: How such a reference begins.
 PREFIXES = ("openai", "vllm")
@@ -74,6 +73,8 @@ class ServedModel:
         self.max_new_tokens = max_new_tokens
         self.concurrent = endpoint.concurrency
         self.stop, self.usage = endpoint.stop, endpoint.usage
+        from metrics.loading import fingerprint  # which imports torch
+
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:

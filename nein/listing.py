@@ -158,10 +158,15 @@ def _data() -> Iterator[Thing]:
     from nein.datasets.hub import PUBLISHED
     from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data
+    from nein.nano.scope import DATA
     from nein.nano.worlds import WORLDS
+    from nein.wording.languages import LANGUAGES
 
     for world in WORLDS.values():
         yield Thing(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
+    for name, code in DATA.items():
+        what = f"drawn scenes, negation in scope, {LANGUAGES[code].title}: edits"
+        yield Thing(name, what, "drawn on first use", OURS)
     for what, name in PUBLISHED.items():
         reference = f"hub:{name}"
         yield _of(reference, what, reference, tuple(of_data(reference)))
