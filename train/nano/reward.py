@@ -243,15 +243,17 @@ def graded(rewards: Any, drawn_in: Any) -> dict[str, float]:
         data = pools[name]
         for index, one in enumerate(data.scenes):
             rng = rng_for("dev", index, f"{NAME}/{label}")
-            asked = _asked(rng, one, WORLDS[name], wording)
-            if asked is None:
+            told = asked(rng, one, WORLDS[name], wording)
+            if told is None:
                 continue
-            values = rewards(data.sources[[index]], data.edits[[index]], [asked.sentence])[0].tolist()
-            shares[label] += [values[asked.right] > values[k] for k in asked.wrong]
+            values = rewards(data.sources[[index]], data.edits[[index]], [told.sentence])[0].tolist()
+            shares[label] += [values[told.right] > values[k] for k in told.wrong]
     return {label: round(sum(rows) / max(1, len(rows)), 4) for label, rows in shares.items()}
 
 
-def _asked(rng: random.Random, one: Drawn, world: World, wording: str | None) -> Task | None:
+def asked(rng: random.Random, one: Drawn, world: World, wording: str | None) -> Task | None:
+    """What is graded about a scene: a denial in that wording, or a command or an affirmation; None where no
+    object of the scene may be denied."""
     names = [name for name in (one.first, one.second) if wording is None or name in world.named]
     if not names:
         return None

@@ -261,8 +261,8 @@ CALIBRATION = Table(
 #: Families of pairs of edits (`nein.judges.known_edits`) -> what the wrong one did.
 PAIRS = {
     "unedited": "did nothing",
-    "other": "took another thing out",
-    "along": "took another thing along",
+    "other": "took another out",
+    "along": "took another along",
 }
 REWARDS = Table(
     "rewards",
@@ -289,20 +289,19 @@ BEST_OF = Table(
     "The best of several edits, and the judge that chose",
     RUN,
     (
+        *(Column(f"right: {did}", {"metric": "preferred", "group": name}) for name, did in PAIRS.items()),
         *(
-            Column(f"its judge is right where the wrong edit {did}", {"metric": "preferred", "group": name})
-            for name, did in PAIRS.items()
-        ),
-        *(
-            Column(f"Removal ({judge}): gain", {"metric": name, "statistic": "gain"})
+            Column(f"gain ({judge})", {"metric": name, "statistic": "gain"})
             for name, judge in REMOVALS.items()
         ),
     ),
     {"task": "best-of"},
-    "Right: the share above, under this wording. A judge that was not calibrated has none: nein calibrate "
-    "RUN --judges reward --judge reward=JUDGE. Gain: of the chosen edit over the editor's own, which is the "
-    "first candidate, in points over the samples scored in both; the judge that chose may be the one that "
-    "scores (removal: VQA). Where no candidate obeys, there is nothing to choose, however good the judge.",
+    "Right: how often the judge that chose prefers the edit that obeys, where the wrong one did nothing or "
+    "took another thing (the share above, under this wording). A judge that was not calibrated has none: "
+    "nein calibrate RUN --judges reward --judge reward=JUDGE. Gain in Removal: of the chosen edit over the "
+    "editor's own, which is the first candidate, in points over the samples scored in both; the judge that "
+    "chose may be the one that scores (removal: VQA). Where no candidate obeys, there is nothing to choose, "
+    "however good the judge.",
 )
 CORRECTED = Table(
     "corrected",

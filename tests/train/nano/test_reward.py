@@ -5,9 +5,14 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from benchmarks import reward as benchmark
+from metrics import rewards
+from metrics.base import Score
 from nein.nano import zoo
 from nein.nano.data import NEGATIVES
 from nein.nano.scenes import render
@@ -84,8 +89,8 @@ def test_it_starts_from_the_nano_blip_with_denying_words_as_tokens_of_their_own(
     assert {"isn", "without", "not"} <= {word.strip() for word in words}
 
 
+@pytest.mark.slow
 def test_a_smoke_run_gives_a_reward_that_scores_edits(tmp_path: Path) -> None:
-    from metrics import rewards
     from train.nano import __main__ as nano
 
     zoo_root = tmp_path / "zoo"
@@ -101,3 +106,20 @@ def test_a_smoke_run_gives_a_reward_that_scores_edits(tmp_path: Path) -> None:
     picture = render(reward.drawn("dev", 0, EVERYTHING).scene)
     [one] = judge.score([picture], [picture], ["No dog."])
     assert one.value is not None
+
+
+def test_the_benchmark_of_a_judge_of_edits_counts_what_it_prefers() -> None:
+    class Emptier(rewards.RewardJudge):
+        """Prefers the picture from which more is gone: where there is less difference to the last one."""
+
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+        def score(self, sources: Any, edits: Any, instructions: Any) -> list[Score]:
+            empty = edits[reward.NEITHER].astype(float)
+            return [Score(-float(np.abs(edit - empty).mean())) for edit in edits]
+
+    told = benchmark.shares(Emptier(None), "taught", "nano:taught", "taught", 4)
+    assert told["took another along"].startswith("0.0 [")
+    assert told["did nothing"].startswith("100.0 [")
+    assert set(told) == set(benchmark.WRONG)
