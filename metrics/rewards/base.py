@@ -58,6 +58,22 @@ class RewardJudge(ABC):
         getattr(self.model, "stop", lambda: None)()
 
 
+class SingleJudge(RewardJudge):
+    """A judge that scores one edit at a time, so that no padding can change a score."""
+
+    @abstractmethod
+    def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+        """Of one edit."""
+
+    def score(
+        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
+    ) -> list[Score]:
+        """See `RewardJudge`."""
+        check_edits([sources, edits], instructions)
+        items = list(zip(sources, edits, instructions, strict=True))
+        return each(lambda rows: [self.one(*row) for row in rows], items)
+
+
 def _higher(first: Score, second: Score) -> Score:
     detail = {"scores": [first.value, second.value]}
     if first.value is None or second.value is None:

@@ -46,7 +46,7 @@ from metrics.loading import (
     model_fields,
     state_dict,
 )
-from metrics.rewards.base import RewardJudge, check_edits, each
+from metrics.rewards.base import SingleJudge
 from metrics.rewards.texts import constants
 
 TOKEN = "<|Reward|>"
@@ -82,8 +82,8 @@ class Settings:
     base: str
 
 
-class EditReward(RewardJudge):
-    """Rewards without a bound, higher is better; one edit at a time, so that no padding can change one."""
+class EditReward(SingleJudge):
+    """Rewards without a bound, higher is better; `detail` has what each head gave."""
 
     def __init__(
         self, model: Any, heads: nn.ModuleList, processor: Any, settings: Settings, source: Source
@@ -106,15 +106,7 @@ class EditReward(RewardJudge):
             "questions": texts,
         }
 
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`; `detail` has what each head gave."""
-        check_edits([sources, edits], instructions)
-        items = list(zip(sources, edits, instructions, strict=True))
-        return each(lambda rows: [self._one(*row) for row in rows], items)
-
-    def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+    def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         outputs = []
         with exact(self.model):
             pictures = [self._resized(picture) for picture in (source, edit)]

@@ -8,7 +8,6 @@ trained so, as `nano:reward` was (train/nano/reward.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,11 @@ import torch
 from metrics.base import Score
 from metrics.judges import blip
 from metrics.loading import check_folder, exact, fingerprint, split_reference
-from metrics.rewards.base import RewardJudge, check_edits, each
+from metrics.rewards.base import SingleJudge
 
 
-class Matching(RewardJudge):
-    """Rewards without a bound, higher is better; one edit at a time, so that no padding can change one."""
+class Matching(SingleJudge):
+    """Rewards without a bound, higher is better."""
 
     def __init__(self, model: blip.BlipMatcher) -> None:
         super().__init__(model)
@@ -30,15 +29,7 @@ class Matching(RewardJudge):
     def describe(self) -> dict[str, Any]:
         return {**self.model.describe(), "kind": "matching"}
 
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`."""
-        check_edits([sources, edits], instructions)
-        items = list(zip(sources, edits, instructions, strict=True))
-        return each(lambda rows: [self._one(*row) for row in rows], items)
-
-    def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+    def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         with exact(self.model.model):
             before, after = self.model.look([source, edit])
             no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()

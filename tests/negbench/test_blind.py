@@ -10,7 +10,7 @@ import pytest
 
 from metrics.choices import Reply
 from nein.benchmarks import baselines
-from nein.benchmarks.negbench import blind, results, retrieval
+from nein.benchmarks.negbench import blind, results, retrieval, sections
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
@@ -166,14 +166,13 @@ def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:
     assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
 
 
-def test_baselines_stand_in_the_table_the_page_and_the_exported_file(tmp_path: Path) -> None:
-    evaluate(tmp_path, "nano", None, "--scenes", "12", "--model", "random", page=True)
-    table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
-    assert "R-Neg@5, text only" in table
-    assert "Without the picture, without the text" in table
-    assert "gain over text" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    figures = frames.read(tmp_path / "out" / "figures.csv")
-    assert {"text only", "picture only", "text only@1"} <= set(figures["metric"])
+def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path: Path) -> None:
+    found = evaluate(tmp_path, "nano", None, "--scenes", "12", "--model", "random")
+    figures = frames.label(found["random/nano"].figures, model="random")
+    (retrieval, *_), (choice, halves) = (section.tables for section in sections.SECTIONS[:2])
+    assert {"R-Neg@5, text only", "R-Neg@1, picture only"} <= set(retrieval.sheet(figures).columns)
+    assert {"text only", "picture only"} <= set(choice.sheet(figures).columns)
+    assert {"text only", "picture only", "gain over text"} == {row[3] for row in halves.sheet(figures).rows}
     from nein.benchmarks.negbench import exported
 
     (folder,) = (path.parent for path in (tmp_path / "out").glob("random/*/manifest.json"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import figures, sections
 from nein.benchmarks.nein.config import EvalConfig
 from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
@@ -107,18 +108,23 @@ def test_a_pair_without_a_verdict_is_unscored_and_one_that_a_limit_cut_is_none()
     assert (figure["n"], figure["unscored"]) == (4, 1)
 
 
-def test_the_whole_command_measures_an_editor_that_does_nothing(tmp_path: Path) -> None:
+def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
+    make_data: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
     code = commands.exit_code(
-        "eval", "--editor", "identity", "--families", MINIMAL_PAIRS, "--metrics", "removal_ovd", "--limit", 8,
-        "--device", "cpu", "--out", tmp_path / "out",
+        "eval", "--editor", "identity", "--families", MINIMAL_PAIRS, "--metrics", "removal_vqa", "--data",
+        make_data(3, 1), "--models.vqa", "tests.rehearsal:yes", "--stages", "edit,score", "--device", "cpu",
+        "--out", out,
     )  # fmt: skip
     assert code == 0
-    table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
-    assert "Minimal pairs: what decides the edit" in table
-    frame = frames.read(tmp_path / "out" / "figures.csv")
-    part = frames.pick(frame, task="minimal_pairs", statistic="part", group="text")
-    assert part is not None
-    assert (part["value"], part["n"]) == (0.0, 2)
+    frame = frames.read(out / "identity" / "negative" / "figures.csv")
+    for part, value in {"text": 0, "picture": -1, "interaction": 0}.items():
+        figure = frames.pick(frame, task="minimal_pairs", statistic="part", group=part)
+        assert figure is not None
+        assert (figure["value"], figure["n"]) == (value, 3)
+    table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
+    assert {"denied, absent (change)", "text part", "all four obeyed %"} <= set(table.columns)
 
 
 def test_pairs_have_no_control() -> None:
