@@ -36,7 +36,7 @@ test-slow: $(STAMP) ## the tests that take minutes each
 test-lowest: ## the test suite with the lowest versions that pyproject.toml allows, in an environment of its own
 	$(PYTHON) -m venv $(LOWEST)
 	PIP_USER=0 $(LOWEST)/bin/python -m pip install --disable-pip-version-check --no-input uv
-	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
+	$(LOWEST)/bin/uv pip install --compile-bytecode --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
 	HF_HUB_OFFLINE=1 $(LOWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-device: $(STAMP) ## every kind of model on this machine's accelerator (CUDA, ROCm, MPS) against its CPU

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from metrics.answers import paper_present, paper_removed, parse_yes_no
-from nein.benchmarks.nein import runs
-from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
+from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import coco
 from nein.datasets.nein import loading
@@ -30,6 +29,7 @@ from nein.engine.errors import UserError
 from nein.engine.processes import Processes
 from nein.judges import preferences
 from nein.judges.config import REWARD, CalibrateConfig
+from nein.judges.scored import read_config
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(options: CalibrateConfig) -> None:
     from nein.benchmarks.nein import models
     from nein.judges import known_presence
 
-    directory, config = read_config(options.run, options.judge)
+    directory, config = read_config(options.run, options.named)
     out = options.out or directory.out / "calibration"
     atomic.check_writable(out)
     kinds = [kind for kind in options.judges if kind != REWARD]
@@ -66,21 +66,6 @@ def run(options: CalibrateConfig) -> None:
         pairs = gather_edits(material, options.sets, options.limit, options.seed, config.align_resolution)
         for reference in options.rewards:
             print(preferences.summary(_prefer(reference, pairs, config, device, out, options.batch_size)))
-
-
-def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[RunDir, EvalConfig]:
-    """The first run at or below `path`, and the configuration it was scored with."""
-    below = runs.find(path)
-    if not below:
-        raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
-    fields = {item.name for item in dataclasses.fields(EvalConfig)}
-    given = dict((below[0].manifest() or {}).get("config", {}))
-    overrides = [item for item in overrides if not item.startswith(f"{REWARD}=")]
-    named = {item.name for item in dataclasses.fields(ModelsConfig)}
-    judges = {key: value for key, value in given.pop("models", {}).items() if key in named}
-    judges |= {kind: reference for kind, _, reference in (item.partition("=") for item in overrides)}
-    config = EvalConfig(**{k: v for k, v in given.items() if k in fields}, models=ModelsConfig(**judges))
-    return below[0], config
 
 
 @dataclasses.dataclass(frozen=True)

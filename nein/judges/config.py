@@ -46,15 +46,20 @@ class CalibrateConfig(Limit, Seed, Batches, OnDevice):
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
 
     def needs(self) -> list[Need]:
+        from nein.judges.scored import needs_of
         from nein.models import needs
 
-        found: list[Need] = []
-        for kind, _, reference in (item.partition("=") for item in self.judge):
-            if kind == REWARD:
-                found += needs.of_reward(reference)
-            else:
-                found += needs.of_model(kind, reference)
+        found = [need for reference in self.rewards for need in needs.of_reward(reference)]
+        for kind in (kind for kind in self.judges if kind != REWARD):
+            named = self.named.get(kind)
+            found += needs.of_model(kind, named) if named else needs_of(kind, self.run)
         return found
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Kind -> another judge than the run's."""
+        given = (item.partition("=") for item in self.judge)
+        return {kind: reference for kind, _, reference in given if kind != REWARD}
 
     @property
     def rewards(self) -> list[str]:
@@ -123,3 +128,8 @@ class RetrievedConfig(Batches, OnDevice):
     )
     kind: Literal["vqa", "ovd"] = option("vqa", "which of its judges", "What")
     queries: PositiveInt = option(200, "negated captions of a task, evenly spread", "Data")
+
+    def needs(self) -> list[Need]:
+        from nein.judges.scored import needs_of
+
+        return needs_of(self.kind, self.judged_by)

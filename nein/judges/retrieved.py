@@ -22,9 +22,10 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
-from nein.judges.calibrate import ask_all, read_config
+from nein.judges.calibrate import ask_all
 from nein.judges.config import RetrievedConfig
 from nein.judges.known_presence import Case, Word
+from nein.judges.scored import read_config
 from nein.reporting import figures as frames
 from nein.statistics.calibration import Rates
 

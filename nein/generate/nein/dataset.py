@@ -195,6 +195,7 @@ def _put(source: Path, target: Path, drafts: Path, *, link: bool) -> None:
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, draft)
     draft.replace(target)
+    draft.unlink(missing_ok=True)  # there still where another process has just linked the same picture
 
 
 def spread(items: Sequence[Way], count: int) -> list[Way]:
