@@ -43,9 +43,18 @@ _NOTES: Mapping[str, Shape] = {
     "models": {"fingerprint": str},
     "steps": {"stage": str, "place": int, "outputs": [str], "blocks": [[int]]},
     "aside": {"stage": str, "block": int, "reason": str, "outputs": [str]},
-    "invocations": {"started": str, "command?": [str]},
+    "invocations": {
+        "started": str,
+        "command?": [str],
+        "environment?": {"device?": (str, None), "device_name?": (str, None)},
+    },
 }
-COST = {"block": int, "at": float, "seconds?": float, "peak_memory?": {}}
+COST = {
+    "block": int,
+    "at": float,
+    "seconds?": float,
+    "peak_memory?": {"host?": float, "device?": float},
+}
 
 
 @dataclass(frozen=True)

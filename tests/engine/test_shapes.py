@@ -84,6 +84,7 @@ def test_calibration_files_have_a_shape(tmp_path: Path) -> None:
         ("steps", {"stage": "edit", "place": "first"}, "'place' is \"first\", which must be a whole number"),
         ("aside", {"stage": "edit", "block": 0, "reason": "x", "outputs": "edit"}, "which must be a list"),
         ("invocations", {"started": "now", "command": "eval"}, "which must be a list"),
+        ("invocations", {"started": "now", "environment": 3.5}, "which must be an object"),
     ],
 )
 def test_notes_have_a_shape(tmp_path: Path, kind: str, note: dict[str, Any], said: str) -> None:
