@@ -215,11 +215,13 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
 
 
 class _BareExceptions(contextlib.AbstractContextManager[None]):
-    """Makes a ValueError of what the library of tokenizers raises for files it cannot use: a plain
-    `Exception`, and no class of its own."""
+    """Makes a ValueError of two things that libraries raise for files they cannot use: tokenizers a plain
+    `Exception`, and no class of its own, configurations one that is no ValueError."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is Exception:
+        from huggingface_hub.errors import StrictDataclassError
+
+        if kind is Exception or isinstance(error, StrictDataclassError):
             raise ValueError(str(error)) from error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from metrics import served
 from metrics.base import MetricError, Origin, choose, located
-from metrics.judges.plugin import is_attribute
+from metrics.judges import plugin
 
 ENCODERS: dict[str, str] = {
     "clip": "metrics.encoders.clip:load",
@@ -65,18 +65,20 @@ def special_reference(path_or_id: str) -> str | None:
     prefix, colon, _ = path_or_id.partition(":")
     if colon and prefix in REFERENCES:
         return prefix
-    return "module" if is_attribute(path_or_id) else None
+    return "module" if plugin.is_attribute(path_or_id) else None
 
 
 def check_reference(path_or_id: str, revision: str | None = None) -> None:
     """Looks at a reference of a judge, or of a model that answers questions, and loads nothing: it may be
-    hours before it is needed. Hub ids, endpoints and other packages are not asked.
+    hours before it is needed. Hub ids and endpoints are not asked; what another package offers is imported.
 
-    Raises MetricError, one sentence, for a folder without a model, an address that is none, and where vLLM
-    is needed and not installed.
+    Raises MetricError, one sentence, for a folder without a model, an address that is none, where vLLM is
+    needed and not installed, and for what no package offers.
     """
     if served.is_served(path_or_id):
         served.check(path_or_id)
+    elif special_reference(path_or_id) in ("plugin", "module"):
+        plugin.offered(path_or_id)
     elif special_reference(path_or_id) is None:
         from metrics.loading import check_folder, split_reference
 

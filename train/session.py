@@ -15,6 +15,9 @@ from nein.engine.processes import Processes
 from nein.reporting import tracking
 from train.options import RunOptions
 
+#: Of PyTorch, on any machine there is.
+MOST_THREADS = 4096
+
 
 class Session:
     """The process group of the launcher (one process without one), and the run folder, locked.
@@ -30,6 +33,8 @@ class Session:
 
         environment.keep_freed_memory()
         if config.threads is not None:
+            if config.threads > MOST_THREADS:
+                raise UserError(f"--threads is {config.threads}; at most {MOST_THREADS} can be had.")
             torch.set_num_threads(config.threads)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         tracking.check(config.trackers)

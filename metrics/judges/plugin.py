@@ -47,7 +47,7 @@ def available() -> dict[str, metadata.EntryPoint]:
 def load(path_or_id: str, *, kind: str, revision: str | None, device: str, dtype: str, **options: Any) -> Any:
     """The judge behind `plugin:NAME` or `module:attribute`. Raises MetricError when there is none, or it is
     not of that kind."""
-    factory = attribute(path_or_id) if is_attribute(path_or_id) else _entry_point(path_or_id)
+    factory = offered(path_or_id)
     # A judge, as opposed to its class, has what it says about itself.
     made = hasattr(factory, METHODS[kind]) and not isinstance(factory, type)
     judge = (
@@ -61,6 +61,14 @@ def load(path_or_id: str, *, kind: str, revision: str | None, device: str, dtype
     if lacking:
         raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
     return judge
+
+
+def offered(reference: str) -> Any:
+    """The judge, or what makes it. Raises MetricError where it cannot be imported, or is neither."""
+    there = attribute(reference) if is_attribute(reference) else _entry_point(reference)
+    if not callable(there) and not any(hasattr(there, method) for method in METHODS.values()):
+        raise MetricError(f"'{reference}' is no judge, and cannot be called to make one.")
+    return there
 
 
 def _made(reference: str, factory: Any, options: dict[str, Any]) -> Any:

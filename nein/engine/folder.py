@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 #: What every manifest holds, notes of a kind, and a line of costs, as far as they are read back.
-_EVERY: Mapping[str, Shape] = {"format?": int, "status?": str, "identity?": {}}
+_EVERY: Mapping[str, Shape] = {"format?": int, "status?": str, "identity": {}}
 _NOTES: Mapping[str, Shape] = {
     "models": {"fingerprint": str},
     "steps": {"stage": str, "place": int, "outputs": [str], "blocks": [[int]]},

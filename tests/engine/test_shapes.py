@@ -94,6 +94,12 @@ def test_notes_have_a_shape(tmp_path: Path, kind: str, note: dict[str, Any], sai
         folder.notes(kind)
 
 
+def test_a_manifest_says_what_the_folder_is(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 3, "status": "complete"}')
+    with pytest.raises(UserError, match="'identity' is missing"):
+        Folder(tmp_path).manifest()
+
+
 def test_rows_of_a_block_have_the_shape_of_their_output(tmp_path: Path) -> None:
     run = RunDir(tmp_path, "ip2p", "negative")
     run.write(scores_of("l1"), 0, [{"id": "a", "value": 1.0, "reason": ""}])

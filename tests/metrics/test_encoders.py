@@ -276,6 +276,15 @@ def test_a_pickle_checkpoint_is_refused_before_it_is_opened(models: Path, tmp_pa
         metrics.load_encoder("clip", str(folder))
 
 
+def test_a_configuration_of_another_type_is_one_sentence(models: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(models / "clip", tmp_path / "clip")
+    config = json.loads((folder / "config.json").read_text())
+    config["vision_config"]["hidden_size"] = float("nan")
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(MetricError, match=r"Cannot load CLIPModel from .*hidden_size"):
+        metrics.load_encoder("clip", str(folder))
+
+
 def test_truncated_weights_are_one_sentence(models: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(models / "vit", tmp_path / "vit")
     data = (folder / "model.safetensors").read_bytes()

@@ -55,6 +55,12 @@ def test_a_judge_is_found_by_module_and_attribute() -> None:
     assert judge.fingerprint != metrics.load_judge("vqa", "tests.rehearsal:yes").fingerprint
 
 
+def test_what_is_no_judge_and_makes_none_is_refused_before_anything_is_asked() -> None:
+    metrics.check_reference("tests.rehearsal:no")
+    with pytest.raises(MetricError, match="'math:pi' is no judge, and cannot be called to make one"):
+        metrics.check_reference("math:pi")
+
+
 def test_a_judge_that_is_already_there_is_found_by_module_and_attribute(installed: None) -> None:
     sys.modules["third_party"].here = Echo()  # type: ignore[attr-defined]
     assert metrics.load_judge("vqa", "third_party:here") is sys.modules["third_party"].here  # type: ignore[attr-defined]

@@ -157,6 +157,12 @@ def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_p
     own.write_text(json.dumps(content))
     given = coco_arguments(coco, tmp_path / "out", "--instances", own)
     assert negbench(*given).code == 0
+    listed = (tmp_path / "out" / "list" / "list.json").read_bytes()
+    own.write_text(json.dumps(content, indent=1))  # the same, in another file
+    assert negbench(*given, "--wording", "paper").code == 2
+    assert (tmp_path / "out" / "list" / "list.json").read_bytes() == listed
+    assert negbench(*given).code == 0
+    assert (tmp_path / "out" / "list" / "list.json").read_bytes() != listed
     content["annotations"] = content["annotations"][:-2]
     own.write_text(json.dumps(content))
     refused = negbench(*given)

@@ -9,6 +9,7 @@ import pytest
 
 from metrics import METRICS
 from nein.benchmarks.nein import figures, paper_numbers, report, sections
+from nein.benchmarks.nein.reporting import collect
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -148,6 +149,14 @@ def test_only_complete_runs_are_shown_and_the_others_are_named(tmp_path: Path) -
     text = report.report(tmp_path)
     assert "70.0" not in text
     assert "not shown because not complete: hqedit/negative." in text
+
+
+def test_scores_of_a_sample_that_was_not_edited_are_a_sentence(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
+    kept, lost = run.read_edits()
+    atomic.write_lines(run.path / "edits.jsonl", [kept])
+    with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
+        collect.read(run, "ip2p")
 
 
 def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         identity = _identity(config, listed, executor.device)
         identity |= {"prompts": prompts.sha256} if prompts else {}
         folder.open(identity, facts, overwrite=config.overwrite)
-        _listed(config, folder)  # what --overwrite removes is the whole folder
+        if listing.read(folder) != listed:  # --overwrite has removed it, or its source lies elsewhere now
+            listing.write(folder, sources.load(config), config.shard_size, listed.origin)
     executor.barrier()
     job = _job(config)
     for place, stage in enumerate(job.stages):
@@ -110,15 +111,13 @@ def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, An
 def _listed(config: BuildConfig, folder: Folder) -> Listing:
     """The list of a build that goes on, else a new one.
 
-    A list that differs from the one a build was begun with is not written: its hash makes `open` refuse it.
+    Where a build was begun, nothing is written: its identity may make `open` refuse it.
     """
     origin, before = _digest(_origin(config)), listing.read(folder)
     if before is not None and (before.origin, before.shard_size) == (origin, config.shard_size):
         return before
     if before is not None and folder.manifest() and not config.overwrite:
-        now = listing.write(None, sources.load(config), config.shard_size, origin)
-        if (now.sha256, now.shard_size) != (before.sha256, before.shard_size):
-            return now
+        return listing.write(None, sources.load(config), config.shard_size, origin)
     return listing.write(folder, sources.load(config), config.shard_size, origin)
 
 

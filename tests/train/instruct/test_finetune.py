@@ -433,6 +433,7 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
         ({"optimizer": "adamw8bit"}, "needs the package 'bitsandbytes'"),
         ({"precision": "fp16"}, "--precision fp16 needs a GPU"),
+        ({"threads": 10**20}, "at most 4096 can be had"),
         ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z do not fit"),
         ({"validate_every": 2, "validation_data": "nowhere"}, "There is no data folder 'nowhere'"),
         ({"resolution": 66}, "--resolution 66 is not a multiple of 4"),

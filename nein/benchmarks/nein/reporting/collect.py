@@ -118,10 +118,16 @@ def read(run: RunDir, name: str) -> Run:
     """The records and figures of one complete run."""
     edits, places = run.read_edits(), dict[str, int]()
     values = figures.values_of(edits, run.scores(places))
+    sources = {edit["id"]: edit["source_id"] for edit in edits}
+    if stray := next((sample for sample in places if sample not in sources), ""):
+        raise UserError(
+            f"'{run.path}' has scores of the sample '{stray}' and no edit of it; give its nein eval "
+            "again, which writes the files anew."
+        )
     return Run(
         run, name, run.manifest() or {}, {edit["id"]: edit for edit in edits},
         frames.label(figures.of(run), model=name), values,
-        {edit["id"]: edit["source_id"] for edit in edits}, places,
+        sources, places,
     )  # fmt: skip
 
 
