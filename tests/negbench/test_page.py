@@ -24,7 +24,9 @@ def results(root: Path, model: str, data: DataSet, **changes: Any) -> Results:
     """A model that takes the last caption shown of every question of mcq.templated; `changes` of the first
     row."""
     folder = ResultsDir(root / model / data.name, "results")
-    atomic.write_json(folder.path / "manifest.json", {"data": {"records_sha256": data.sha256}})
+    atomic.write_json(
+        folder.path / "manifest.json", {"identity": {}, "data": {"records_sha256": data.sha256}}
+    )
     [task] = [task for task in data.tasks if task.name.endswith("/mcq") and task.variant == "templated"]
     rows = []
     for question in task.questions:  # type: ignore[union-attr]

@@ -39,7 +39,7 @@ def make_run(tmp_path: Path, dataset: Dataset) -> Callable[..., RunDir]:
         run = RunDir(tmp_path / out, editor, track)
         run.path.mkdir(parents=True)
         origin = {**dataset.origin, "records_sha256": dataset.records_sha256, **data}
-        run.manifest_path.write_text(json.dumps({"format": 1, "data": origin}))
+        run.manifest_path.write_text(json.dumps({"identity": {}, "data": origin}))
         edits = []
         for sample in dataset.samples:
             edit: dict[str, object] = {
