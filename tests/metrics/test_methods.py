@@ -244,6 +244,7 @@ def test_a_file_that_lacks_something_or_stands_on_another_clip_is_refused_and_le
     tmp_path: Path,
 ) -> None:
     make(tmp_path / "file.pt", base)
+    # The file that was just made: as released, with modules and a tokenizer beside the tensors.
     content = torch.load(tmp_path / "file.pt", weights_only=False)
     spoil(content)
     torch.save(content, tmp_path / "file.pt")
