@@ -10,6 +10,7 @@ import pytest
 from nein.engine import atomic, merging
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
+from nein.reporting.merge import _finish
 from tests.helpers.commands import outcome
 
 
@@ -109,3 +110,8 @@ def test_what_are_no_parts_of_one_run_is_refused_before_anything_is_written(tmp_
     ):
         merging.merge([a, b], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("where", [["--out", "there"], ["--out=there"], ["-o", "there"], ["-othere"]])
+def test_the_command_that_finishes_a_merged_run_names_its_new_folder_alone(where: list[str]) -> None:
+    assert _finish(["eval", *where, "--limit", "8"], Path("here")) == "nein eval --limit 8 --out here"

@@ -12,7 +12,6 @@ from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
-from nein.datasets.negbench.other_tests import DEPTH, OTHERS
 from nein.datasets.negbench.pairs import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
@@ -20,7 +19,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
 from nein.statistics import two_way
-from nein.wording.languages.base import CONSTRUCTIONS
+from nein.wording.languages.base import CONSTRUCTIONS, DEPTH, OTHERS
 
 COLORS = {
     ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,

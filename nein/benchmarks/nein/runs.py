@@ -30,6 +30,7 @@ from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.shapes import Shape
+from nein.wording.languages.base import DEPTH, OTHERS
 
 EDIT = "edit"
 #: In a row of scores: an endpoint gave no answer, and the same command asks it again.
@@ -37,7 +38,8 @@ AGAIN = "again"
 #: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
-    "instruction": str, "template": (int, None), "note?": str,
+    "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
+    "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {

@@ -15,6 +15,7 @@ from nein.reporting.report import Section
 from nein.reporting.tables import Across, Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.families import CELLS
+from nein.wording.languages.base import CONSTRUCTIONS, DEPTH, OTHERS
 from nein.wording.templates import NEGATIVE_TEMPLATES
 
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
@@ -86,7 +87,7 @@ def _samples(figures: Sequence[Figure]) -> str:
 
 
 def families() -> Section:
-    """By family of negation and, where it is known, by how much else there is in the picture."""
+    """By family of negation and, where it is known, by what makes a sentence difficult."""
     presence = {"metric": tuple(filter(_of_presence, METRICS))}
     both = [
         Table(
@@ -98,13 +99,18 @@ def families() -> Section:
         ),
         Table(
             "difficulty",
-            "By family and number of other things",
-            (*RUN, Row("group", "family"), Row("metric", names=heading)),
+            "By family and difficulty",
+            (*RUN, Row("group", "family"), Row("metric", names=heading), Row("axis", "how many")),
             (Across("level", {}, shown, order=tuple(map(str, range(10)))), Column("n of each", show=_ns)),
             {"task": "difficulty", **presence},
         ),
     ]
-    return Section("families", "Families of negation", both, [DIFFICULTY])
+    return Section(
+        "families",
+        "Families of negation",
+        both,
+        [_curve(OTHERS, ", without a denial above"), _curve(DEPTH, "")],
+    )
 
 
 def _ns(figures: Sequence[Figure]) -> str:
@@ -436,16 +442,20 @@ COSTS = Table(
 
 # --- plots ---------------------------------------------------------------------------------
 
-DIFFICULTY = plots.Curves(
-    "other_things",
-    "Edits that obey a negation, by what is known of the pictures, against the number of things that the "
-    "sentence is not about, 95 % intervals",
-    x="level",
-    line="group",
-    panel=("model", "variant"),
-    axes=("other things, how many", "obeyed, per cent"),
-    where={"task": "difficulty", "metric": "obeyed"},
-)
+
+def _curve(axis: str, which: str) -> plots.Curves:
+    return plots.Curves(
+        axis.replace(" ", "_"),
+        f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{which}, 95 % "
+        "intervals",
+        x="level",
+        line="group",
+        panel=("model", "variant"),
+        axes=(f"{axis}, how many", "obeyed, per cent"),
+        where={"task": "difficulty", "metric": "obeyed", "axis": axis},
+        names={name: name.replace("_", " ") for name in CONSTRUCTIONS},
+    )
+
 
 _JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
 REMOVAL = plots.Bars(
