@@ -508,9 +508,9 @@ def _legend(
 
 
 def _tick(name: str, narrow: bool) -> str:
-    """A name beside its bar: the end of one that would leave no room, in lines on a telephone."""
-    short = name if len(name) <= 48 else f"…{name[-47:]}"
-    return textwrap.fill(short, 18) if narrow else short
+    """A name beside its bar, in lines; the end of one that would take more than four of a telephone's."""
+    short = name if len(name) <= 72 else f"…{name[-71:]}"
+    return textwrap.fill(short, 18 if narrow else 40)
 
 
 def _title(name: str) -> str:
