@@ -126,8 +126,8 @@ MULTIPLE_CHOICE = Table(
         Column("unscored", {"metric": "accuracy", "type": "all"}, tables.count("unscored")),
     ),
     _CHOICE,
-    "Text only, picture only: the same without the picture, without the text, of the questions that were also "
-    "asked so (--blind); the next table says how. – where no answer could be read, and of printed figures.",
+    "Text only, picture only: the same without the picture, without the text, of the questions that were "
+    "also asked so (--blind); the next table says how. – where no answer could be read, and of printed figures.",
 )
 HALVES = Table(
     "halves",
