@@ -127,7 +127,8 @@ MULTIPLE_CHOICE = Table(
     ),
     _CHOICE,
     "Text only, picture only: the same without the picture, without the text, of the questions that were "
-    "also asked so (--blind); the next table says how. – where no answer could be read, and of printed figures.",
+    "also asked so (--blind); the next table says how. – where no answer could be read, and of figures as "
+    "printed.",
 )
 HALVES = Table(
     "halves",
