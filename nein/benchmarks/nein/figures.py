@@ -74,7 +74,8 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
     (corpus.json)."""
     clusters = {edit["id"]: edit["source_id"] for edit in edits}
     reasons: dict[str, Counter[str]] = {}
-    every = _by_metric(scores, reasons)
+    before: dict[str, dict[str, bool | None]] = {}
+    every = _by_metric(scores, reasons, before)
     whole = _asked(edits, every)
     rows: list[dict[str, Any]] = []
     for metric in METRICS:
@@ -88,7 +89,7 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
             )
     for metric in REMOVALS:
         if metric in every:
-            rows += minimal_pairs.of_run(edits, every[metric], metric)
+            rows += minimal_pairs.of_run(edits, every[metric], before.get(metric, {}), metric)
     rows += _by_family(edits, every, clusters)
     return frames.frame([*rows, *_by_difficulty(edits, whole, clusters)])
 
@@ -147,13 +148,20 @@ def _asked(edits: Sequence[Row], every: Values) -> Values:
     }
 
 
-def _by_metric(scores: Iterable[Row], reasons: dict[str, Counter[str]] | None = None) -> Values:
-    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none."""
+def _by_metric(
+    scores: Iterable[Row],
+    reasons: dict[str, Counter[str]] | None = None,
+    before: dict[str, dict[str, bool | None]] | None = None,
+) -> Values:
+    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none; before: whether the
+    judge saw the object in the unedited picture, of those where that was asked."""
     values: Values = {}
     for row in scores:
         values.setdefault(row["metric"], {})[sys.intern(row["id"])] = row["value"]
         if row["value"] is None and reasons is not None:
             reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
+        if before is not None and "present_before" in row.get("detail", ()):
+            before.setdefault(row["metric"], {})[row["id"]] = row["detail"]["present_before"]
     return values
 
 

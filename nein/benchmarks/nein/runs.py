@@ -56,7 +56,7 @@ SCORE_ROW = {
     "again?": bool,
     "detail": {
         "p_yes?": (float, None), "p_no?": (float, None), "score?": float, "before?": _REPLIES,
-        "after?": _REPLIES, "question?": (str, None),
+        "after?": _REPLIES, "question?": (str, None), "present_before?": (bool, None),
     },
 }  # fmt: skip
 _score_row = atomic.reader(SCORE_ROW)

@@ -78,6 +78,7 @@ class Browser:
         sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
         facets = {
             "Object": [[first[name]["object"]] for name in self.ids],
+            "Family": [[family] if (family := first[name].get("family")) else [] for name in self.ids],
             "Instruction": [[] if t is None else [negation_gap.template_name(t)] for t in templates],
             "Source size": [[size] if size else [] for size in sizes],
         }
@@ -93,7 +94,10 @@ class Browser:
             ],
             [_measure(name) for name in metrics],
             [
-                [[_short(run.values.get(metric, {}).get(name)) for name in self.ids] for metric in metrics]
+                [
+                    [_short(run.values.get(metric, {}).get(name, cards.NOT_ASKED)) for name in self.ids]
+                    for metric in metrics
+                ]
                 for run in self.runs
             ],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
@@ -162,13 +166,18 @@ def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
         return cards.Said(picture)
     parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
-    rows = [_row(row["metric"], row["value"], row["reason"], row["detail"]) for row in run.said(name)]
+    rows = [
+        _row(
+            row["metric"], run.values[row["metric"]].get(name, cards.NOT_ASKED), row["reason"], row["detail"]
+        )
+        for row in run.said(name)
+    ]
     return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
 
-def _row(metric: str, value: float | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(metric: str, value: float | str | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _measure(metric)
-    text = "unscored" if value is None else f"{value * shown.scale:.{shown.digits}f}"
+    text = value or "unscored" if not isinstance(value, float) else f"{value * shown.scale:.{shown.digits}f}"
     return shown.title, text, reason, " · ".join(evidence(detail))
 
 
@@ -199,9 +208,9 @@ def _measure(name: str) -> cards.Measure:
     return cards.Measure(name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
 
 
-def _short(value: float | None) -> float | int | None:
+def _short(value: float | str | None) -> float | int | str | None:
     """Five digits are enough to sort and show; whole numbers without a point."""
-    if value is None:
-        return None
+    if value is None or isinstance(value, str):
+        return value
     number = float(f"{value:.5g}")
     return int(number) if number.is_integer() else number
