@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.ahead import read_ahead
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.reporting import cards, page
 
 #: Longest side of a source image in pixels -> the class it is counted under.
@@ -112,8 +114,10 @@ class Browser:
         """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
         parts = (self.ids[start : start + TOGETHER] for start in range(0, len(self.ids), TOGETHER))
         work = functools.partial(self._thumbnails, side=side)
-        for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
-            yield from map(self._detail, names, rows)
+        with contextlib.ExitStack() as files:
+            judged = [files.enter_context(run.said()) for run in self.runs]
+            for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
+                yield from (self._detail(name, row, judged) for name, row in zip(names, rows, strict=True))
 
     def _thumbnails(self, names: Sequence[str], side: int) -> list[list[cards.Thumbnail]]:
         """The pictures of samples, each file read once."""
@@ -124,11 +128,16 @@ class Browser:
         made = {path: cards.thumbnail_of(path, side) for path in files}
         return [[made[p] if isinstance(p, Path) else {"none": p} for p in row] for row in rows]
 
-    def _detail(self, name: str, shown: Sequence[cards.Thumbnail]) -> cards.Detail:
+    def _detail(
+        self, name: str, shown: Sequence[cards.Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
+    ) -> cards.Detail:
         pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
         none: cards.Thumbnail = {"none": "no pictures in this report"}
         made = shown[2:] or [none] * len(self.runs)
-        said = [_said(run, name, picture) for run, picture in zip(self.runs, made, strict=True)]
+        said = [
+            _said(run, name, picture, rows(name))
+            for run, picture, rows in zip(self.runs, made, judged, strict=True)
+        ]
         return cards.Detail(pictures, said=said)
 
     def _paths(self, name: str) -> list[Path | str]:
@@ -156,13 +165,13 @@ def size_class(path: Path) -> str | None:
     return next(name for limit, name in SIZES if max(width, height) <= limit)
 
 
-def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
+def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) -> cards.Said:
     edit = run.edits.get(name)
     if edit is None:
         return cards.Said(picture)
     parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
-    rows = [_row(row["metric"], row["value"], row["reason"], row["detail"]) for row in run.said(name)]
+    rows = [_row(row["metric"], row["value"], row["reason"], row["detail"]) for row in judged]
     return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
 
@@ -192,6 +201,7 @@ def _reply(reply: Any) -> str:
     return f"{reply:.3f}" if isinstance(reply, float | int) else json.dumps(reply, ensure_ascii=False)
 
 
+@functools.cache
 def _measure(name: str) -> cards.Measure:
     metric = METRICS[name]
     badge = (REMOVALS[name], "removed", "still there") if name in REMOVALS else None
