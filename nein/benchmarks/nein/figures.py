@@ -20,11 +20,13 @@ whole run and have a row of their own, where lower is better. Their target is th
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from metrics import METRICS
@@ -135,8 +137,9 @@ def _common(reasons: Counter[str] | None) -> dict[str, int] | None:
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
     """Its mean with the interval of its kind."""
-    scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
-    numbers, sources = [value for value, _ in scored], [source for _, source in scored]
+    every = np.array([*values.values()], dtype=np.float64)
+    scored = ~np.isnan(every)
+    numbers, sources = every[scored], [*map(clusters.__getitem__, itertools.compress(values, scored))]
     if METRICS[metric].span is None:
         return statistics.mean(numbers, sources)
     return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)

@@ -30,6 +30,7 @@ SIZE_CLASSES = tuple(name for _, name in SIZES)
 #: Samples whose pictures one thread makes smaller before it is given more.
 TOGETHER = 8
 COLUMNS = ("metric", "value", "reason", "evidence")
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Browser:
             ],
             [_measure(name) for name in metrics],
             [
-                [[_short(run.values.get(metric, {}).get(name)) for name in self.ids] for metric in metrics]
+                [[*map(_short, map(run.values.get(metric, {}).get, self.ids))] for metric in metrics]
                 for run in self.runs
             ],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
@@ -178,12 +179,12 @@ def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) 
 def _row(metric: str, value: float | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _measure(metric)
     text = "unscored" if value is None else f"{value * shown.scale:.{shown.digits}f}"
-    return shown.title, text, reason, " · ".join(evidence(detail))
+    return shown.title, text, reason, " · ".join(evidence(detail)) if detail else ""
 
 
 def evidence(detail: Mapping[str, Any]) -> list[str]:
     """What a judge said, in words."""
-    said = [f"answer: {json.dumps(detail['answer'], ensure_ascii=False)}"] if "answer" in detail else []
+    said = [f"answer: {_json(detail['answer'])}"] if "answer" in detail else []
     for key, word in (("p_yes", "P(yes)"), ("p_no", "P(no)")):
         said += [f"{word} {detail[key]:.3f}"] if detail.get(key) is not None else []
     if "score" in detail:
@@ -196,9 +197,9 @@ def evidence(detail: Mapping[str, Any]) -> list[str]:
 
 
 def _reply(reply: Any) -> str:
-    if isinstance(reply, Mapping) and reply.get("error"):
+    if isinstance(reply, dict) and reply.get("error"):
         return str(reply["error"])
-    return f"{reply:.3f}" if isinstance(reply, float | int) else json.dumps(reply, ensure_ascii=False)
+    return f"{reply:.3f}" if isinstance(reply, float | int) else _json(reply)
 
 
 @functools.cache
