@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -29,8 +30,7 @@ def cohen_kappa(
     y = np.array([bool(second[key]) for key in ids])
     table = np.stack([x & y, x & ~y, ~x & y, ~x & ~y], 1).astype(float)
     worst, best = (0, 0.5, 0.5, 0), (0.5, 0, 0, 0.5)
-    kappa = bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids], worst, best)
-    return None if np.isnan(kappa.value) else kappa
+    return bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids], worst, best)
 
 
 def _kappa(sums: np.ndarray) -> np.ndarray:
@@ -70,12 +70,13 @@ def krippendorff_alpha(
     clusters = [cluster_of[key] for key, enters in zip(ids, used, strict=True) if enters]
     each = [1 / len(categories)] * len(categories)
     worst, best = [2.0, *(2 * share for share in each)], [0.0, *(2 * share for share in each)]
-    alpha = bootstrap.statistic(_alpha, np.column_stack([apart, counts]), clusters, worst, best)
-    return None if np.isnan(alpha.value) else alpha
+    alpha = partial(_alpha, verdicts=size.sum())
+    return bootstrap.statistic(alpha, np.column_stack([apart, counts]), clusters, worst, best)
 
 
-def _alpha(sums: np.ndarray) -> np.ndarray:
+def _alpha(sums: np.ndarray, verdicts: float) -> np.ndarray:
+    """verdicts  N: weights that are drawn make no verdicts more, so that (N - 1) / N stays as it is."""
     apart, counts = sums[:, 0], sums[:, 1:]
     n = counts.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return 1 - (n - 1) * apart / (n**2 - (counts**2).sum(1))
+        return 1 - (1 - 1 / verdicts) * n * apart / (n**2 - (counts**2).sum(1))

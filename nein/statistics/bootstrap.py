@@ -43,8 +43,8 @@ def statistic(
     worst: Sequence[float],
     best: Sequence[float],
     draws: int = DRAWS,
-) -> Estimate:
-    """A smooth function of column sums, with its interval.
+) -> Estimate | None:
+    """A smooth function of column sums, with its interval; None where the function is NaN.
 
     function     (B, D) column sums -> (B,) values; equal for sums that differ by a factor.
     table        (n, D) one row per sample, e.g. indicator columns of a confusion table.
@@ -58,6 +58,8 @@ def statistic(
     sizes = np.bincount(member)
     more = float(sizes @ sizes) / len(rows)
     value = float(function(rows.sum(0)[None])[0])
+    if math.isnan(value):
+        return None
 
     def replicates(weights: np.ndarray, to_best: bool) -> np.ndarray:
         return function(weights[:, :-1] @ sums + more * np.outer(weights[:, -1], best if to_best else worst))

@@ -105,6 +105,12 @@ class Encoding:
                 rows[name] = len(rows)
         return Encoded(vectors[: len(rows)], rows, reasons)
 
+    def encoded(self, wanted: Collection[str]) -> int:
+        """How many of `wanted` have a feature, in the blocks that are there."""
+        there = sorted(self.folder.done(self.output).intersection(self.blocks.numbers))
+        rows = self.folder.rows(self.output, there)
+        return sum(bool(row["key"]) and row["name"] in wanted for row in rows)
+
     def _inputs(self, number: int) -> list[tuple[Row, Any]]:
         """(row, what the model gets) per name of a block; the row has a reason where that is nothing."""
         inputs = []

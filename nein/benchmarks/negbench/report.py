@@ -212,8 +212,6 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
                 f"{run.name}: the printed figures beside it were computed {otherwise}, which this model is "
                 "not; they are not comparable."
             )
-    if any(run.figure(metric="pictures") and not run.figure(metric="satisfied@1") for run in runs):
-        said.append("no picture is known to be right for SimpleNeg; nein negbench judge says what is found.")
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         said.append(
             f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "

@@ -29,6 +29,7 @@ from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.shapes import Shape
+from nein.wording.languages.base import DEPTH, OTHERS
 
 EDIT = "edit"
 #: In a row of scores: an endpoint gave no answer, and the same command asks it again.
@@ -36,7 +37,8 @@ AGAIN = "again"
 #: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
-    "instruction": str, "template": (int, None), "note?": str,
+    "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
+    "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
@@ -53,7 +55,7 @@ SCORE_ROW = {
     "again?": bool,
     "detail": {
         "p_yes?": (float, None), "p_no?": (float, None), "score?": float, "before?": _REPLIES,
-        "after?": _REPLIES, "question?": (str, None),
+        "after?": _REPLIES, "question?": (str, None), "present_before?": (bool, None),
     },
 }  # fmt: skip
 _ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
@@ -74,6 +76,7 @@ def scores_of(metric: str) -> str:
 class RunDir(Folder):
     """The folder OUT/<editor>/<track>."""
 
+    benchmark = "nein"
     facts = MANIFEST
 
     def __init__(self, out: Path, editor: str, track: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
@@ -81,6 +82,7 @@ class Browser:
         sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
         facets = {
             "Object": [[first[name]["object"]] for name in self.ids],
+            "Family": [[family] if (family := first[name].get("family")) else [] for name in self.ids],
             "Instruction": [[] if t is None else [negation_gap.template_name(t)] for t in templates],
             "Source size": [[size] if size else [] for size in sizes],
         }
@@ -96,7 +98,10 @@ class Browser:
             ],
             [_measure(name) for name in metrics],
             [
-                [[*map(_short, map(run.values.get(metric, {}).get, self.ids))] for metric in metrics]
+                [
+                    [*map(_short, map(values.get, self.ids, itertools.repeat(cards.NOT_ASKED)))]
+                    for values in (run.values.get(metric, {}) for metric in metrics)
+                ]
                 for run in self.runs
             ],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
@@ -172,13 +177,18 @@ def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) 
         return cards.Said(picture)
     parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
-    rows = [_row(row["metric"], row["value"], row["reason"], row["detail"]) for row in judged]
+    rows = [
+        _row(
+            row["metric"], run.values[row["metric"]].get(name, cards.NOT_ASKED), row["reason"], row["detail"]
+        )
+        for row in judged
+    ]
     return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
 
-def _row(metric: str, value: float | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(metric: str, value: float | str | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _measure(metric)
-    text = "unscored" if value is None else f"{value * shown.scale:.{shown.digits}f}"
+    text = value or "unscored" if not isinstance(value, float) else f"{value * shown.scale:.{shown.digits}f}"
     return shown.title, text, reason, " · ".join(evidence(detail)) if detail else ""
 
 
@@ -210,9 +220,9 @@ def _measure(name: str) -> cards.Measure:
     return cards.Measure(name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
 
 
-def _short(value: float | None) -> float | int | None:
+def _short(value: float | str | None) -> float | int | str | None:
     """Five digits are enough to sort and show; whole numbers without a point."""
-    if value is None:
-        return None
+    if value is None or isinstance(value, str):
+        return value
     number = float(f"{value:.5g}")
     return int(number) if number.is_integer() else number
