@@ -21,7 +21,7 @@ from nein.config.options import option
 from nein.engine.errors import UserError
 
 FORMATS = ("every-eval-ever", "hf", "csv", "parquet", "bundle")
-#: Benchmark, as its figures name it -> what reads a finished run of it, and what writes its page.
+#: Benchmark, as manifests name it -> what reads a finished run of it, and what writes its page.
 READERS: dict[str, str] = {
     "nein": "nein.benchmarks.nein.exported:read",
     "negbench": "nein.benchmarks.negbench.exported:read",
@@ -99,16 +99,16 @@ def finished(paths: Sequence[Path]) -> list[Path]:
     return folders
 
 
-#: What a finished run of each benchmark holds.
-MARKS = {"nein": "edits.jsonl", "negbench": "samples", "negvqa": "answers.jsonl"}
-
-
 def benchmark_of(folder: Path) -> str:
     """Of a finished run. Raises UserError for one of another kind."""
-    for name, mark in MARKS.items():
-        if (folder / mark).exists():
-            return name
-    raise UserError(f"'{folder}' is no run of {', '.join(READERS)}; --format csv and parquet take any run.")
+    from nein.engine.folder import Folder
+
+    name = str(Folder(folder).manifest().get("benchmark"))
+    if name not in READERS:
+        raise UserError(
+            f"'{folder}' is no run of {', '.join(READERS)}; --format csv and parquet take any run."
+        )
+    return name
 
 
 def read(folder: Path) -> Iterator[Any]:

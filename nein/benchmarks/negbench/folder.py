@@ -50,6 +50,7 @@ BLOCKS: Mapping[str, Shape] = {
 class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
+    benchmark = "negbench"
     facts: ClassVar[Mapping[str, Shape]] = {
         "summary?": _SUMMARY,
         "data?": {"records_sha256": str},

@@ -315,18 +315,17 @@ def _stages(config: EvalConfig, run: ModelRun, output: str, stage: Callable[...,
         blocks = Blocks.first(len(whole.questions), config.block_size, len(task.questions))
         name = f"{output}/{files.task_name(task)}"
         stages.append(stage(name, whole, blocks))
-        for distinct in _baselines(config, run, whole):
+        for distinct in _baselines(config, whole):
+            if not distinct.task.questions:
+                continue
             blocks = distinct.blocks(config.block_size, task.questions, config.blind)
             stages.append(stage(f"{name}.{distinct.name.replace(' ', '-')}", distinct.task, blocks))
     return stages
 
 
-def _baselines(config: EvalConfig, run: ModelRun, whole: ChoiceTask) -> list[Distinct]:
+def _baselines(config: EvalConfig, whole: ChoiceTask) -> list[Distinct]:
     """What a model that is asked is asked besides."""
-    if not config.blind:
-        return []
-    shown = run.choice.kind == "itm" and any(one.image for q in whole.questions for one in q.options)
-    return [Distinct.without_pictures(whole), *([Distinct.without_words(whole)] if shown else [])]
+    return [Distinct.without_pictures(whole), Distinct.without_words(whole)] if config.blind else []
 
 
 def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
@@ -384,7 +383,10 @@ def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tup
         assert isinstance(task, ChoiceTask)
         assert isinstance(whole, ChoiceTask)
         answers = _by_id(folder, next(stages))
-        asked = [(one.name, one, _by_id(folder, next(stages))) for one in _baselines(config, run, whole)]
+        asked = [
+            (one, _by_id(folder, next(stages)) if one.task.questions else {})
+            for one in _baselines(config, whole)
+        ]
         yield task, rows_of(task, answers, asked, protocol=config.protocol, seed=config.seed)
 
 
