@@ -167,9 +167,10 @@ def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Pat
         row = next(csv.DictReader(opened))
     assert len(parts) >= 4
     assert any(affirmed in row["pos_captions"] for affirmed, _, _ in parts.values())
-    (tmp_path / "x.csv").write_text(
-        "captions,pos_captions,neg_captions,inverted_captions\n\"['a']\",[],[],[]\n"
-    )
+    header = "captions,pos_captions,neg_captions,inverted_captions"
+    (tmp_path / "y.csv").write_text(f"{header}\n['a'],['b'],\"[['c', 'd']]\",['e']\n")
+    assert inversions.read(tmp_path / "y.csv") == {"a": ("b", "c d", "e")}
+    (tmp_path / "x.csv").write_text(f"{header}\n\"['a']\",[],[],[]\n")
     with pytest.raises(UserError, match=r"line 2: not every caption has"):
         Arm.parse(f"neat@{tmp_path / 'x.csv'}").around(ControlEncoder("random"))
     assert Arm.parse(f"neat@{file}").identity != Arm.parse("neat").identity

@@ -2,7 +2,8 @@
 denies what they affirm and affirms what they deny. NEAT adapts a text encoder to these.
 
 The published ones (github.com/hhc1997/NEAT, *_logic_inversion.csv) are a language model's: columns captions,
-pos_captions, neg_captions and inverted_captions, each a text of a Python list. Ours are made by rule.
+pos_captions, neg_captions and inverted_captions, each a text of a Python list, in which the released code
+takes a list of strings for one, too (data/utils.py, `pre_caption`). Ours are made by rule.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def read(path: Path) -> Mapping[str, Parts]:
     parts: dict[str, Parts] = {}
     for row in Records(path, _COLUMNS):
         where = f"'{path}', line {row.line}"
-        lists = [official.strings(row.cells[name], f"{where}, {name}") for name in _COLUMNS]
+        lists = [official.strings(row.cells[name], f"{where}, {name}", nested=True) for name in _COLUMNS]
         if len({len(each) for each in lists}) > 1:
             raise UserError(f"{where}: not every caption has an affirmed, a denied and an inverted text.")
         for text, affirmed, denied, inverted in zip(*lists, strict=True):
