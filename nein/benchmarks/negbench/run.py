@@ -27,6 +27,7 @@ from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.blind import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoded, Encoding
+from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench import loading
@@ -106,6 +107,13 @@ def _answers(choice: Choice, task: Task) -> bool:
     if isinstance(task, ChoiceTask):
         return task.answered_by(choice.kind)
     return choice.kind == "dual"
+
+
+def config_of(folder: ResultsDir) -> EvalConfig:
+    """The configuration that a run was made with."""
+    fields = {item.name for item in dataclasses.fields(EvalConfig)}
+    given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}
+    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
 
 
 def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
