@@ -34,6 +34,9 @@ ON_BAR = "#0b0f19"
 #: Width of a canvas in inches: of a page, at the least, and of a telephone.
 WIDE, NARROW = 9.4, 3.7
 _DPI = 160
+_HOLLOW: Any = {
+    "markersize": 4.5, "markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1,
+}  # fmt: skip
 _STYLE: Any = {
     "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white", "text.color": INK,
@@ -145,6 +148,21 @@ def _svg(canvas: Canvas) -> bytes:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Figures that bars are to be compared with: a dotted stroke across a group of them or, with a `column`
+    whose entry says which of the group is meant, a white mark on each, explained in the legend.
+
+    where   The figures shown; their place and panel are said by the same columns as the bars'.
+    name    In the legend.     marker  As matplotlib calls it.
+    """
+
+    where: Mapping[str, Any]
+    column: str = ""
+    name: str = ""
+    marker: str = ""
+
+
+@dataclass(frozen=True)
 class Bars:
     """Bars with intervals: a panel per entry of `panel`, a group of bars per entry of `place`, one per
     `series`. Where several columns name a place or a panel, their entries are joined.
@@ -154,7 +172,7 @@ class Bars:
     colors   Entry of `series` -> colour, else the palette in order.
     axis     What the length of a bar is.     limits  Of that axis, in the unit shown.
     rule     Where a dashed line stands (chance, say), for all panels or by panel.
-    mark     Figures shown as a dotted stroke across their group; entries as `where` has them.
+    marks    What the bars are to be compared with.
     dots     A dot in place of a bar, for figures that do not grow from zero.
     """
 
@@ -170,7 +188,7 @@ class Bars:
     axis: str = "per cent"
     limits: tuple[float, float] | None = (0, 100)
     rule: float | Mapping[str, float] | None = None
-    mark: Mapping[str, Any] | None = None
+    marks: Sequence[Mark] = ()
     dots: bool = False
 
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
@@ -182,30 +200,34 @@ class Bars:
         panels = frames.values(drawn, "_panel", self.order) or [""]
         places = frames.values(drawn, "_place", self.order)
         series = frames.values(drawn, self.series, self.order)
-        marks = frames.select(figures, **self.mark) if self.mark else drawn[:0]
+        marked = [(mark, _with_values(frames.select(figures, **mark.where))) for mark in self.marks]
         ticks = [_tick(self.names.get(place, place), narrow) for place in places]
         lines = 1 + max(tick.count("\n") for tick in ticks)
         height = 0.5 + max(0.2 * len(series), 0.3, 0.15 * lines + 0.05) * len(places)
         canvas, axes = _grid(len(panels), height, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
             shown = frames.select(drawn, _panel=panel)
+            heights = {
+                (place, name): y + (at - (len(series) - 1) / 2) * 0.8 / len(series)
+                for y, place in enumerate(places)
+                for at, name in enumerate(series)
+            }
             for at, name in enumerate(series):
-                at_place = {
-                    f["_place"]: f for f in frames.records(frames.select(shown, **{self.series: name}))
-                }
-                bars = [
-                    (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), at_place[place])
-                    for y, place in enumerate(places)
-                    if place in at_place
-                ]
+                members = frames.records(frames.select(shown, **{self.series: name}))
+                at_place = {figure["_place"]: figure for figure in members}
+                bars = [(heights[place, name], at_place[place]) for place in places if place in at_place]
                 color = self.colors.get(name, PALETTE[at % len(PALETTE)])
                 self._series(axis, bars, color, 0.72 / len(series))
-            self._marks(axis, marks, panel, places)
+            for mark, of_all in marked:
+                self._mark(axis, mark, frames.select(of_all, _panel=(panel, "")), heights, places)
             self._dress(axis, panel, ticks)
-        if len(series) > 1:
-            colors = [self.colors.get(name, PALETTE[at % len(PALETTE)]) for at, name in enumerate(series)]
-            titles = [self.names.get(name, name) for name in series]
-            _legend(canvas, dict(zip(titles, colors, strict=True)), narrow=narrow)
+        colors = {
+            self.names.get(name, name): self.colors.get(name, PALETTE[at % len(PALETTE)])
+            for at, name in enumerate(series)
+        }
+        hollow = {mark.name: mark.marker for mark, of_all in marked if mark.column and len(of_all)}
+        if len(series) > 1 or hollow:
+            _legend(canvas, {**colors, **dict.fromkeys(hollow, INK)}, hollow, hollow, narrow=narrow)
         return canvas
 
     def _series(self, axis: Any, bars: Sequence[tuple[float, Figure]], color: str, height: float) -> None:
@@ -226,10 +248,21 @@ class Bars:
                 [_shown(f, "value") for _, f in sure], [y for y, _ in sure], xerr=reach, fmt="none", **line
             )
 
-    def _marks(self, axis: Any, marks: pd.DataFrame, panel: str, places: Sequence[str]) -> None:
-        for figure in frames.records(frames.select(marks, _panel=(panel, ""))):
-            if figure["_place"] in places and figure["value"] is not None:
-                y, x = places.index(figure["_place"]), _shown(figure, "value")
+    def _mark(
+        self,
+        axis: Any,
+        mark: Mark,
+        figures: pd.DataFrame,
+        heights: Mapping[tuple[str, str], float],
+        places: Sequence[str],
+    ) -> None:
+        """heights: of the bars, by place and series."""
+        for figure in frames.records(figures):
+            place, x = figure["_place"], _shown(figure, "value")
+            if mark.column and (y := heights.get((place, figure[mark.column]))) is not None:
+                axis.plot(x, y, mark.marker, **_HOLLOW, zorder=4, clip_on=False)
+            elif not mark.column and place in places:
+                y = places.index(place)
                 axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
 
     def _dress(self, axis: Any, panel: str, ticks: Sequence[str]) -> None:
@@ -455,15 +488,20 @@ def _legend(
     canvas: Canvas,
     colors: Mapping[str, str],
     markers: Mapping[str, str] | None = None,
+    hollow: Collection[str] = (),
     *,
     narrow: bool = False,
 ) -> None:
+    """hollow: those whose markers are white."""
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], linestyle="", marker=(markers or {}).get(name, "s"), color=color, label=name)
+        Line2D(
+            [], [], linestyle="", marker=(markers or {}).get(name, "s"), label=name,
+            **(_HOLLOW if name in hollow else {"color": color}),
+        )
         for name, color in colors.items()
-    ]
+    ]  # fmt: skip
     across = (1 if max(map(len, colors)) > 24 else 2) if narrow else 4
     canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=min(across, len(handles)),
                   loc="outside lower center")  # fmt: skip

@@ -41,9 +41,10 @@ def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tm
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     rows = list(run.directory.scores())
-    assert [row for name in run.edits for row in run.said(name)] == rows
+    with run.said() as said:
+        assert [row for name in run.edits for row in said(name)] == rows
+        assert said("nobody") == []
     assert run.values["l1"] == {row["id"]: row["value"] for row in rows if row["metric"] == "l1"}
-    assert run.said("nobody") == []
     # Rows with what judges said are 12 KiB a sample in memory, a quarter of which is edits and values.
     assert held < 40 * 6 * 2**10
 

@@ -46,7 +46,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     mend: Names = option(
         [],
         "cures without training, beside each two-tower model as it is: decompose[:LAMBDA], "
-        "steer[:ALPHA][@PAIRS.json]",
+        "steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]",
         "What",
     )
     vlm: Names = option(

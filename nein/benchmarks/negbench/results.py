@@ -8,7 +8,7 @@ Choice row: id, source, type, templates, correct, groups, difficulty, shown, sco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ from nein.datasets.negbench.records import (
     RetrievalTask,
 )
 
-#: (name, questions that stand for the task's, what came of them by id).
-Baselines = Sequence[tuple[str, "blind.Distinct", Mapping[str, Mapping[str, Any]]]]
+#: (questions that stand for the task's, what came of them by id).
+Baselines = Sequence[tuple["blind.Distinct", Mapping[str, Mapping[str, Any]]]]
 _Values = Callable[[int | None], dict[str, Any] | None]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 #: Questions scored at once: what decides the memory, whatever their number.
@@ -242,7 +242,8 @@ def matched_rows(
 ) -> list[dict[str, Any]]:
     """One row per question, from the scores that a model gave to its options (`matching.scoring`).
 
-    baselines  (name, questions asked in place of the task's, their scores by id).
+    baselines  (questions asked in place of the task's, their scores by id). Where its options are all alike
+               nothing was asked of a question, and the baseline is what guessing gets.
     """
     rows = []
     for question in task.questions:
@@ -250,13 +251,35 @@ def matched_rows(
         scores, lost = said["scores"], {"shares": None, "credit": None, "reason": said["reason"]}
         made = lost if scores is None else _choice(question, scores, row["shown"], protocol)
         rows.append({**row, "scores": scores, **made})
-        for name, asked, given in baselines:
-            if (one := asked.of(question)) is None or (blind_said := given.get(one.id)) is None:
-                continue
-            scores = blind_said["scores"] and asked.same_order(question, one, blind_said["scores"])
-            credit = _choice(question, scores, row["shown"], protocol)["credit"] if scores else None
-            rows[-1][name] = credit
+        shares = {
+            name: None if values is None else mcq.shares(values, row["shown"], protocol).tolist()
+            for name, values in _alone(question, baselines, lambda _, told: told["scores"])
+        }
+        rows[-1] |= _right(question, shares)
     return rows
+
+
+def _alone(
+    question: Question,
+    baselines: Baselines,
+    values: Callable[[Question, Mapping[str, Any]], list[float] | None],
+) -> Iterator[tuple[str, list[float] | None]]:
+    """(baseline, values of the question's options) of those that were asked in its place; equal values, and
+    nobody asked, where the options are all alike.
+
+    values  (what was asked, its row) -> the values of its options.
+    """
+    for asked, given in baselines:
+        one = asked.of(question)
+        if one is None:
+            yield asked.name, [1 / len(question.options)] * len(question.options)
+        elif one.id in given:
+            made = values(one, given[one.id])
+            yield asked.name, None if made is None else asked.same_order(question, one, made)
+
+
+def _right(question: Question, shares: Mapping[str, Sequence[float] | None]) -> dict[str, float | None]:
+    return {name: None if each is None else float(each[question.correct]) for name, each in shares.items()}
 
 
 def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
@@ -318,11 +341,8 @@ def answer_rows(
                 "reason": answer["reason"] if shares is None else "",
             }
         )
-        for name, asked, given in baselines:
-            if (one := asked.of(question)) is None or (blind_said := given.get(one.id)) is None:
-                continue
-            shares = _chosen(len(one.options), blind_said["chosen"])
-            rows[-1][name] = shares and asked.same_order(question, one, shares)[question.correct]
+        alone = _alone(question, baselines, lambda one, told: _chosen(len(one.options), told["chosen"]))
+        rows[-1] |= _right(question, dict(alone))
     return rows
 
 

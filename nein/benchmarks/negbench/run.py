@@ -26,7 +26,7 @@ from nein.benchmarks.negbench import (
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.blind import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.encode import Encoded, Encoding
+from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
@@ -202,7 +202,11 @@ def _encoding(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> lis
         return {"model": (loaded.fingerprint, description)}
 
     fits = batched if config.fits else None
-    model = Model(run.choice.slug, lambda: models.cure(load(), run.choice), describe, fits=fits)
+
+    def cured() -> Any:
+        return models.cure(load(), run.choice, config.protocol, config.seed)
+
+    model = Model(run.choice.slug, cured, describe, fits=fits)
     encoded = [_in_blocks(config, run, task) for task in run.tasks]
     encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in encoded)]
     judged = [_judging(config, run, task) for task in run.tasks if _is_judged(task)]
@@ -233,6 +237,7 @@ def _judging(config: EvalConfig, run: ModelRun, task: Task) -> Stage:
     assert isinstance(task, RetrievalTask)
     assert isinstance(whole, RetrievalTask)
     pictures, sentences = _pictures(config, run), _sentences(config, run, asked)
+    searched = set(whole.references)
     how = {"cache": config.cache_dir, "device": run.identity["device"], "dtype": config.dtype}
     load = functools.partial(judges.load, "vqa", config.judge, **how)
 
@@ -242,7 +247,7 @@ def _judging(config: EvalConfig, run: ModelRun, task: Task) -> Stage:
     return satisfied.judging(
         _verdicts(task), whole, Blocks.first(len(whole.negated), config.block_size, len(task.negated)),
         features=functools.partial(features_of, config, run, asked),
-        gallery=functools.partial(pictures.encoded, set(whole.references)),
+        gallery=lambda: sum(name in searched for name in pictures.keys()),
         after=(pictures.output, sentences.output),
         model=Model(f"judge {config.judge}", load, describe, references.place(config.judge)),
         protocol=config.protocol, seed=config.seed,
@@ -250,20 +255,37 @@ def _judging(config: EvalConfig, run: ModelRun, task: Task) -> Stage:
 
 
 def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
-    """The pictures of all tasks."""
-    wanted = {name for task in run.tasks for name in task.references}
+    """The pictures of all tasks, whole ones where captions adapt to what they search."""
+    searched = [_taught(run, task) for task in run.tasks] if _adapts(run) else []
+    wanted = {name for task in (*run.tasks, *searched) for name in task.references}
     return encode.of_pictures(
         Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS), files.PICTURES, run.data.references,
         wanted, run.data.media, batch_size=config.block_size, cache=config.cache_dir,
     )  # fmt: skip
 
 
+def _adapts(run: ModelRun) -> bool:
+    return bool(run.choice.cure) and Arm.parse(run.choice.cure).adapts
+
+
+def _taught(run: ModelRun, task: Task) -> Task:
+    """Whose captions and pictures a model adapts to before it encodes the sentences of a task: as released
+    those of retrieval, for multiple choice, too; the task's own where the data have none."""
+    found = [one for one in run.data.tasks if isinstance(one, RetrievalTask) and one.negated]
+    if isinstance(task, RetrievalTask) or not found:
+        return run.whole(task)
+    return next((one for one in found if one.variant == task.variant), found[0])
+
+
 def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
+    size, among, sentences = config.block_size, None, run.whole(task).sentences
+    if _adapts(run):
+        taught, size = _taught(run, task), max(1, len(sentences))  # what adapts does so once
+        among = Searched(_pictures(config, run), taught.references, config.pooling, taught.sentences)
     return encode.of_sentences(
         Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS),
         f"{files.SENTENCES}/{files.task_name(task)}",
-        run.whole(task).sentences, set(task.sentences),
-        batch_size=config.block_size, cache=config.cache_dir,
+        sentences, set(task.sentences), batch_size=size, cache=config.cache_dir, among=among,
     )  # fmt: skip
 
 
@@ -301,18 +323,17 @@ def _stages(config: EvalConfig, run: ModelRun, output: str, stage: Callable[...,
         blocks = Blocks.first(len(whole.questions), config.block_size, len(task.questions))
         name = f"{output}/{files.task_name(task)}"
         stages.append(stage(name, whole, blocks))
-        for distinct in _baselines(config, run, whole):
+        for distinct in _baselines(config, whole):
+            if not distinct.task.questions:
+                continue
             blocks = distinct.blocks(config.block_size, task.questions, config.blind)
             stages.append(stage(f"{name}.{distinct.name.replace(' ', '-')}", distinct.task, blocks))
     return stages
 
 
-def _baselines(config: EvalConfig, run: ModelRun, whole: ChoiceTask) -> list[Distinct]:
+def _baselines(config: EvalConfig, whole: ChoiceTask) -> list[Distinct]:
     """What a model that is asked is asked besides."""
-    if not config.blind:
-        return []
-    shown = run.choice.kind == "itm" and any(one.image for q in whole.questions for one in q.options)
-    return [Distinct.without_pictures(whole), *([Distinct.without_words(whole)] if shown else [])]
+    return [Distinct.without_pictures(whole), Distinct.without_words(whole)] if config.blind else []
 
 
 def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
@@ -370,7 +391,10 @@ def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tup
         assert isinstance(task, ChoiceTask)
         assert isinstance(whole, ChoiceTask)
         answers = _by_id(folder, next(stages))
-        asked = [(one.name, one, _by_id(folder, next(stages))) for one in _baselines(config, run, whole)]
+        asked = [
+            (one, _by_id(folder, next(stages)) if one.task.questions else {})
+            for one in _baselines(config, whole)
+        ]
         yield task, rows_of(task, answers, asked, protocol=config.protocol, seed=config.seed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
@@ -128,6 +129,9 @@ MULTIPLE_CHOICE = Table(
         Column("unscored", {"metric": "accuracy", "type": "all"}, tables.count("unscored")),
     ),
     _CHOICE,
+    "Text only, picture only: the same without the picture, without the text, of the questions that were "
+    "also asked so (--blind); the next table says how. – where no answer could be read, and of figures as "
+    "printed.",
 )
 HALVES = Table(
     "halves",
@@ -136,9 +140,10 @@ HALVES = Table(
     (Across("type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
     {"metric": (*BASELINES, GAIN)},
     "Text only: what is right where the picture says nothing (of encoders the mean of all pictures, of "
-    "others a grey one, each distinct question once). Picture only: where the text says nothing; captions to "
-    "choose from are then all alike, which is chance. Gain over text: accuracy minus text only, paired, in "
-    "points.",
+    "others a grey one, each distinct question once). Picture only: where the text says nothing (of encoders "
+    "the mean of all captions; others are told a caption, or asked a question, that says nothing). Captions "
+    "to choose from are then all alike: nobody is asked, and chance stands here. Gain over text: accuracy "
+    "minus text only, paired, in points.",
 )
 CHOSEN = Table(
     "chosen",
@@ -218,14 +223,14 @@ RECALL = plots.Bars(
 )
 ACCURACY = plots.Bars(
     "mcq",
-    "Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance",
+    f"Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance; {baselines.MARKED}",
     place=_RUN,
     series="type",
     where={"metric": "accuracy", "source": ""},
     order=("all", *TEMPLATES),
     colors=COLORS,
     axis="accuracy, per cent; dotted: chance",
-    mark={"metric": "chance"},
+    marks=(plots.Mark({"metric": "chance"}), *baselines.marks("type", source="")),
 )
 CHOICES = plots.Bars(
     "choices",

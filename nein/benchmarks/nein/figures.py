@@ -21,11 +21,13 @@ and have a row of their own, where lower is better. Their target is the sample i
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from metrics import METRICS
@@ -74,7 +76,8 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
     (corpus.json)."""
     clusters = {edit["id"]: edit["source_id"] for edit in edits}
     reasons: dict[str, Counter[str]] = {}
-    every = _by_metric(scores, reasons)
+    before: dict[str, dict[str, bool | None]] = {}
+    every = _by_metric(scores, reasons, before)
     whole = _asked(edits, every)
     rows: list[dict[str, Any]] = []
     for metric in METRICS:
@@ -88,7 +91,7 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
             )
     for metric in REMOVALS:
         if metric in every:
-            rows += minimal_pairs.of_run(edits, every[metric], metric)
+            rows += minimal_pairs.of_run(edits, every[metric], before.get(metric, {}), metric)
     rows += _by_family(edits, every, clusters)
     return frames.frame([*rows, *_by_difficulty(edits, whole, clusters)])
 
@@ -147,13 +150,20 @@ def _asked(edits: Sequence[Row], every: Values) -> Values:
     }
 
 
-def _by_metric(scores: Iterable[Row], reasons: dict[str, Counter[str]] | None = None) -> Values:
-    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none."""
+def _by_metric(
+    scores: Iterable[Row],
+    reasons: dict[str, Counter[str]] | None = None,
+    before: dict[str, dict[str, bool | None]] | None = None,
+) -> Values:
+    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none; before: whether the
+    judge saw the object in the unedited picture, of those where that was asked."""
     values: Values = {}
     for row in scores:
         values.setdefault(row["metric"], {})[sys.intern(row["id"])] = row["value"]
         if row["value"] is None and reasons is not None:
             reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
+        if before is not None and "present_before" in row.get("detail", ()):
+            before.setdefault(row["metric"], {})[row["id"]] = row["detail"]["present_before"]
     return values
 
 
@@ -163,8 +173,9 @@ def _common(reasons: Counter[str] | None) -> dict[str, int] | None:
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
     """Its mean with the interval of its kind."""
-    scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
-    numbers, sources = [value for value, _ in scored], [source for _, source in scored]
+    every = np.array([*values.values()], dtype=np.float64)
+    scored = ~np.isnan(every)
+    numbers, sources = every[scored], [*map(clusters.__getitem__, itertools.compress(values, scored))]
     if METRICS[metric].span is None:
         return statistics.mean(numbers, sources)
     return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)

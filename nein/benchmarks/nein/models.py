@@ -12,6 +12,7 @@ from metrics.served import is_served
 from nein.benchmarks.nein.config import EvalConfig
 from nein.models import judges
 from nein.models.references import identity, resolve
+from nein.wording.families import MINIMAL_PAIRS
 
 
 def model_kinds(wanted: Iterable[str]) -> list[str]:
@@ -77,6 +78,7 @@ def settings(config: EvalConfig) -> metrics.Settings:
         threshold=config.threshold,
         article=config.article,
         evidence=config.evidence,
+        before=MINIMAL_PAIRS in config.families,
         batch_size=config.block_size,
     )
 

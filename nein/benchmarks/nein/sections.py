@@ -188,12 +188,14 @@ MINIMAL_PAIRS = Table(
         *(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
         *(Column(f"{part} part", {"statistic": "part", "group": part}) for part in two_way.PARTS),
         Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}, higher_is_better=True),
+        Column("judge right before %", {"statistic": "agrees"}),
         Column("n", {"statistic": "part"}, tables.count()),
         Column("unscored", {"statistic": "part"}, tables.count("unscored")),
     ),
     {"task": "minimal_pairs"},
     "The object affirmed or denied, there or absent in the picture that is edited. Change in presence in "
-    "points: seen by the judge after the edit, less there before. An editor that does what it is told has 0, "
+    "points: seen by the judge after the edit, less seen by it before. Judge right before: how often it says "
+    "of the unedited pictures what the data do. An editor that does what it is told has 0, "
     "+100, -100, 0, and so +100 of text, -100 of picture, 0 of interaction; one that removes whatever is "
     "named 0, -100, 0; one that does nothing 0 throughout. What it understands is the text part.",
 )

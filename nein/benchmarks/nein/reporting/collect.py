@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,9 +54,11 @@ class Run:
     def label(self) -> str:
         return f"{self.name}/{self.track}"
 
-    def said(self, sample: str) -> list[dict[str, Any]]:
-        """The rows of its scores, with what judges said."""
-        return list(self.directory.scores_at(self.places[sample])) if sample in self.places else []
+    @contextlib.contextmanager
+    def said(self) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+        """What gives the rows of the scores of a sample, with what judges said."""
+        with self.directory.scores_at() as rows:
+            yield lambda sample: list(rows(self.places[sample])) if sample in self.places else []
 
     def model(self, kind: str) -> Mapping[str, Any]:
         """What the manifest says about a loaded model: "editor", "vqa", ...; empty when it was not needed."""

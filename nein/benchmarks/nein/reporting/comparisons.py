@@ -15,7 +15,7 @@ from nein.benchmarks.nein.reporting.collect import Run
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
-from nein.statistics.estimates import pairs, t_p_value
+from nein.statistics.estimates import t_p_value
 
 SIGNIFICANT = 0.05
 
@@ -119,10 +119,9 @@ def compare(first: Run, second: Run, metric: str) -> Comparison | None:
     test = statistics.paired_test(a, b, first.sources, METRICS[metric].span)
     if test is None:
         return None
-    one, other, _ = pairs(a, b, first.sources)
     return Comparison(
-        metric, (first, second), (float(one.mean()), float(other.mean())),
-        (sum(v is not None for v in a.values()), sum(v is not None for v in b.values())),
+        metric, (first, second), test.means,
+        (len(a) - list(a.values()).count(None), len(b) - list(b.values()).count(None)),
         test.difference, 1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
     )  # fmt: skip
 
