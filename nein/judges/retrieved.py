@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench import report, retrieved
+from nein.benchmarks.negbench import report, requested, retrieved
 from nein.benchmarks.negbench import run as negbench
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.folder import ResultsDir
@@ -49,7 +49,7 @@ def run(options: RetrievedConfig) -> str:
     for folder, config, made, tasks in asked:
         rates = known.rates(manner.protocol, role="object")
         _judge(options, folder, config, made, tasks, judge, manner, rates)
-    return report.report(options.run, found, lambda: report.sets_of(found))
+    return report.report(options.run, found, lambda: requested.sets_of(found))
 
 
 def _retrievals(folder: ResultsDir) -> tuple[EvalConfig, ModelRun, list[RetrievalTask]] | None:
@@ -57,7 +57,7 @@ def _retrievals(folder: ResultsDir) -> tuple[EvalConfig, ModelRun, list[Retrieva
     manifest = folder.manifest()
     if manifest["summary"]["kind"] != "dual":
         return None
-    config = negbench.config_of(folder)
+    config = requested.config_of(folder)
     name = f"{folder.path.parent.name}/{folder.path.name}"
     made = next(one for one in negbench.runs(config, manifest["identity"]["device"]) if one.folder == name)
     assert isinstance(made, ModelRun)

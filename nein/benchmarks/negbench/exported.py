@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import run as negbench
+from nein.benchmarks.negbench import requested
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Task
@@ -138,7 +138,7 @@ def _tasks(folder: ResultsDir) -> dict[tuple[str, str], Task]:
     """The tasks of a run, read again for their texts; none where the data have gone, which is said."""
     name = folder.manifest()["data"]["name"]
     try:
-        sets = negbench.selected(negbench.config_of(folder))
+        sets = requested.selected(requested.config_of(folder))
     except UserError as error:
         log.warning("without the data, captions are left out of the export: %s", error)
         return {}

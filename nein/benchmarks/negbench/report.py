@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,12 @@ import pandas as pd
 
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import page as questions
-from nein.benchmarks.negbench import paper_numbers, retrieved, sections
+from nein.benchmarks.negbench import paper_numbers, requested, retrieved, sections
 from nein.benchmarks.negbench.config import ReportConfig
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.page import Sets
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
-from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, NANO
 from nein.engine.errors import UserError
@@ -30,7 +28,6 @@ from nein.reporting import report as reporting
 from nein.reporting.findings import Gap, widest
 from nein.reporting.page import Part
 
-log = logging.getLogger(__name__)
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
 HOW = (
     "Percentages. ± and [ ]: 95 % interval, clustered by picture. ↑ higher is better, ↓ lower is better. "
@@ -61,7 +58,7 @@ def run(options: ReportConfig) -> str:
     folders = [folder for path in options.runs for folder in finished(path)]
     out = options.out.with_suffix(".html")
     evaluated = _evaluated(folders)
-    written = _write(out, evaluated, folders, lambda: sets_of(folders), options.formats)
+    written = _write(out, evaluated, folders, lambda: requested.sets_of(folders), options.formats)
     chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
     shown = reporting.headline(together(evaluated), chief)
     return f"{shown}\nReport: {out if out in written else out.parent}\n"
@@ -89,21 +86,6 @@ def _write(
         findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=formats,
         stamp=label(runs) if label(runs) == NANO_LABEL else "", parts=_questions(runs, folders, sets),
     )  # fmt: skip
-
-
-def sets_of(folders: Sequence[ResultsDir]) -> list[DataSet]:
-    """The data sets that runs were asked about, as far as they are still there; what is not is said."""
-    from nein.benchmarks.negbench import run as negbench
-
-    found: dict[str, DataSet] = {}
-    for folder in folders:
-        if folder.manifest()["data"]["records_sha256"] in found:
-            continue
-        try:
-            found.update((data.sha256, data) for data, _ in negbench.selected(negbench.config_of(folder)))
-        except UserError as error:
-            log.warning("without its data, no question of '%s' is shown: %s", folder.path, error)
-    return list(found.values())
 
 
 def _questions(runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets) -> list[Part]:
