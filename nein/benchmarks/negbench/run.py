@@ -18,6 +18,7 @@ from nein.benchmarks.negbench import (
     matching,
     minimal_pairs,
     models,
+    requested,
     results,
     retrieved,
     satisfied,
@@ -29,7 +30,6 @@ from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
-from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
@@ -73,7 +73,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
                 "another: NAME=REFERENCE."
             )
-    chosen = selected(config)
+    chosen = requested.selected(config)
     if any(_is_judged(task) for _, tasks in chosen for task in tasks):
         judges.check(config.judge)
     all_runs: list[Run] = []
@@ -106,34 +106,6 @@ def _answers(choice: Choice, task: Task) -> bool:
     if isinstance(task, ChoiceTask):
         return task.answered_by(choice.kind)
     return choice.kind == "dual"
-
-
-def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
-    """The data sets with the tasks that are asked for."""
-    sets = loading.load(
-        config.data,
-        names=config.datasets,
-        image_roots=config.image_root,
-        scenes=config.scenes,
-        split=config.split,
-        seed=config.seed,
-        protocol=config.protocol,
-    )
-    selected = []
-    for data in sets:
-        tasks = loading.select(data.tasks, config.tasks, config.variants)
-        if tasks:
-            loading.check_pictures(data)
-            cut = [task for task in (loading.limited(t, config.limit) for t in tasks) if loading.asks(task)]
-            if not cut:
-                raise UserError(
-                    f"{data.title} holds no caption and no question of these tasks; ask for more."
-                )
-            selected.append((data, cut))
-    if not selected:
-        there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
-        raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")
-    return selected
 
 
 def _run(
@@ -431,7 +403,7 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir, folders, lambda: [data for data, _ in selected(config)])
+    return report.report(config.out_dir, folders, lambda: [data for data, _ in requested.selected(config)])
 
 
 def failed(run: Run, folder: Folder) -> int:

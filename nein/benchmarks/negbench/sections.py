@@ -70,6 +70,9 @@ def _retrieval(direction: str, title: str) -> Table:
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
+RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
+
+
 def _chosen_and_offered(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
     by = {figure["metric"]: figure for figure in figures}
@@ -293,7 +296,7 @@ SECTIONS = (
         "retrieval",
         "Retrieval",
         (
-            _retrieval(TEXT_TO_IMAGE, "Text to image"),
+            RETRIEVED,
             _retrieval(IMAGE_TO_TEXT, "Image to text"),
             JUDGED,
             AVOIDED,
