@@ -41,7 +41,7 @@ NEEDED = {
     "list": ["editors"],
     "retry": ["RUN"], "merge": ["RUN", "--out", "OUT"], "export": ["RUN"], "status": ["RUN"],
     "leaderboard": ["RUN"],
-    "negbench judge": ["OUT"],
+    "negbench judge": ["OUT"], "negbench report": ["RUN"],
     "negvqa check": ["FILE"], "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
 }  # fmt: skip
 

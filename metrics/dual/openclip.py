@@ -118,9 +118,12 @@ class OpenClipDual:
         parts = []
         with exact():
             for start in range(0, len(texts), self.batch_size):
-                tokens = self.tokenizer(list(texts[start : start + self.batch_size])).to(self.device)
-                parts.append(self.model.encode_text(tokens, **self.TEXT))
+                parts.append(self.text_features(texts[start : start + self.batch_size]))
         return stack(parts, parts[0].shape[1] if parts else self.width)
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, width) of sentences in one pass, on the device and in the model's number type."""
+        return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
 
 
 def load(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench import report, retrieved
+from nein.benchmarks.negbench import report, requested, retrieved
 from nein.benchmarks.negbench import run as negbench
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.folder import ResultsDir
@@ -50,17 +49,7 @@ def run(options: RetrievedConfig) -> str:
     for folder, config, made, tasks in asked:
         rates = known.rates(manner.protocol, role="object")
         _judge(options, folder, config, made, tasks, judge, manner, rates)
-    configs = {config_of(one).data: config_of(one) for one in found}
-    return report.report(
-        options.run, found, lambda: [data for one in configs.values() for data, _ in negbench.selected(one)]
-    )
-
-
-def config_of(folder: ResultsDir) -> EvalConfig:
-    """The configuration that a run was made with."""
-    fields = {item.name for item in dataclasses.fields(EvalConfig)}
-    given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}
-    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
+    return report.report(options.run, found, lambda: requested.sets_of(found))
 
 
 def _retrievals(folder: ResultsDir) -> tuple[EvalConfig, ModelRun, list[RetrievalTask]] | None:
@@ -68,7 +57,7 @@ def _retrievals(folder: ResultsDir) -> tuple[EvalConfig, ModelRun, list[Retrieva
     manifest = folder.manifest()
     if manifest["summary"]["kind"] != "dual":
         return None
-    config = config_of(folder)
+    config = requested.config_of(folder)
     name = f"{folder.path.parent.name}/{folder.path.name}"
     made = next(one for one in negbench.runs(config, manifest["identity"]["device"]) if one.folder == name)
     assert isinstance(made, ModelRun)

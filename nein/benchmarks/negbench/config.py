@@ -12,11 +12,13 @@ from metrics.letters import Rule
 from nein.config.groups import (
     Blind,
     FittedBatches,
+    Formats,
     Limit,
     Machine,
     OnDevice,
     Output,
     Preset,
+    Runs,
     Scored,
     Seed,
     Tracked,
@@ -44,7 +46,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     mend: Names = option(
         [],
         "cures without training, beside each two-tower model as it is: decompose[:LAMBDA], "
-        "steer[:ALPHA][@PAIRS.json]",
+        "steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]",
         "What",
     )
     vlm: Names = option(
@@ -142,6 +144,13 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
             )
         if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):
             raise UserError("--scenes and --split are about --data nano; leave them out.")
+
+
+@dataclass(kw_only=True)
+class ReportConfig(Runs, Formats):
+    """Which runs, of one or of several folders."""
+
+    out: Path = option(Path("negbench.html"), "page to write; the other files lie beside it", "Output")
 
 
 @dataclass(kw_only=True)

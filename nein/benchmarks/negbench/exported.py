@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import run as negbench
-from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench import requested
+from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Task
 from nein.engine import atomic
@@ -52,7 +51,7 @@ def read(path: Path) -> Exported:
         str(manifest["identity"]["model"]), data, None, str(config.get("preset")),
         str(summary.get("protocol")),
         [*(_result(row) for row in rows), *_gaps(figures)],
-        lambda: _samples(path, config, str(data["name"])), manifest, path,
+        lambda: _samples(path), manifest, path,
     )  # fmt: skip
 
 
@@ -98,8 +97,8 @@ def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
                     yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
 
 
-def _samples(path: Path, config: Mapping[str, Any], name: str) -> Iterator[Sample]:
-    tasks = _tasks(config, name)
+def _samples(path: Path) -> Iterator[Sample]:
+    tasks = _tasks(ResultsDir(path))
     for file in sorted((path / "samples").glob("*.jsonl")):
         task, _, variant = file.name.removesuffix(".jsonl").rpartition(".")
         texts = _texts(tasks.get((task, variant)))
@@ -135,12 +134,11 @@ def _ranked(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sampl
     )  # fmt: skip
 
 
-def _tasks(config: Mapping[str, Any], name: str) -> dict[tuple[str, str], Task]:
+def _tasks(folder: ResultsDir) -> dict[tuple[str, str], Task]:
     """The tasks of a run, read again for their texts; none where the data have gone, which is said."""
-    fields = {item.name for item in dataclasses.fields(EvalConfig)}
-    given = EvalConfig(**{key: value for key, value in config.items() if key in fields})
+    name = folder.manifest()["data"]["name"]
     try:
-        sets = negbench.selected(given)
+        sets = requested.selected(requested.config_of(folder))
     except UserError as error:
         log.warning("without the data, captions are left out of the export: %s", error)
         return {}

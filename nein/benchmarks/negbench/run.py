@@ -18,6 +18,7 @@ from nein.benchmarks.negbench import (
     matching,
     minimal_pairs,
     models,
+    requested,
     results,
     retrieved,
     satisfied,
@@ -26,10 +27,9 @@ from nein.benchmarks.negbench import (
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.blind import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.encode import Encoded, Encoding
+from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
-from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
@@ -73,7 +73,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
                 "another: NAME=REFERENCE."
             )
-    chosen = selected(config)
+    chosen = requested.selected(config)
     if any(_is_judged(task) for _, tasks in chosen for task in tasks):
         judges.check(config.judge)
     all_runs: list[Run] = []
@@ -106,34 +106,6 @@ def _answers(choice: Choice, task: Task) -> bool:
     if isinstance(task, ChoiceTask):
         return task.answered_by(choice.kind)
     return choice.kind == "dual"
-
-
-def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
-    """The data sets with the tasks that are asked for."""
-    sets = loading.load(
-        config.data,
-        names=config.datasets,
-        image_roots=config.image_root,
-        scenes=config.scenes,
-        split=config.split,
-        seed=config.seed,
-        protocol=config.protocol,
-    )
-    selected = []
-    for data in sets:
-        tasks = loading.select(data.tasks, config.tasks, config.variants)
-        if tasks:
-            loading.check_pictures(data)
-            cut = [task for task in (loading.limited(t, config.limit) for t in tasks) if loading.asks(task)]
-            if not cut:
-                raise UserError(
-                    f"{data.title} holds no caption and no question of these tasks; ask for more."
-                )
-            selected.append((data, cut))
-    if not selected:
-        there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
-        raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")
-    return selected
 
 
 def _run(
@@ -194,7 +166,11 @@ def _encoding(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> lis
         return {"model": (loaded.fingerprint, description)}
 
     fits = batched if config.fits else None
-    model = Model(run.choice.slug, lambda: models.cure(load(), run.choice), describe, fits=fits)
+
+    def cured() -> Any:
+        return models.cure(load(), run.choice, config.protocol, config.seed)
+
+    model = Model(run.choice.slug, cured, describe, fits=fits)
     encoded = [_in_blocks(config, run, task) for task in run.tasks]
     encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in encoded)]
     judged = [_judging(config, run, task) for task in run.tasks if _is_judged(task)]
@@ -225,6 +201,7 @@ def _judging(config: EvalConfig, run: ModelRun, task: Task) -> Stage:
     assert isinstance(task, RetrievalTask)
     assert isinstance(whole, RetrievalTask)
     pictures, sentences = _pictures(config, run), _sentences(config, run, asked)
+    searched = set(whole.references)
     how = {"cache": config.cache_dir, "device": run.identity["device"], "dtype": config.dtype}
     load = functools.partial(judges.load, "vqa", config.judge, **how)
 
@@ -234,7 +211,7 @@ def _judging(config: EvalConfig, run: ModelRun, task: Task) -> Stage:
     return satisfied.judging(
         _verdicts(task), whole, Blocks.first(len(whole.negated), config.block_size, len(task.negated)),
         features=functools.partial(features_of, config, run, asked),
-        gallery=functools.partial(pictures.encoded, set(whole.references)),
+        gallery=lambda: sum(name in searched for name in pictures.keys()),
         after=(pictures.output, sentences.output),
         model=Model(f"judge {config.judge}", load, describe, references.place(config.judge)),
         protocol=config.protocol, seed=config.seed,
@@ -242,20 +219,37 @@ def _judging(config: EvalConfig, run: ModelRun, task: Task) -> Stage:
 
 
 def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
-    """The pictures of all tasks."""
-    wanted = {name for task in run.tasks for name in task.references}
+    """The pictures of all tasks, whole ones where captions adapt to what they search."""
+    searched = [_taught(run, task) for task in run.tasks] if _adapts(run) else []
+    wanted = {name for task in (*run.tasks, *searched) for name in task.references}
     return encode.of_pictures(
         Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS), files.PICTURES, run.data.references,
         wanted, run.data.media, batch_size=config.block_size, cache=config.cache_dir,
     )  # fmt: skip
 
 
+def _adapts(run: ModelRun) -> bool:
+    return bool(run.choice.cure) and Arm.parse(run.choice.cure).adapts
+
+
+def _taught(run: ModelRun, task: Task) -> Task:
+    """Whose captions and pictures a model adapts to before it encodes the sentences of a task: as released
+    those of retrieval, for multiple choice, too; the task's own where the data have none."""
+    found = [one for one in run.data.tasks if isinstance(one, RetrievalTask) and one.negated]
+    if isinstance(task, RetrievalTask) or not found:
+        return run.whole(task)
+    return next((one for one in found if one.variant == task.variant), found[0])
+
+
 def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
+    size, among, sentences = config.block_size, None, run.whole(task).sentences
+    if _adapts(run):
+        taught, size = _taught(run, task), max(1, len(sentences))  # what adapts does so once
+        among = Searched(_pictures(config, run), taught.references, config.pooling, taught.sentences)
     return encode.of_sentences(
         Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS),
         f"{files.SENTENCES}/{files.task_name(task)}",
-        run.whole(task).sentences, set(task.sentences),
-        batch_size=config.block_size, cache=config.cache_dir,
+        sentences, set(task.sentences), batch_size=size, cache=config.cache_dir, among=among,
     )  # fmt: skip
 
 
@@ -409,7 +403,7 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir, folders, lambda: [data for data, _ in selected(config)])
+    return report.report(config.out_dir, folders, lambda: [data for data, _ in requested.selected(config)])
 
 
 def failed(run: Run, folder: Folder) -> int:

@@ -70,6 +70,9 @@ def _retrieval(direction: str, title: str) -> Table:
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
+RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
+
+
 def _chosen_and_offered(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
     by = {figure["metric"]: figure for figure in figures}
@@ -96,21 +99,30 @@ JUDGED = Table(
     "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
 )
-SATISFIED = Table(
+
+
+def _at_each_k(name: str, title: str, rows: tuple[Row, ...], metric: str, shown: str, note: str) -> Table:
+    """A share of the first k found, a column for each k."""
+    columns = (Column(f"{shown}@{k} ↑", {"metric": f"{metric}@{k}"}, _SHOWN, True) for k in KS)
+    which = {"metric": tuple(f"{metric}@{k}" for k in KS)}
+    return Table(name, title, rows, (*columns, *COUNTS), which, note)
+
+
+SATISFIED = _at_each_k(
     "satisfied",
     "Retrieval judged by the questions of a test",
     (*NAME, Row("kind", "found by", {NEGATED: "negated caption"})),
-    (*(Column(f"as said@{k} ↑", {"metric": f"satisfied@{k}"}, _SHOWN, True) for k in KS), *COUNTS),
-    {"metric": tuple(f"satisfied@{k}" for k in KS)},
+    "satisfied",
+    "as said",
     "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
     "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
 )
-AVOIDED = Table(
+AVOIDED = _at_each_k(
     "avoided",
     "What the denial keeps away",
     NAME,
-    (*(Column(f"avoided@{k} ↑", {"metric": f"avoided@{k}"}, _SHOWN, True) for k in KS), *COUNTS),
-    {"metric": tuple(f"avoided@{k}" for k in KS)},
+    "avoided",
+    "avoided",
     "Share without the thing of what a negated caption finds, minus that of its original caption, in points, "
     "paired, as judged.",
 )
@@ -284,7 +296,7 @@ SECTIONS = (
         "retrieval",
         "Retrieval",
         (
-            _retrieval(TEXT_TO_IMAGE, "Text to image"),
+            RETRIEVED,
             _retrieval(IMAGE_TO_TEXT, "Image to text"),
             JUDGED,
             AVOIDED,

@@ -95,7 +95,7 @@ def edit_block(
             reason = result.error or "the editor gave no picture and no reason"
             rows.append({**row, "error": reason, "note": result.note})
             continue
-        images.write_png(run.image_path(sample.id), result.image)
+        images.write_png(run.image_path(sample.id), result.image, carries=True)
         height, width = result.image.shape[:2]
         row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
         rows.append({**row, "sha256": images.pixel_hash(result.image), "note": result.note})

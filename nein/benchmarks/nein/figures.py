@@ -21,11 +21,13 @@ and have a row of their own, where lower is better. Their target is the sample i
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from metrics import METRICS
@@ -35,6 +37,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
+from nein.statistics.estimates import Clusters, Columns
 from nein.wording.families import CELLS, LABELS
 from nein.wording.languages.base import DEPTH
 
@@ -171,8 +174,14 @@ def _common(reasons: Counter[str] | None) -> dict[str, int] | None:
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
     """Its mean with the interval of its kind."""
-    scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
-    numbers, sources = [value for value, _ in scored], [source for _, source in scored]
+    every = np.array([*values.values()], dtype=np.float64)
+    scored = ~np.isnan(every)
+    sources = [*map(clusters.__getitem__, itertools.compress(values, scored))]
+    return _estimate(metric, every[scored], sources)
+
+
+def _estimate(metric: str, numbers: np.ndarray, sources: Clusters) -> Estimate | None:
+    """The same of numbers (n,) and their clusters."""
     if METRICS[metric].span is None:
         return statistics.mean(numbers, sources)
     return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)
@@ -270,24 +279,28 @@ def gaps(
 
 def breakdown(
     task: str,
-    values: Values,
-    edits: Sequence[Row],
-    clusters: Mapping[str, str],
+    numbers: Mapping[str, np.ndarray],
+    edits: Iterable[Row],
+    clusters: Columns,
     group_of: Callable[[Row], Any],
     shown: Callable[[Any], str] = str,
     order: Sequence[Any] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Removal and Retention of the samples of every group, sorted; edits of group None are left out."""
-    groups: dict[Any, list[str]] = {}
-    for edit in edits:
+    """Removal and Retention of the samples of every group, sorted; edits of group None are left out.
+
+    numbers  Metric -> value of every edit, NaN where it has none, (n,) float64. clusters: of the edits.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, edit in enumerate(edits):
         if (group := group_of(edit)) is not None:
-            groups.setdefault(group, []).append(edit["id"])
-    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in values]
+            groups.setdefault(group, []).append(place)
+    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in numbers]
     for group in sorted(groups, key=lambda g: (list(order).index(g) if g in order else -1, g)):
+        places = np.array(groups[group])
         for metric in chosen:
-            members = {key: values[metric].get(key) for key in groups[group]}
-            mean = estimate(metric, members, clusters)
-            unscored = len(members) - (mean.n if mean else 0)
+            scored = places[~np.isnan(numbers[metric][places])]
+            mean = _estimate(metric, numbers[metric][scored], clusters.of(scored))
+            unscored = len(places) - len(scored)
             yield frames.figure(
                 mean, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
             )

@@ -18,11 +18,10 @@ metrics may be added to a run at any time; a change of an identity is refused wi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import itertools
 import json
-import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,6 @@ SCORE_ROW = {
         "after?": _REPLIES, "question?": (str, None), "present_before?": (bool, None),
     },
 }  # fmt: skip
-_score_row = atomic.reader(SCORE_ROW)
 _ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
 CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_ENDS}
 #: What an entry with a value has besides.
@@ -127,13 +125,25 @@ class RunDir(Folder):
                 places.setdefault(row["id"], start)
             yield row
 
-    def scores_at(self, start: int) -> Iterator[Row]:
-        """The rows of the sample that begin at a byte, as `scores` notes them."""
-        with (self.path / "scores.jsonl").open("rb") as file:
-            file.seek(start)
-            rows = (_score_row(line, f"'{file.name}'") for line in file if line.strip())
-            _, of_sample = next(itertools.groupby(rows, key=operator.itemgetter("id")))
-            yield from of_sample
+    @contextlib.contextmanager
+    def scores_at(self) -> Iterator[Callable[[int], Iterator[Row]]]:
+        """What gives the rows of the sample that begin at a byte, as `scores` notes them."""
+        path, read = self.path / "scores.jsonl", atomic.reader(SCORE_ROW)
+        name = f"'{path}'"
+        with path.open("rb") as file:
+
+            def rows(start: int) -> Iterator[Row]:
+                file.seek(start)
+                first = None
+                for line in file:
+                    if line.isspace():
+                        continue
+                    row = read(line, name)
+                    if row["id"] != (first := first or row["id"]):
+                        return
+                    yield row
+
+            yield rows
 
     def read_corpus(self) -> dict[str, Row]:
         """Metric -> its figure of the whole; {} where there is none."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.ahead import read_ahead
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.reporting import cards, page
 
 #: Longest side of a source image in pixels -> the class it is counted under.
@@ -28,6 +31,7 @@ SIZE_CLASSES = tuple(name for _, name in SIZES)
 #: Samples whose pictures one thread makes smaller before it is given more.
 TOGETHER = 8
 COLUMNS = ("metric", "value", "reason", "evidence")
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,8 @@ class Browser:
             [_measure(name) for name in metrics],
             [
                 [
-                    [_short(run.values.get(metric, {}).get(name, cards.NOT_ASKED)) for name in self.ids]
-                    for metric in metrics
+                    [*map(_short, map(values.get, self.ids, itertools.repeat(cards.NOT_ASKED)))]
+                    for values in (run.values.get(metric, {}) for metric in metrics)
                 ]
                 for run in self.runs
             ],
@@ -116,8 +120,10 @@ class Browser:
         """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
         parts = (self.ids[start : start + TOGETHER] for start in range(0, len(self.ids), TOGETHER))
         work = functools.partial(self._thumbnails, side=side)
-        for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
-            yield from map(self._detail, names, rows)
+        with contextlib.ExitStack() as files:
+            judged = [files.enter_context(run.said()) for run in self.runs]
+            for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
+                yield from (self._detail(name, row, judged) for name, row in zip(names, rows, strict=True))
 
     def _thumbnails(self, names: Sequence[str], side: int) -> list[list[cards.Thumbnail]]:
         """The pictures of samples, each file read once."""
@@ -128,11 +134,16 @@ class Browser:
         made = {path: cards.thumbnail_of(path, side) for path in files}
         return [[made[p] if isinstance(p, Path) else {"none": p} for p in row] for row in rows]
 
-    def _detail(self, name: str, shown: Sequence[cards.Thumbnail]) -> cards.Detail:
+    def _detail(
+        self, name: str, shown: Sequence[cards.Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
+    ) -> cards.Detail:
         pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
         none: cards.Thumbnail = {"none": "no pictures in this report"}
         made = shown[2:] or [none] * len(self.runs)
-        said = [_said(run, name, picture) for run, picture in zip(self.runs, made, strict=True)]
+        said = [
+            _said(run, name, picture, rows(name))
+            for run, picture, rows in zip(self.runs, made, judged, strict=True)
+        ]
         return cards.Detail(pictures, said=said)
 
     def _paths(self, name: str) -> list[Path | str]:
@@ -160,7 +171,7 @@ def size_class(path: Path) -> str | None:
     return next(name for limit, name in SIZES if max(width, height) <= limit)
 
 
-def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
+def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) -> cards.Said:
     edit = run.edits.get(name)
     if edit is None:
         return cards.Said(picture)
@@ -170,7 +181,7 @@ def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
         _row(
             row["metric"], run.values[row["metric"]].get(name, cards.NOT_ASKED), row["reason"], row["detail"]
         )
-        for row in run.said(name)
+        for row in judged
     ]
     return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
@@ -178,12 +189,12 @@ def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
 def _row(metric: str, value: float | str | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _measure(metric)
     text = value or "unscored" if not isinstance(value, float) else f"{value * shown.scale:.{shown.digits}f}"
-    return shown.title, text, reason, " · ".join(evidence(detail))
+    return shown.title, text, reason, " · ".join(evidence(detail)) if detail else ""
 
 
 def evidence(detail: Mapping[str, Any]) -> list[str]:
     """What a judge said, in words."""
-    said = [f"answer: {json.dumps(detail['answer'], ensure_ascii=False)}"] if "answer" in detail else []
+    said = [f"answer: {_json(detail['answer'])}"] if "answer" in detail else []
     for key, word in (("p_yes", "P(yes)"), ("p_no", "P(no)")):
         said += [f"{word} {detail[key]:.3f}"] if detail.get(key) is not None else []
     if "score" in detail:
@@ -196,11 +207,12 @@ def evidence(detail: Mapping[str, Any]) -> list[str]:
 
 
 def _reply(reply: Any) -> str:
-    if isinstance(reply, Mapping) and reply.get("error"):
+    if isinstance(reply, dict) and reply.get("error"):
         return str(reply["error"])
-    return f"{reply:.3f}" if isinstance(reply, float | int) else json.dumps(reply, ensure_ascii=False)
+    return f"{reply:.3f}" if isinstance(reply, float | int) else _json(reply)
 
 
+@functools.cache
 def _measure(name: str) -> cards.Measure:
     metric = METRICS[name]
     badge = (REMOVALS[name], "removed", "still there") if name in REMOVALS else None
