@@ -268,10 +268,17 @@ def paired_test(
     """Compares two runs sample by sample, source images being the independent units; None without pairs.
 
     span  As in `paired_difference`.
+    """
+    return pairs_test(*pairs(first, second, cluster_of), span)
+
+
+def pairs_test(
+    one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
+) -> PairedTest | None:
+    """`paired_test` of the values of the pairs, (n,) float64 each.
 
     Power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
     """
-    one, other, clusters = pairs(first, second, cluster_of)
     columns = cluster_columns(clusters)
     difference = _difference(one - other, columns, span)
     if difference is None:
@@ -333,6 +340,12 @@ class Columns:
 
     member: np.ndarray
     count: int
+
+    def of(self, chosen: np.ndarray) -> Columns:
+        """The clusters of some of the values: (n,) bool, or their places, (m,) int64."""
+        member = self.member[chosen]
+        there = np.bincount(member, minlength=self.count) > 0
+        return Columns((np.cumsum(there) - 1)[member], int(there.sum()))
 
 
 def cluster_columns(clusters: Clusters) -> Columns:

@@ -37,6 +37,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
+from nein.statistics.estimates import Clusters, Columns
 from nein.wording.families import CELLS, LABELS
 from nein.wording.languages.base import DEPTH
 
@@ -175,7 +176,12 @@ def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[
     """Its mean with the interval of its kind."""
     every = np.array([*values.values()], dtype=np.float64)
     scored = ~np.isnan(every)
-    numbers, sources = every[scored], [*map(clusters.__getitem__, itertools.compress(values, scored))]
+    sources = [*map(clusters.__getitem__, itertools.compress(values, scored))]
+    return _estimate(metric, every[scored], sources)
+
+
+def _estimate(metric: str, numbers: np.ndarray, sources: Clusters) -> Estimate | None:
+    """The same of numbers (n,) and their clusters."""
     if METRICS[metric].span is None:
         return statistics.mean(numbers, sources)
     return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)
@@ -273,24 +279,28 @@ def gaps(
 
 def breakdown(
     task: str,
-    values: Values,
-    edits: Sequence[Row],
-    clusters: Mapping[str, str],
+    numbers: Mapping[str, np.ndarray],
+    edits: Iterable[Row],
+    clusters: Columns,
     group_of: Callable[[Row], Any],
     shown: Callable[[Any], str] = str,
     order: Sequence[Any] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Removal and Retention of the samples of every group, sorted; edits of group None are left out."""
-    groups: dict[Any, list[str]] = {}
-    for edit in edits:
+    """Removal and Retention of the samples of every group, sorted; edits of group None are left out.
+
+    numbers  Metric -> value of every edit, NaN where it has none, (n,) float64. clusters: of the edits.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, edit in enumerate(edits):
         if (group := group_of(edit)) is not None:
-            groups.setdefault(group, []).append(edit["id"])
-    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in values]
+            groups.setdefault(group, []).append(place)
+    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in numbers]
     for group in sorted(groups, key=lambda g: (list(order).index(g) if g in order else -1, g)):
+        places = np.array(groups[group])
         for metric in chosen:
-            members = {key: values[metric].get(key) for key in groups[group]}
-            mean = estimate(metric, members, clusters)
-            unscored = len(members) - (mean.n if mean else 0)
+            scored = places[~np.isnan(numbers[metric][places])]
+            mean = _estimate(metric, numbers[metric][scored], clusters.of(scored))
+            unscored = len(places) - len(scored)
             yield frames.figure(
                 mean, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
             )

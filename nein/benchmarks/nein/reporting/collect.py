@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nein.benchmarks.nein import figures, negation_gap, report, runs
@@ -17,6 +18,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
+from nein.statistics.estimates import Columns, cluster_columns
 from nein.wording import templates
 
 
@@ -45,6 +47,19 @@ class Run:
         return {
             name: entry for name, entry in self.directory.read_corpus().items() if entry["value"] is not None
         }
+
+    @cached_property
+    def numbers(self) -> dict[str, np.ndarray]:
+        """Metric -> the value of every edit, NaN where there is none, (n,) float64."""
+        return {
+            metric: np.array([*map(column.get, self.edits)], dtype=np.float64)
+            for metric, column in self.values.items()
+        }
+
+    @cached_property
+    def clusters(self) -> Columns:
+        """The source images of the edits."""
+        return cluster_columns([*self.sources.values()])
 
     @property
     def track(self) -> str:
@@ -166,7 +181,7 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[
             {**row, "model": run.name, "variant": run.track}
             for run in loaded
             for row in figures.breakdown(
-                task, run.values, list(run.edits.values()), run.sources, group_of, shown, places
+                task, run.numbers, run.edits.values(), run.clusters, group_of, shown, places
             )
         ]
         if len({row["group"] for row in rows}) > 1:
