@@ -34,6 +34,8 @@ ON_BAR = "#0b0f19"
 #: Width of a canvas in inches: of a page, at the least, and of a telephone.
 WIDE, NARROW = 9.4, 3.7
 _DPI = 160
+#: Of the lines of a plot from each other, where one step of x is 1.
+_ASIDE = 0.035
 _HOLLOW: Any = {
     "markersize": 4.5, "markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1,
 }  # fmt: skip
@@ -362,13 +364,15 @@ class Curves:
         panels = frames.values(drawn, "_panel", self.order)
         lines = frames.values(drawn, self.line, self.order)
         canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1, narrow=narrow)
+        counts = not self.log and all(float(x) % 1 == 0 for x in drawn[self.x])
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
                 points = frames.records(frames.select(drawn, **{"_panel": panel, self.line: name}))
+                aside = _ASIDE * (at - (len(lines) - 1) / 2) if counts else 0.0
                 for hollow in (False, True):
                     part = [f for f in points if hollow == (bool(self.hollow) and _is(f, self.hollow))]
-                    self._line(axis, part, at, hollow)
-            self._dress(axis, panel, {float(x) for x in drawn[self.x]})
+                    self._line(axis, part, at, hollow, aside)
+            self._dress(axis, panel, {float(x) for x in drawn[self.x]} if counts else ())
         handles = {
             self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
         }  # fmt: skip
@@ -377,27 +381,29 @@ class Curves:
             _legend(canvas, handles, markers, narrow=narrow)
         return canvas
 
-    def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool) -> None:
+    def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool, aside: float) -> None:
+        """aside: how far from its place, so that equal lines are seen beside each other."""
         part = sorted(part, key=lambda figure: float(figure[self.x]))
         if not part:
             return
         color = PALETTE[at % len(PALETTE)]
-        xs, ys = [float(f[self.x]) for f in part], [_shown(f, "value") for f in part]
+        xs, ys = [float(f[self.x]) + aside for f in part], [_shown(f, "value") for f in part]
         reach = [[abs(_shown(f, end) - _shown(f, "value")) for f in part] for end in ("low", "high")]
         axis.errorbar(
             xs, ys, yerr=reach if any(map(any, reach)) else None, color=color, capsize=2, elinewidth=0.8,
             marker=MARKERS[at % len(MARKERS)], markersize=5, linewidth=1.3, linestyle=":" if hollow else "-",
-            markerfacecolor="white" if hollow else color,
+            markerfacecolor="white" if hollow else color, clip_on=self.limits != (0, 100),
         )  # fmt: skip
 
-    def _dress(self, axis: Any, panel: str, xs: Collection[float]) -> None:
+    def _dress(self, axis: Any, panel: str, counts: Collection[float]) -> None:
+        """counts: what x is, where it counts something."""
         axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
         axis.set_xlabel(self.axes[0])
         axis.set_ylabel(self.axes[1])
         axis.set_ylim(*self.limits)
         axis.grid(color=FAINT)
-        if all(x % 1 == 0 for x in xs) and not self.log:
-            axis.set_xticks(sorted(xs))
+        if counts:
+            axis.set_xticks(sorted(counts))
         if self.log:
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -10,7 +10,7 @@ import torch
 from diffusers import UNet2DConditionModel
 from transformers import MistralConfig, MistralModel
 
-from benchmarks import common, published, report, true_size
+from benchmarks import common, published, report, scope_tokens, true_size
 from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein.config import ReportConfig
@@ -136,3 +136,23 @@ def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str, tmp_path
     done = commands.in_a_process(*options, script=("-m", f"benchmarks.{name}"))
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
+
+
+def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_cut_alike() -> None:
+    from nein.nano import scope
+    from nein.wording.languages import LANGUAGES
+
+    class Letters:
+        """A token for every character, and no more than 20 of a text."""
+
+        model_max_length = 20
+
+        def __call__(self, text: str, **options: object) -> dict[str, list[str]]:
+            return {"input_ids": list(text)[: options.get("max_length")]}
+
+    pairs = list(scope.pairs("val", 6))
+    tokens, cut, alike = scope_tokens.measured(Letters(), LANGUAGES["en"], pairs)
+    said = [text for pair in pairs for text in LANGUAGES["en"].pair(pair.construction, pair.named)]
+    assert tokens == sum(map(len, said)) / 12
+    assert cut == sum(len(text) > 20 for text in said) / 12
+    assert alike == sum(a[:20] == b[:20] for a, b in zip(said[::2], said[1::2], strict=True)) / 6 > 0

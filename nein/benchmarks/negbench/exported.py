@@ -13,6 +13,7 @@ from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import requested
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Task
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -34,6 +35,10 @@ _RANKED = {
     **_ROW, "kind": str, "direction": str, "rank?": (int, None), "item?": (str, None), "tied?": (int, None),
     "score?": (float, None),
 }  # fmt: skip
+_JUDGED = {
+    **_ROW, "kind": str, "thing": str, "rank": int, "image": str, "absent": (float, None), "gallery": int,
+}  # fmt: skip
+_SHARES = ("accuracy", "recall", "satisfied", *BASELINES)
 
 
 def read(path: Path) -> Exported:
@@ -43,7 +48,7 @@ def read(path: Path) -> Exported:
     figures = frames.read(path / "figures.csv")
     rows = [
         row for row in frames.records(figures)
-        if row["value"] is not None and row["metric"].partition("@")[0] in ("accuracy", "recall", *BASELINES)
+        if row["value"] is not None and row["metric"].partition("@")[0] in _SHARES
     ]  # fmt: skip
     data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
     return Exported(
@@ -102,10 +107,14 @@ def _samples(path: Path) -> Iterator[Sample]:
     for file in sorted((path / "samples").glob("*.jsonl")):
         task, _, variant = file.name.removesuffix(".jsonl").rpartition(".")
         texts = _texts(tasks.get((task, variant)))
-        for row in atomic.checked_lines(file, (_CHOSEN, _RANKED)):
+        for row in atomic.checked_lines(file, (_CHOSEN, _RANKED, _JUDGED)):
             what = {"task": task, "variant": variant}
             if "correct" in row:
                 yield _choice({**what, "metric": "accuracy", "type": "all"}, row, texts)
+            elif "absent" in row:
+                for k in KS:
+                    if row["rank"] < k:
+                        yield _judged({**what, "metric": f"satisfied@{k}", "kind": row["kind"]}, row, texts)
             else:
                 for metric in (key for key in row if key.startswith("recall@")):
                     where = {"kind": row["kind"], "direction": row["direction"]}
@@ -131,6 +140,15 @@ def _ranked(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sampl
     return Sample(
         _key(what), f"{row['id']}.{row['kind']}.{row['direction']}", str(text), rank, rank,
         "rank of the first right one", row[what["metric"]], row["reason"], facts=facts,
+    )  # fmt: skip
+
+
+def _judged(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sample:
+    facts = {key: row[key] for key in ("source", "thing", "gallery")}
+    text = texts.get((NEGATED, row["id"].partition("/")[0]), row["id"])
+    return Sample(
+        _key(what), f"{row['id']}.{row['kind']}.{row['rank']}", str(text), row["image"], row["image"],
+        "what the judge sees in the picture found", row["absent"], row["reason"], facts=facts,
     )  # fmt: skip
 
 

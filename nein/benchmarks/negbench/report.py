@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import page as questions
 from nein.benchmarks.negbench import paper_numbers, requested, retrieved, sections
@@ -253,7 +254,8 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
                 if figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all":
                     reason, count = next(iter(reasons.items()))
                     named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
-                    where = ", ".join(filter(None, named))
+                    baseline = figure["metric"] if figure["metric"] in BASELINES else ""
+                    where = ", ".join(filter(None, (*named, baseline)))
                     said.append(
                         f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}"
                     )
