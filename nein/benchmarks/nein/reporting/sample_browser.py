@@ -196,7 +196,10 @@ def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) 
 
 def _row(metric: str, value: float | str | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _measure(metric)
-    text = value or "unscored" if not isinstance(value, float) else f"{value * shown.scale:.{shown.digits}f}"
+    if isinstance(value, float | int):
+        text = f"{value * shown.scale:.{shown.digits}f}"
+    else:
+        text = value or "unscored"
     return shown.title, text, reason, " · ".join(evidence(detail)) if detail else ""
 
 
@@ -209,12 +212,14 @@ def evidence(detail: Mapping[str, Any]) -> list[str]:
         said.append(f"box score {detail['score']:.3f} (threshold {detail['threshold']})")
     for key, place in (("before", "sample"), ("after", "edit")):
         if detail.get(key):
-            replies = (f"{word} {_reply(reply)}" for word, reply in detail[key].items())
+            replies = [f"{word} {_reply(reply)}" for word, reply in detail[key].items()]
             said.append(f"in the {place}: {', '.join(replies)}")
     return [*said, f"asked: {detail['question']}"] if detail.get("question") else said
 
 
 def _reply(reply: Any) -> str:
+    if isinstance(reply, str):
+        return _json(reply)
     if isinstance(reply, dict) and reply.get("error"):
         return str(reply["error"])
     return f"{reply:.3f}" if isinstance(reply, float | int) else _json(reply)
