@@ -52,9 +52,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=176)
     options = parser.parse_args()
     pairs = list(scope.pairs("val", options.pairs))
-    print(
-        "| model | language | denials above | tokens, mean | cut, % | twins alike, % |\n|---|---|---|---|---|---|"
-    )
+    print("| model | language | denials above | tokens, mean | cut, % | twins alike, % |")
+    print("|---|---|---|---|---|---|")
     for reference in options.model.split(","):
         words = tokenizer(reference)
         for language in LANGUAGES.values():
