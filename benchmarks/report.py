@@ -65,14 +65,16 @@ EVIDENCE = {
 
 def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Path:
     """Finished runs of `editors` editors on `count` samples, each on the first of `TRACKS`, with figures;
-    pictures come from a stock of 64 by hard links."""
+    pictures come from a stock of 64 by hard links, edits with thumbnails as `nein eval` writes them."""
     rng = np.random.default_rng(0)
-    stock = []
+    plain: list[Path] = []
+    edited: list[Path] = []
     for k in range(64):
-        path = root / "stock" / f"{k}.png"
         blocks = rng.integers(0, 256, (8, 8, 3)).repeat(side // 8, 0).repeat(side // 8, 1)
-        write_png(path, np.clip(blocks + rng.integers(-12, 13, (side, side, 3)), 0, 255).astype(np.uint8))
-        stock.append(path)
+        picture = np.clip(blocks + rng.integers(-12, 13, (side, side, 3)), 0, 255).astype(np.uint8)
+        for stock, carries in ((plain, False), (edited, True)):
+            stock.append(root / "stock" / f"{k}-{'edit' if carries else 'data'}.png")
+            write_png(stock[-1], picture, carries)
     records = []
     for i in range(count):
         noun = OBJECTS[i % 80]
@@ -86,7 +88,7 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
             }
         )
     for folder, key in (("coco_for_val", "COCO"), ("nein_val", "NeIn")):
-        _link(root / "data" / folder, sorted({row[key] for row in records}), stock)
+        _link(root / "data" / folder, sorted({row[key] for row in records}), plain)
     (root / "data" / "val.json").write_text(json.dumps(records))
     origin = {
         "split": "val", "annotations": str(root / "data" / "val.json"), "columns": {}, "records_sha256": "x",
@@ -97,7 +99,7 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
         run = RunDir(root / "runs", f"editor-{number}", track)
         run.open({}, {"config": config, "data": origin}, overwrite=False)
         run.update(status="complete")
-        _link(run.path / "images", [row["NeIn"] for row in records], stock)
+        _link(run.path / "images", [row["NeIn"] for row in records], edited)
         atomic.write_lines(run.path / "edits.jsonl", (_edit(i, row, track) for i, row in enumerate(records)))
         values = rng.uniform(size=(count, 10))
         atomic.write_lines(

@@ -97,6 +97,8 @@ class Settings:
     evidence    "own": ask what this protocol needs. "both": ask for Retention also about the objects that the
                 other protocol would ask about, and keep all replies, so that the other protocol's figure can
                 be worked out without the judge (`objects_of` in the detail). The scores are the same.
+    before      Removal: whether the judge is also asked about the object in the unedited sample, once for all
+                edits of it (`before` and `present_before` in the detail). The scores are the same.
     batch_size  Edited pictures that go through a network together.
     workers     Threads for resizing; None: by the number of cores.
     """
@@ -107,6 +109,7 @@ class Settings:
     threshold: float = 0.1
     article: Literal["none", "a_an"] = "none"
     evidence: Literal["own", "both"] = "own"
+    before: bool = False
     batch_size: int = 32
     workers: int | None = None
 

@@ -221,7 +221,9 @@ def _ask_all(questions: _Questions) -> _Judged:
         for i, item in enumerate(batch.items)
     ]
     after = questions.replies([item.edited for item in batch.items], wanted)  # type: ignore[misc]
-    return _Judged(questions, objects, others, before, in_sample, again, after)
+    of_object = removal and batch.settings.before
+    unedited = _look_at_samples(questions, [[item.object] if of_object else [] for item in batch.items])
+    return _Judged(questions, objects, others, before, in_sample, again, after, unedited)
 
 
 def _look_at_samples(questions: _Questions, words: Sequence[Sequence[str]]) -> list[dict[str, Reply]]:
@@ -262,6 +264,7 @@ class _Judged:
     in_sample  The `objects` that the judge sees in the sample.
     again      The words of the caption that were asked about again in the edited picture.
     after      Word -> reply about the edited picture.
+    unedited   The object -> reply about the sample, where that is asked.
     """
 
     questions: _Questions
@@ -271,11 +274,12 @@ class _Judged:
     in_sample: list[list[str]]
     again: list[list[str]]
     after: list[dict[str, Reply]]
+    unedited: list[dict[str, Reply]]
 
     def removal_by_answer(self, i: int) -> Score:
         item, settings = self.questions.batch.items[i], self.questions.batch.settings
         reply = self.after[i][item.object]
-        detail: dict[str, Any] = {"object": item.object, "protocol": settings.protocol}
+        detail = self._about_object(i)
         if isinstance(reply, NoReply):
             return reply.score(detail)
         answer = reply["answer"]
@@ -288,7 +292,7 @@ class _Judged:
     def removal_by_score(self, i: int, *, graded: bool) -> Score:
         item, settings = self.questions.batch.items[i], self.questions.batch.settings
         reply = self.after[i][item.object]
-        detail: dict[str, Any] = {"object": item.object, "protocol": settings.protocol}
+        detail = self._about_object(i)
         if isinstance(reply, NoReply):
             return reply.score(detail)
         detail |= {**reply, "threshold": settings.threshold}
@@ -296,6 +300,15 @@ class _Judged:
         compared = "above" if best else "not above"
         why = f"best score {reply['score']:.3f} is {compared} {settings.threshold}"
         return Score(1.0 - best if graded else float(not best), why, detail)
+
+    def _about_object(self, i: int) -> dict[str, Any]:
+        """What is kept beside a Removal score whatever the judge says of the edit."""
+        item, unedited = self.questions.batch.items[i], self.unedited[i]
+        detail: dict[str, Any] = {"object": item.object, "protocol": self.questions.batch.settings.protocol}
+        if unedited:
+            detail["before"] = {word: _plain(reply) for word, reply in unedited.items()}
+            detail["present_before"] = self.questions.present(unedited[item.object])
+        return detail
 
     def retention(self, i: int) -> Score:
         """The share of `in_sample` that is still seen; unscored where a reply is missing or unclear."""

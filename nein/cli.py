@@ -97,6 +97,10 @@ COMMANDS: dict[str, Command] = {
         "measure how well two-tower and generative models understand negated captions",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
     ),
+    "negbench report": Command(
+        "write the report of finished runs of nein negbench eval, of several folders too",
+        "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.negbench.report:run",
+    ),
     "negbench judge": Command(
         "ask a calibrated judge whether what negated captions find is without the thing",
         "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run",

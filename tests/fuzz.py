@@ -67,6 +67,7 @@ LINES: dict[str, str] = {
     "--device cpu",
     "stats": "{w}/captions.json --json {w}/out/stats.json",
     "negbench eval": "--model random --scenes 12 --limit 2 --tasks mcq --out {w}/out/negbench --device cpu",
+    "negbench report": "{w}/out/retrieval --out {w}/out/negbench.html --formats md,html",
     "negbench judge": "{w}/out/retrieval --judged-by {w}/done --queries 2 --device cpu",
     "negbench analyse": "--model random --objects dog/cat --out {w}/out/analysis --device cpu",
     "negbench generate": "--source coco --instances {w}/instances.json --captions {w}/captions.json --images "

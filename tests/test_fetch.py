@@ -64,7 +64,8 @@ def test_fetch_names_every_reference_of_a_paper_preset(name: str) -> None:
     repositories = {word for word in words.split('"') if word.count("/") == 1 and " " not in word}
     repositories = {word.removeprefix("hub:") for word in repositories if ":" not in word or "hub:" in word}
     unused = {"google/owlvit-base-patch32"} if not getattr(config, "detects", True) else set()
-    judge = {config.judge} if name == "negvqa" and "judge" not in config.model else set()
+    asked = config.judged if name == "negbench" else name != "negvqa" or "judge" in config.model
+    judge = set() if asked else {config.judge}
     assert repositories - unused - judge <= references
 
 

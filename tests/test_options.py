@@ -41,7 +41,7 @@ NEEDED = {
     "list": ["editors"],
     "retry": ["RUN"], "merge": ["RUN", "--out", "OUT"], "export": ["RUN"], "status": ["RUN"],
     "leaderboard": ["RUN"],
-    "negbench judge": ["OUT"],
+    "negbench judge": ["OUT"], "negbench report": ["RUN"],
     "negvqa check": ["FILE"], "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
 }  # fmt: skip
 
@@ -63,7 +63,7 @@ class Example(Limit, OnDevice):
     places: Paths = argument("PLACE", "where to look")
     colors: Names = option(["red"], "which colors", "What", among=("red", "blue"), what="color")
     also: Paths = option([], "further places", "What")
-    out: Path = option(Path("eggs.txt"), "file to write", "Output", short="-o")
+    out: Path = option(Path("eggs.txt"), "file to write", "Output")
     maybe: Path | None = option(None, "another file")
     rest: dict[str, Any] = option({}, "what else there is")
     whole: bool | None = option(None, "whole or not")

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from metrics.base import MetricError, choose
 from metrics.dual.openclip import OpenClipDual
-from metrics.encoders.clip import stack
-from metrics.loading import DTYPES, Source, exact, file_sha256
+from metrics.loading import DTYPES, Source, file_sha256
 
 PREFIX = "conch:"
 ARCHITECTURE = "conch_ViT-B-16"
@@ -26,26 +24,8 @@ _LIMIT = 127  # tokens; the 128th place is the summary's, filled with padding he
 class ConchDual(OpenClipDual):
     """CONCH through its own package: pictures into the contrastive projection."""
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
-        from PIL import Image
-
-        parts = []
-        with exact():
-            for start in range(0, len(images), self.batch_size):
-                batch = [self.transform(Image.fromarray(i)) for i in images[start : start + self.batch_size]]
-                pixels = torch.stack(batch).to(self.device, self.dtype)
-                parts.append(self.model.encode_image(pixels, proj_contrast=True, normalize=False))
-        return stack(parts, self.width)
-
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
-        parts = []
-        with exact():
-            for start in range(0, len(texts), self.batch_size):
-                tokens = self.tokenizer(list(texts[start : start + self.batch_size])).to(self.device)
-                parts.append(self.model.encode_text(tokens, normalize=False))
-        return stack(parts, parts[0].shape[1] if parts else self.width)
+    PICTURE: ClassVar = {"proj_contrast": True, "normalize": False}
+    TEXT: ClassVar = {"normalize": False}
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "library": "conch", "architecture": ARCHITECTURE}

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -59,7 +59,12 @@ class OpenClipDual:
     model      `open_clip.CLIP`, `CustomTextCLIP` or another class with `encode_image`, `encode_text`.
     transform  A PIL picture -> (3, H, W) float32 tensor.
     tokenizer  A list of sentences -> (N, L) int64 tensor.
+
+    PICTURE, TEXT  What a class of models wants beside pictures and tokens.
     """
+
+    PICTURE: ClassVar[Mapping[str, Any]] = {}
+    TEXT: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self, model: Any, transform: Any, tokenizer: Any, source: Source, *, dtype: str, batch_size: int = 32
@@ -105,7 +110,7 @@ class OpenClipDual:
         with exact():
             for start in range(0, len(inputs), self.batch_size):
                 pixels = torch.stack(inputs[start : start + self.batch_size]).to(self.device, self.dtype)
-                parts.append(self.model.encode_image(pixels))
+                parts.append(self.model.encode_image(pixels, **self.PICTURE))
         return stack(parts, self.width)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
@@ -113,9 +118,12 @@ class OpenClipDual:
         parts = []
         with exact():
             for start in range(0, len(texts), self.batch_size):
-                tokens = self.tokenizer(list(texts[start : start + self.batch_size])).to(self.device)
-                parts.append(self.model.encode_text(tokens))
+                parts.append(self.text_features(texts[start : start + self.batch_size]))
         return stack(parts, parts[0].shape[1] if parts else self.width)
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, width) of sentences in one pass, on the device and in the model's number type."""
+        return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
 
 
 def load(

@@ -77,12 +77,17 @@ class ClipEncoder:
         parts = []
         with exact(self.model):
             for start in range(0, len(texts), self.batch_size):
-                tokens = self.tokens(texts[start : start + self.batch_size])
-                features = self.model.get_text_features(
-                    input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
-                )
-                parts.append(pooled(features))
+                parts.append(self.text_features(texts[start : start + self.batch_size]))
         return stack(parts, self.model.config.projection_dim)
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, D) of sentences in one pass, on the device and in the model's number type."""
+        tokens = self.tokens(texts)
+        return pooled(
+            self.model.get_text_features(
+                input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
+            )
+        )
 
 
 def pooled(features: Any) -> torch.Tensor:

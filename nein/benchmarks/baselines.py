@@ -7,15 +7,30 @@ picture only  the words say nothing: what the picture alone decides
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from nein.engine.blocks import Blocks
+from nein.reporting.plots import Mark
 
 BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"
 #: The score less that of "text only", on the same questions, paired.
 GAIN = "gain over text"
 SIDE, LEVEL = 224, 128
+
+
+#: What `marks` are, in the caption of a plot.
+MARKED = "white marks: the same without the picture (diamond) and without the text (circle)"
+
+
+def marks(column: str, **where: Any) -> tuple[Mark, ...]:
+    """The baselines on bars of accuracy. column: whose entry says which bar of a place. where: their figures
+    in the frame."""
+    return tuple(
+        Mark({"metric": name, **where}, column, name, marker)
+        for name, marker in zip(BASELINES, "Do", strict=True)
+    )
 
 
 def grey() -> np.ndarray:

@@ -9,7 +9,6 @@ nein export runs/nano --format bundle              a folder with the report, to 
 from __future__ import annotations
 
 import pkgutil
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from nein.config.options import option
 from nein.engine.errors import UserError
 
 FORMATS = ("every-eval-ever", "hf", "csv", "parquet", "bundle")
-#: Benchmark, as its figures name it -> what reads a finished run of it, and what writes its page.
+#: Benchmark, as manifests name it -> what reads a finished run of it, and what writes its page.
 READERS: dict[str, str] = {
     "nein": "nein.benchmarks.nein.exported:read",
     "negbench": "nein.benchmarks.negbench.exported:read",
@@ -99,16 +98,16 @@ def finished(paths: Sequence[Path]) -> list[Path]:
     return folders
 
 
-#: What a finished run of each benchmark holds.
-MARKS = {"nein": "edits.jsonl", "negbench": "samples", "negvqa": "answers.jsonl"}
-
-
 def benchmark_of(folder: Path) -> str:
     """Of a finished run. Raises UserError for one of another kind."""
-    for name, mark in MARKS.items():
-        if (folder / mark).exists():
-            return name
-    raise UserError(f"'{folder}' is no run of {', '.join(READERS)}; --format csv and parquet take any run.")
+    from nein.engine.folder import Folder
+
+    name = str(Folder(folder).manifest().get("benchmark"))
+    if name not in READERS:
+        raise UserError(
+            f"'{folder}' is no run of {', '.join(READERS)}; --format csv and parquet take any run."
+        )
+    return name
 
 
 def read(folder: Path) -> Iterator[Any]:
@@ -126,49 +125,20 @@ def bundle(paths: Sequence[Path], folders: Sequence[Path], out: Path) -> list[Pa
     kinds = {benchmark_of(folder) for folder in folders}
     if len(kinds) > 1:
         raise UserError(f"A bundle is of one benchmark, and these runs are of {', '.join(sorted(kinds))}.")
-    PAGES[kinds.pop()](list(paths), out / "index.html", PARTS)
+    write_page(kinds.pop(), paths, out / "index.html", PARTS)
     atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
     return [out / "index.html", *rowtables.write(folders, out / "data", "csv")]
 
 
-def _nein_page(paths: list[Path], page: Path, formats: Sequence[str]) -> None:
-    from nein.benchmarks.nein.config import ReportConfig
-    from nein.benchmarks.nein.reporting import command
-
-    command.report(ReportConfig(runs=paths, out=page, formats=list(formats)))
-
-
-def _negvqa_page(paths: list[Path], page: Path, formats: Sequence[str]) -> None:
-    from nein.benchmarks.negvqa import report
-    from nein.benchmarks.negvqa.config import ReportConfig
-
-    report.run(ReportConfig(runs=paths, out=page, formats=list(formats)))
-
-
-def _negbench_page(paths: list[Path], page: Path, formats: Sequence[str]) -> None:
-    """Its page is written by the evaluation itself."""
-    from nein.engine import atomic
-    from nein.reporting import page as pages
-
-    [out, *others] = paths
-    if others or not (out / "report.html").is_file():
-        raise UserError("A bundle of NegBench is of one --out of nein negbench eval, with its report.html.")
-    atomic.make_folder(page.parent)
-    for file in out.iterdir():
-        if (
-            (file.suffix == ".html" or list(formats) != ["html"])
-            and file.is_file()
-            and not file.name.startswith(".")
-        ):
-            shutil.copyfile(file, page.parent / file.name)
-    if (beside := pages.beside(out / "report.html")).is_dir():
-        shutil.copytree(beside, page.parent / beside.name, dirs_exist_ok=True)
-    (page.parent / "report.html").replace(page)
-
-
-#: Benchmark -> what writes the page of runs, with further parts of the report beside it.
-PAGES: dict[str, Callable[[list[Path], Path, Sequence[str]], None]] = {
-    "nein": _nein_page,
-    "negbench": _negbench_page,
-    "negvqa": _negvqa_page,
+#: Benchmark -> configuration and function of the command that reports its runs.
+PAGES: dict[str, tuple[str, str]] = {
+    "nein": ("nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.nein.reporting.command:report"),
+    "negbench": ("nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.negbench.report:run"),
+    "negvqa": ("nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.negvqa.report:run"),
 }
+
+
+def write_page(benchmark: str, runs: Sequence[Path], page: Path, formats: Sequence[str]) -> None:
+    """The page of finished runs of a benchmark, with further parts of the report beside it."""
+    configuration, work = (pkgutil.resolve_name(name) for name in PAGES[benchmark])
+    work(configuration(runs=list(runs), out=page, formats=list(formats)))

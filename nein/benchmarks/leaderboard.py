@@ -156,21 +156,21 @@ def _test(benchmark: str, data: Mapping[str, Any], measure: str) -> str:
 
 
 def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
-    """Folder of a run -> page with its pictures: one for all runs of a benchmark on the same data."""
-    groups: dict[tuple[str, str], dict[Path, Path]] = {}
+    """Folder of a run -> page with its pictures: one for all runs of a benchmark on the same data, or of
+    NegBench."""
+    groups: dict[tuple[str, str], dict[Path, None]] = {}
     for one in runs:
-        # NegBench's evaluation writes its own page, of all that lies in its --out.
-        root = one.folder.parents[1] if one.benchmark == "negbench" else one.folder
-        key = str(root.resolve()) if one.benchmark == "negbench" else one.digest
-        members = groups.setdefault((one.benchmark, key), {})
-        members[one.folder] = root
+        # NegBench's page is of any number of data sets.
+        key = one.benchmark, "" if one.benchmark == "negbench" else one.digest
+        members = groups.setdefault(key, {})
+        members[one.folder] = None
         control = one.folder.with_name("remove")
         if one.benchmark == "nein" and control.is_dir():
-            members[control] = control
+            members[control] = None
     pages: dict[Path, Path] = {}
     for number, ((benchmark, _), members) in enumerate(groups.items(), start=1):
         page = out / f"{benchmark}-{number}" / "index.html"
-        export.PAGES[benchmark](list(dict.fromkeys(members.values())), page, ["html"])
+        export.write_page(benchmark, list(members), page, ["html"])
         pages |= dict.fromkeys(members, page)
     return pages
 

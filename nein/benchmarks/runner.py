@@ -64,7 +64,7 @@ class Run:
 class Benchmark:
     """What there is to know about a benchmark.
 
-    name      In the column "benchmark" of its figures.
+    name      In the manifests of its runs, and in the column "benchmark" of its figures.
     title     Of its report.
     holds     What its folders hold, in messages: "answers".
     runs      (configuration, device) -> the runs that are asked for. Finds everything that can be wrong with
@@ -117,7 +117,8 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         return foresee(benchmark, config, executor, by_model(runs, folders))
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
-            facts = {**run.facts, "name": run.name, "invocation": invocation(executor)}
+            told = {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
+            facts = {**run.facts, **told}
             path = folder.manifest_path
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
             folder.open(run.identity, facts, overwrite=config.overwrite)

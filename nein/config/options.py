@@ -28,6 +28,8 @@ from nein.engine.store import Need
 PRESETS = ("nano", "paper")
 #: How jsonargparse reads values here: as YAML, but for a `#` at the start of a word, which is no comment.
 MODE = "words"
+#: Options that are typed often -> their second flag, in every command that has them.
+SHORT = {"out": "-o", "number": "-n"}
 
 #: A list of names: `a,b` on the command line (repeatable), a YAML list in a file.
 Names = list[str]
@@ -97,8 +99,8 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for these attributes of the
            class.
     group  The heading of `--help` under which it stands.
-    more   Further metadata. `typed`: its name for who types it, where Python needs another. `short`: a second
-           flag such as "-o". `negatable`: --no-NAME is a flag too.
+    more   Further metadata. `typed`: its name for who types it, where Python needs another. `negatable`:
+           --no-NAME is a flag too.
            `among`: the words a list may hold, and `what` one of them is called in a complaint.
     """
     metadata = {"help": text, "group": group, **more}
@@ -304,7 +306,7 @@ def _add(group: Any, cls: type, flag: str, item: dataclasses.Field[Any], hint: A
         many = {"nargs": "+", "type": Path if hint == Paths else str} if hint in LISTS else {"type": hint}
         group.add_argument(item.name, metavar=facts["metavar"], help=text, **many)
         return
-    flags = [f"--{flag}", *([facts["short"]] if facts.get("short") else [])]
+    flags = [f"--{flag}", *([SHORT[flag]] if flag in SHORT else [])]
     factory = item.default_factory
     default = item.default if factory is dataclasses.MISSING else factory()
     if facts.get("negatable"):

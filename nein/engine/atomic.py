@@ -8,9 +8,9 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from nein.engine import shapes
 from nein.engine.errors import UserError
@@ -77,8 +77,9 @@ def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Raises UserError naming the file, the line and what is wrong with it.
     """
+    read, name = reader(dict), f"'{path}'"
     for number, _, line in _lines(path):
-        yield number, _object(line, f"'{path}', line {number},")
+        yield number, read(line, name, number)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
@@ -87,7 +88,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
+                if not line.isspace():
                     yield number, start, line
                 start += len(line)
     except FileNotFoundError:
@@ -112,9 +113,9 @@ def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
 
 def placed_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str, Any]]]:
     """(byte at which it begins, object) of the same, so that a row can be read again where it stands."""
-    read = reader(shape)
+    read, name = reader(shape), f"'{path}'"
     for number, start, line in _lines(path):
-        yield start, read(line, f"'{path}', line {number}")
+        yield start, read(line, name, number)
 
 
 def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
@@ -122,21 +123,38 @@ def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
 
     Raises UserError as `read_lines` does.
     """
-    read = reader(shape)
+    read, name = reader(shape), f"'{path}'"
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
-                yield read(line, f"'{path}', line {number}")
+                yield read(line, name, number)
 
 
-def reader(shape: Shape) -> Callable[[bytes, str], dict[str, Any]]:
-    """What makes of a line, and of words for where it stands, its object. It raises UserError, which begins
-    with those words, for a line that is no object or has not the shape."""
+class Reader(Protocol):
+    """What makes of a line its object.
+
+    name, number  Of the file, and of the line in it from 1, or 0: for the UserError about a line that is no
+                  object or has not the shape.
+    """
+
+    def __call__(self, line: bytes, name: str, number: int = 0) -> dict[str, Any]: ...
+
+
+def reader(shape: Shape) -> Reader:
+    """Of a file of objects of one shape. Words are made only where something is wrong: there are millions of
+    lines."""
+    from pydantic_core import from_json
+
     fits = shapes.quick(shape)
 
-    def read(line: bytes, where: str) -> dict[str, Any]:
-        row = _object(line, f"{where},")
+    def read(line: bytes, name: str, number: int = 0) -> dict[str, Any]:
+        try:
+            row = from_json(line)
+        except ValueError:
+            row = None
         if not fits(row):
+            where = f"{name}, line {number}" if number else name
+            row = _object(line, f"{where},")
             _check(row, shape, where)
         return row
 
@@ -149,6 +167,7 @@ def _check(content: Any, shape: Shape, where: str) -> None:
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
+    """Raises UserError, which begins with `where`, for a line that holds none."""
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:

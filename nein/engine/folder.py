@@ -30,7 +30,7 @@ from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 
-FORMAT = 3
+FORMAT = 4
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 
@@ -38,7 +38,8 @@ Row = dict[str, Any]
 
 
 #: What every manifest holds, notes of a kind, and a line of costs, as far as they are read back.
-_EVERY: Mapping[str, Shape] = {"format?": int, "status?": str, "identity": {}}
+_KIND: Mapping[str, Shape] = {"format?": int, "benchmark?": str}
+_EVERY: Mapping[str, Shape] = {**_KIND, "status?": str, "identity": {}}
 _NOTES: Mapping[str, Shape] = {
     "models": {"fingerprint": str},
     "steps": {"stage": str, "place": int, "outputs": [str], "blocks": [[int]]},
@@ -69,6 +70,8 @@ class Folder:
     holds: str = "results"
     row_shapes: Mapping[str, Shape] = field(default_factory=dict, compare=False)
 
+    #: The benchmark whose runs these are, as its manifests name it; "": any.
+    benchmark: ClassVar[str] = ""
     #: What the entries of a benchmark's manifest look like.
     facts: ClassVar[Mapping[str, Shape]] = {}
 
@@ -87,9 +90,21 @@ class Folder:
         """What the folder says about itself, {} where nothing has begun: the manifest, `models` (kind ->
         fingerprint and description), `peak_memory` (by stage), `usage` (what a model's work took, by its kind
         and the worker), `plan` (planned against real), `batch`
-        (by stage, the size that `--batch-size auto` came to) and `invocations` (in order of time)."""
+        (by stage, the size that `--batch-size auto` came to) and `invocations` (in order of time).
+
+        Raises UserError for a run of another benchmark or of another version of this package.
+        """
         if not self.manifest_path.exists():
             return {}
+        found = atomic.read_json(self.manifest_path, _KIND)
+        self._check_version(found, "make it again, into another --out")
+        kind = found.get("benchmark", self.benchmark)
+        if self.benchmark not in ("", kind):
+            family = "nein" if kind == "nein" else f"nein {kind}"
+            raise UserError(
+                f"'{self.path}' is a run of {kind}, and this command takes runs of {self.benchmark}; "
+                f"{family} --help names the commands for it."
+            )
         invocations = self.notes("invocations")
         return {
             **atomic.read_json(self.manifest_path, {**_EVERY, **self.facts}),
@@ -111,11 +126,8 @@ class Folder:
         the answers of its models stay, each of which says what it answers.
         """
         before = atomic.read_json(self.manifest_path, dict) if self.manifest_path.exists() else {}
-        if before and before.get("format") != FORMAT:
-            raise UserError(
-                f"'{self.path}' was written by another version (format {before.get('format')}); "
-                "choose another --out."
-            )
+        if before:
+            self._check_version({"format": None, **before}, "choose another --out")
         difference = first_difference(before["identity"], identity) if before else None
         if difference and not overwrite:
             raise UserError(
@@ -129,8 +141,15 @@ class Folder:
         if "invocation" in entries:
             invocation = entries.pop("invocation")
             self.note("invocations", f"{invocation['started']}-{os.getpid()}", invocation)
-        new = {"format": FORMAT, "status": INCOMPLETE, "identity": dict(identity), **entries}
+        kind = {"benchmark": self.benchmark} if self.benchmark else {}
+        new = {"format": FORMAT, "status": INCOMPLETE, **kind, "identity": dict(identity), **entries}
         atomic.write_json(self.manifest_path, new)
+
+    def _check_version(self, found: Mapping[str, Any], mend: str) -> None:
+        if found.get("format", FORMAT) != FORMAT:
+            raise UserError(
+                f"'{self.path}' was written by another version (format {found['format']}); {mend}."
+            )
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""

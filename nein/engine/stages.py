@@ -91,6 +91,8 @@ class Stage:
               be made as soon as that one is there. Empty: nothing is read.
     follows   Whether a block that is older than the one it `needs` is made again. Not where a block made
               again has the same rows.
+    after     Outputs of earlier stages of the folder of which every wanted block is read: no block is made
+              before all of these are there.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Stage:
     usable: Callable[[str, list[Row]], bool] | None = None
     needs: str = ""
     follows: bool = False
+    after: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:

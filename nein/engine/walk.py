@@ -3,8 +3,9 @@
 A walk goes through the steps in their order, a segment of blocks at a time: one listing says what a thousand
 blocks lack. Every worker takes segments and blocks in an order of its own, and passes over what others have
 made or are at. A block whose inputs are not there yet is come back to, so that there is no barrier between
-stages: whoever finds nothing to edit judges what is edited. When nothing is left but what others are at, that
-is made as well, rather than waited for: its worker may be dead and nobody know it yet.
+stages but where one reads another as a whole: whoever finds nothing to edit judges what is edited. When
+nothing is left but what others are at, that is made as well, rather than waited for: its worker may be dead
+and nobody know it yet.
 
 A block that a worker died at is made last, with nothing beside it, so that the next death has one cause;
 after three of those it is set aside: its rows say so, and the rest goes on.
@@ -80,7 +81,8 @@ class Walk:
         self._left = [{key: len(numbers) for key, numbers in parts.items()} for parts in self._segments]
         self._states = [bytearray(max(step.stage.blocks.numbers, default=-1) + 1) for step in steps]
         self.totals = [sum(left.values()) for left in self._left]
-        self._before = [_maker(steps, step) for step in steps]
+        self._before = [_maker(steps, step, step.stage.needs) for step in steps]
+        self._all_before = [[_maker(steps, step, output) for output in step.stage.after] for step in steps]
         self._taken = 0
         self._lonely: Task | None = None
         self._others = {step.folder.path: Attendance(step.folder.path, us) for step in steps}
@@ -147,7 +149,7 @@ class Walk:
             began, gave = time.monotonic(), False
             busy: list[Task] = []
             suspects: list[tuple[int, Task]] = []
-            for index in mine:
+            for index in filter(self._may_begin, mine):
                 for segment in self._order.of(self._open_segments(index)):
                     for task in self._open(index, segment):
                         deaths = self._deaths(task)
@@ -171,6 +173,10 @@ class Walk:
             pause = 0.0 if gave else 10 * (last - began)
             if not gave:
                 yield None
+
+    def _may_begin(self, index: int) -> bool:
+        """Whether all blocks are there of the steps that this one reads as a whole."""
+        return all(before is None or not self.unfinished(before) for before in self._all_before[index])
 
     def _open_segments(self, index: int) -> list[int]:
         return [segment for segment, left in self._left[index].items() if left]
@@ -266,10 +272,10 @@ def set_aside(folder: Folder) -> set[tuple[str, int]]:
     return {(note["stage"], note["block"]) for note in folder.notes(ASIDE).values()}
 
 
-def _maker(steps: Sequence[Step], step: Step) -> int | None:
-    """The step that makes what another needs."""
+def _maker(steps: Sequence[Step], step: Step, output: str) -> int | None:
+    """The step that makes an output of which another is made."""
     for index, other in enumerate(steps):
-        if other.folder.path == step.folder.path and step.stage.needs in other.stage.outputs:
+        if other.folder.path == step.folder.path and output in other.stage.outputs:
             return index
     return None
 

@@ -11,13 +11,12 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from metrics.answers import paper_present, paper_removed, parse_yes_no
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import coco
@@ -30,17 +29,15 @@ from nein.engine.processes import Processes
 from nein.judges import preferences
 from nein.judges.config import REWARD, CalibrateConfig
 from nein.judges.scored import read_config
+from nein.models import judges
+from nein.models.judges import Word
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
-    from metrics.judges.templates import PromptTemplate
     from nein.judges.known_edits import Pair
-    from nein.judges.known_presence import Case, Word
+    from nein.judges.known_presence import Case
 
 log = logging.getLogger(__name__)
-#: "Is it there?", by the rule each protocol has for it; the paper's scripts have one for Removal and
-#: another for Retention.
-VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
 def run(options: CalibrateConfig) -> None:
@@ -160,7 +157,7 @@ def calibrate(
     """
     from nein.judges import known_presence
 
-    rows = ask_all(kind, judge, cases, config, out, batch_size)
+    rows = ask_all(kind, judge, cases, manner_of(config), out, batch_size)
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), rows)
     rates = {
@@ -174,7 +171,7 @@ def calibrate(
         "kind": kind,
         "fingerprint": judge.fingerprint,
         "judge": judge.describe(),
-        **_manner(kind, config),
+        **manner_of(config).of(kind),
         "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
     }
@@ -182,14 +179,19 @@ def calibrate(
     return target
 
 
+def manner_of(config: EvalConfig) -> judges.Manner:
+    """How the judges of a run are asked."""
+    return judges.Manner(config.article, config.threshold)
+
+
 def ask_all(
-    kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
+    kind: str, judge: Any, cases: Sequence[Case], manner: judges.Manner, out: Path, batch_size: int = 16
 ) -> list[dict[str, Any]]:
     """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
 
     Finished batches are kept in OUT/answers.sqlite; only what is missing is asked.
     """
-    space = json.dumps(["calibration", judge.fingerprint, _manner(kind, config)], sort_keys=True)
+    space = json.dumps(["calibration", judge.fingerprint, manner.of(kind)], sort_keys=True)
     by_question: dict[tuple[str, str], dict[str, Any]] = {}
     with AnswerCache(out / "answers.sqlite") as cache:
         for place in ((space, _key(case, word)) for case in cases for word in case.words):
@@ -199,16 +201,11 @@ def ask_all(
         with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
             for start in range(0, len(missing), batch_size):
                 batch = missing[start : start + batch_size]
-                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, config)}
+                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, manner)}
                 cache.put_all(fresh)
                 by_question |= fresh
                 bar.update(len(batch))
     return [by_question[space, _key(case, word)] for case in cases for word in case.words]
-
-
-def _manner(kind: str, config: EvalConfig) -> dict[str, Any]:
-    """How a judge is asked."""
-    return {"article": config.article} if kind == "vqa" else {"threshold": config.threshold}
 
 
 def _key(case: Case, word: Word) -> str:
@@ -216,13 +213,9 @@ def _key(case: Case, word: Word) -> str:
 
 
 def _ask(
-    kind: str, judge: Any, batch: Sequence[Case], config: EvalConfig
+    kind: str, judge: Any, batch: Sequence[Case], manner: judges.Manner
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(key, row) of every question of the batch.
-
-    A judge that fails is asked picture by picture, so that only the culprit's questions go without an answer.
-    """
-    from metrics.base import isolated
+    """(key, row) of every question of the batch."""
     from nein.engine.images import ImageError
 
     pictures: list[Any] = []
@@ -231,57 +224,13 @@ def _ask(
             pictures.append(case.picture())
         except ImageError as error:
             raise UserError(f"A picture of the calibration cannot be read: {error}") from None
-    words = [list(case.words) for case in batch]
-    replies = isolated(
-        lambda rows: _replies(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], config),
-        range(len(batch)),
-    )
-    for case, answers in zip(batch, replies, strict=True):
-        row = [{"error": answers}] * len(case.words) if isinstance(answers, str) else answers
-        for word, reply in zip(case.words, row, strict=True):
+    said = judges.ask(kind, judge, pictures, [case.words for case in batch], manner)
+    for case, answers in zip(batch, said, strict=True):
+        for word, answer in zip(case.words, answers, strict=True):
             yield _key(case, word), {
                 "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
-                "present": word.present, **_verdicts(kind, reply, config), "reply": reply,
+                "present": word.present, **answer,
             }  # fmt: skip
-
-
-def _replies(
-    kind: str, judge: Any, pictures: Sequence[Any], words: Sequence[Sequence[Word]], config: EvalConfig
-) -> list[list[dict[str, Any]]]:
-    if kind == "vqa":
-        from metrics.judges.templates import template
-
-        form = template(judge.template)
-        prompts = [[_prompt(form, word, config.article) for word in row] for row in words]
-        answers = judge.ask(pictures, prompts)
-        return [[{"answer": a.text, "p_yes": a.p_yes, "p_no": a.p_no} for a in row] for row in answers]
-    names = [[word.word for word in row] for row in words]
-    seen = judge.detect(pictures, names, config.threshold)
-    return [[{"score": boxes[name].score} for name in row] for boxes, row in zip(seen, names, strict=True)]
-
-
-def _prompt(form: PromptTemplate, word: Word, article: str) -> str:
-    """About a thing; or a question of a test as SimpleNeg asks it (steer.py of its release)."""
-    if word.role == "question":
-        return form.wrap(f"{word.word}\nAnswer the question with a yes or no.")
-    return form.ask_presence(word.word, article)
-
-
-def _verdicts(kind: str, reply: Mapping[str, Any], config: EvalConfig) -> dict[str, Any]:
-    """Is it there, by each protocol's rule for Removal (None: no verdict), and the soft score for "it is"."""
-    if "error" in reply:
-        return {**dict.fromkeys(VERDICTS), "score": None}
-    if kind == "ovd":
-        seen = reply["score"] > config.threshold
-        return {**dict.fromkeys(VERDICTS, seen), "score": reply["score"]}
-    yes, no = reply["p_yes"], reply["p_no"]
-    total = (yes or 0) + (no or 0)
-    return {
-        "verdict_fixed": parse_yes_no(reply["answer"]),
-        "verdict_paper": not paper_removed(reply["answer"]),
-        "verdict_paper_retention": paper_present(reply["answer"]),
-        "score": yes / total if yes is not None and no is not None and total > 0 else None,
-    }
 
 
 def _summary(file: Path) -> str:

@@ -20,24 +20,11 @@ from nein.datasets import coco
 from nein.datasets.nein.samples import Dataset
 from nein.engine import images
 from nein.engine.errors import UserError
+from nein.models.judges import Word
 
 #: Share of its picture that an object must cover to be cut out: visible, yet not everything.
 PASTED_AREA = (0.01, 0.3)
 DONORS_TRIED = 40  # objects looked at for a picture before it goes without
-
-
-@dataclass(frozen=True)
-class Word:
-    """One question with its truth.
-
-    present  None where it is not known.
-    role     "object": a name that an instruction would use; "caption": a noun of a caption; "question": a
-             whole question.
-    """
-
-    word: str
-    present: bool | None
-    role: str
 
 
 @dataclass(frozen=True)

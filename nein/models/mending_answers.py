@@ -30,12 +30,14 @@ NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made c
 
 @dataclass(frozen=True)
 class Cure:
-    """A row of the table: what the arm does, what has to be known for it that a user would not say, and its
-    function of (model, pictures, questions, scorings, wording)."""
+    """A row of the table: what the arm does, what has to be known for it that a user would not say, its
+    function of (model, pictures, questions, scorings, wording), and whether it takes a question and its
+    negation together."""
 
     does: str
     knows: str
     answer: Callable[[Any, Sequence[np.ndarray], Sequence[Sequence[Asked]], Sequence[str], str], Rows]
+    in_pairs: bool = False
 
 
 def _flipped(
@@ -154,6 +156,7 @@ CURES: dict[str, Cure] = {
         "a question and its negation are both asked and get different answers, the likelier way",
         "which question is the negation of which, and that there are two options of which one is right",
         _consistent,
+        in_pairs=True,
     ),
     "chain-of-thought": Cure(
         "asked to think step by step first (zero-shot chain of thought, arXiv:2205.11916)",

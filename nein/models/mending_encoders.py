@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,57 +15,79 @@ from typing import Any
 import numpy as np
 
 from metrics.dual.base import DualEncoder, normalise
-from nein.datasets.negbench import opposites
+from nein.datasets.negbench import inversions, opposites
 from nein.engine.errors import UserError
+from nein.models.adapting import Adapted
 from nein.wording import denials
 from nein.wording.nouns import with_article
 
 #: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
 #: Alpha: the published one (steer.py), for there none is better than another.
 LAMBDA, ALPHA = 0.25, 0.13
-_ARM = re.compile(r"(?P<kind>decompose|steer)(?::(?P<number>\d+(?:\.\d+)?))?(?P<pairs>@.+)?")
+_ARM = re.compile(r"(?P<kind>decompose|steer|neat)(?::(?P<number>\d+(?:\.\d+)?))?(?P<file>@.+)?")
+#: Kind -> the largest number that it takes, its default, and the reader of the file that it takes.
+_KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
+    "decompose": (10.0, LAMBDA, None),
+    "steer": (1.0, ALPHA, opposites.read),
+    "neat": (0.0, 0.0, inversions.read),
+}
 
 
 @dataclass(frozen=True)
 class Arm:
     """A cure with what decides it.
 
-    kind    "decompose" or "steer".
+    kind    "decompose", "steer" or "neat".
     number  Lambda or alpha.
-    pairs   File of the sentences that steering learns from; None: `nein.datasets.negbench.opposites.drawn`.
+    file    Of the sentences that steering learns from; None: `nein.datasets.negbench.opposites.drawn`. Of
+            captions taken apart, for NEAT; None: `nein.datasets.negbench.inversions.by_rule`.
     """
 
     kind: str
     number: float
-    pairs: Path | None = None
+    file: Path | None = None
 
     @classmethod
     def parse(cls, text: str) -> Arm:
         """Raises UserError for an arm that there is not."""
         match = _ARM.fullmatch(text)
         kind = match["kind"] if match else ""
-        most, default = (10.0, LAMBDA) if kind == "decompose" else (1.0, ALPHA)
+        most, default, reader = _KINDS.get(kind, (0.0, 0.0, None))
         number = float(match["number"] or default) if match else -1.0
-        if match is None or not 0 <= number <= most or (match["pairs"] and kind != "steer"):
+        wrong = match is None or (match["file"] and reader is None) or (match["number"] and not most)
+        if match is None or wrong or not 0 <= number <= most:
             raise UserError(
                 f"There is no cure '{text}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
-                f"from 0 to 10 (default {LAMBDA}), or steer[:ALPHA][@PAIRS.json], ALPHA from 0 to 1 (default "
-                f"{ALPHA})."
+                f"from 0 to 10 (default {LAMBDA}), steer[:ALPHA][@PAIRS.json], ALPHA from 0 to 1 (default "
+                f"{ALPHA}), or neat[@CAPTIONS.csv]."
             )
-        return cls(kind, number, Path(match["pairs"][1:]).expanduser() if match["pairs"] else None)
+        return cls(kind, number, Path(match["file"][1:]).expanduser() if match["file"] else None)
 
     @property
     def identity(self) -> dict[str, str]:
         """What decides the results beside the arm's name."""
-        if self.pairs is None:
+        if self.file is None:
             return {}
-        return {"pairs": hashlib.sha256(repr(opposites.read(self.pairs)).encode()).hexdigest()[:16]}
+        return {"pairs": hashlib.sha256(repr(self._content()).encode()).hexdigest()[:16]}
 
-    def around(self, model: DualEncoder) -> DualEncoder:
-        """The model under the cure."""
+    @property
+    def adapts(self) -> bool:
+        """Whether captions are encoded among the pictures they search: see `nein.models.adapting`."""
+        return self.kind == "neat"
+
+    def around(self, model: DualEncoder, protocol: str = "fixed", seed: int = 0) -> DualEncoder:
+        """The model under the cure. NEAT alone has a protocol, and a seed under "paper"."""
         if self.kind == "decompose":
             return Decomposed(model, self.number)
-        return Steered(model, self.number, opposites.read(self.pairs) if self.pairs else opposites.drawn())
+        if self.adapts:
+            return Adapted(model, protocol, seed, self._content() if self.file else None)
+        return Steered(model, self.number, self._content() if self.file else opposites.drawn())
+
+    def _content(self) -> Any:
+        reader = _KINDS[self.kind][2]
+        assert reader is not None
+        assert self.file is not None
+        return reader(self.file)
 
 
 class Decomposed:

@@ -13,8 +13,8 @@ scene. How difficult a pair is has two sides: how many other things stand in bot
 stand above the sentence. There is none above "There used to be a cup.": it is not clear what is denied, that
 there was one or that there is none now.
 
-An editor is given a sentence as its instruction, with a scene (`edits`). What must be gone afterwards, and
-what must still be there, is known for every thing.
+An editor is given the first sentence as its instruction, with a scene (`edits`). What must be gone
+afterwards, and what must still be there, is known for every thing.
 """
 
 from __future__ import annotations
@@ -133,17 +133,20 @@ def _of_colour(rng: random.Random, thing: Thing, items: Sequence[Item]) -> Item 
 
 # --- for editors -------------------------------------------------------------------------------------------
 
-SAMPLES = 240  #: ten of every family with each number of other things
-VERSION = 1  # of what is drawn: part of the name of the folder in the cache
+EACH = 10  # samples of every cell
+SAMPLES = EACH * len(CELLS)
+VERSION = 2  # of what is drawn: part of the name of the folder in the cache
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A sentence about `named` as an instruction: `scene` before it, and which of its things stay."""
+    """A sentence about `named`, below `depth` denials, as an instruction: `scene` before it, and which of its
+    things stay."""
 
     construction: str
     named: Named
     others: int
+    depth: int
     scene: Scene
     stays: tuple[bool, ...]
 
@@ -155,31 +158,37 @@ class Edit:
     @property
     def object(self) -> str:
         """What Removal is asked about: what must go or, where nothing must, what is spoken of."""
-        if self.construction == "except_one":
+        if self.construction == "except_one" or (self.construction == "clause" and self.depth):
             return f"{self.named.second} {self.named.thing}"
         return self.named.other if self.construction == "scoped" else self.named.thing
 
 
 def edits(split: str, count: int) -> Iterator[Edit]:
-    """`count` edits, the families and the numbers of other things in turns."""
-    cells = [cell for cell in CELLS if not cell[2]]
+    """`count` edits, the families and the numbers of other things in turns, the first EACH of every cell
+    without a denial above before those with one."""
+    cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
     made = index = 0
     while made < count:
         rng = rng_for(split, index, "scope edits")
-        construction, others, _ = cells[made % len(cells)]
+        construction, others, depth = cells[made % len(cells)]
         named = _named(rng)
-        before = _before(construction, named)
+        before = _before(construction, named, depth)
         scenes = _together(rng, named, others, [[thing for thing, _ in before]])
         index += 1
         if scenes is not None:
             made += 1
             stays = (*[True] * others, *(stays for _, stays in before))
-            yield Edit(construction, named, others, scenes[0], stays)
+            yield Edit(construction, named, others, depth, scenes[0], stays)
 
 
-def _before(construction: str, named: Named) -> list[tuple[Thing, bool]]:
+def _before(construction: str, named: Named, depth: int) -> list[tuple[Thing, bool]]:
     """What is there besides the other things, and whether it stays: the first sentence of a pair is then
-    true. Of "Not all cups are red." and "There is a cup that is not blue." it is true already."""
+    true. Of "Not all cups are red." and "There is a cup that is not blue." it is true already.
+
+    Below a denial the first sentence says that the twin is not true. Of a cup and a dog "There is a dog but
+    no cup." is not, so that nothing must go; of a red and a blue cup "There is a cup that is blue." is, and
+    the blue one must.
+    """
     one, two = (named.thing, named.colour), (named.thing, named.second)
     any_one, other = (named.thing, None), (named.other, None)
     before: dict[str, list[tuple[Thing, bool]]] = {
@@ -190,6 +199,10 @@ def _before(construction: str, named: Named) -> list[tuple[Thing, bool]]:
         "past": [(any_one, False)],
         "clause": [(one, True), (two, True)],
     }
+    if depth and construction in ("neither_nor", "scoped"):
+        return [(any_one, True), (other, True)]
+    if depth and construction == "clause":
+        return [(one, True), (two, False)]
     return before[construction]
 
 
@@ -201,9 +214,9 @@ def ensure(split: str, language: str) -> Path:
 
 def write(root: Path, split: str, count: int, language: str) -> None:
     """`count` edits in NeIn's layout (`nein.nano.data`). A record also has the family, the object by its
-    English name, how many other things there are, and the things of the sample:
+    English name, how many other things and denials above there are, and the things of the sample:
 
-        {..., family, object, others, things: [{name, stays, without}]}
+        {..., family, object, others, depth, things: [{name, stays, without}]}
 
     where without_<split>/<without>.png is the sample without the thing.
     """
@@ -223,12 +236,13 @@ def write(root: Path, split: str, count: int, language: str) -> None:
             {
                 "COCO": source,
                 "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
-                "T_negative": LANGUAGES[language].pair(edit.construction, edit.named)[0],
+                "T_negative": LANGUAGES[language].pair(edit.construction, edit.named, edit.depth)[0],
                 "T_generated": f"Add {with_article(edit.object)}.",
                 "NeIn": sample,
                 "family": edit.construction,
                 "object": edit.object,
                 "others": edit.others,
+                "depth": edit.depth,
                 "things": things,
             }
         )

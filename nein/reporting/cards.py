@@ -8,8 +8,7 @@ editors that make a picture each, or models that answer two questions.
 
 from __future__ import annotations
 
-import base64
-import io
+import binascii
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from nein.engine import images
 from nein.engine.seeds import sample_seed
@@ -100,7 +98,8 @@ class Samples:
 
     ids, titles, asides  One text per sample.
     facets   Name -> per sample the entries it can be filtered by.
-    members, measures, values   values[member][measure][sample]: a number, or None.
+    members, measures, values   values[member][measure][sample]: a number, None (unscored), or words
+             where the measure is not asked of the sample, so that nobody owes it a score.
     chosen   The measure that is chosen at first.
     rivals   Two measures that ought to agree, and the words for samples where they do not.
     spread   The words for samples where members disagree.
@@ -114,7 +113,7 @@ class Samples:
     facets: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     members: Sequence[Member] = ()
     measures: Sequence[Measure] = ()
-    values: Sequence[Sequence[Sequence[float | None]]] = ()
+    values: Sequence[Sequence[Sequence[float | str | None]]] = ()
     chosen: str = ""
     rivals: tuple[str, str, str] | None = None
     spread: str = "Models disagree"
@@ -187,22 +186,19 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
 
 def thumbnail(picture: np.ndarray, side: int) -> Thumbnail:
     """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    return _encoded(images.shrink(Image.fromarray(picture), side))
+    return _text(images.thumbnail(picture, side))
 
 
 def thumbnail_of(path: Path, side: int) -> Thumbnail:
     """The picture of a file, shrunk in the same way; or why there is none."""
     try:
-        return _encoded(images.shrunk(path, side))
+        return _text(images.thumbnail_of(path, side))
     except images.ImageError as error:
         return {"none": str(error).rpartition(": ")[2]}
 
 
-def _encoded(image: Image.Image) -> str:
-    """As JPEG, which takes a fifth of WebP's time."""
-    buffer = io.BytesIO()
-    image.save(buffer, format="JPEG", quality=75)
-    return base64.b64encode(buffer.getvalue()).decode()
+def _text(jpeg: bytes) -> str:
+    return binascii.b2a_base64(jpeg, newline=False).decode("ascii")
 
 
 def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nein.config.groups import Runs
-from nein.config.options import option
+from nein.config.options import SHORT, option
 from nein.engine import merging
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
@@ -51,10 +51,12 @@ def _finish(words: Sequence[str], out: Path) -> str:
     """A command as it was given, with another --out."""
     kept, skip = [], False
     for word in words:
-        if skip or word.startswith("--out="):
+        if skip:
             skip = False
-        elif word == "--out":
+        elif word in ("--out", SHORT["out"]):
             skip = True
+        elif word.startswith(("--out=", SHORT["out"])):
+            continue
         else:
             kept.append(word)
     return f"nein {' '.join(kept)} --out {out}"

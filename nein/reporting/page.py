@@ -141,10 +141,16 @@ def policy(script: str, css: str, outside: bool) -> str:
 
 def script_json(value: Any) -> Markup:
     """JSON that can stand inside a script element: no character that could end it or open a comment."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(_script_json(value).decode())
+
+
+def _script_json(value: Any) -> bytes:
+    from pydantic_core import to_json
+
+    text = to_json(value, inf_nan_mode="null")
     for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return Markup(text)
+        text = text.replace(char.encode(), f"\\u{ord(char):04x}".encode())
+    return text
 
 
 def uri(data: bytes, kind: str) -> str:
@@ -186,19 +192,19 @@ def store(page: Path, chunks: Iterable[Any], budget: int) -> Stored:
     """
     folder = beside(page)
     _clear(folder)
-    waiting: list[Markup] = []
+    waiting: list[bytes] = []
     files = total = 0
     for number, chunk in enumerate(chunks):
-        waiting.append(script_json(chunk))
-        total += len(waiting[-1].encode())
+        waiting.append(_script_json(chunk))
+        total += len(waiting[-1])
         if files or total > budget:
             for place, text in enumerate(waiting, start=number + 1 - len(waiting)):
-                data = f"// {MARKER}\nneinChunk({place},{text});\n".encode()
+                data = b"// %b\nneinChunk(%d,%b);\n" % (MARKER.encode(), place, text)
                 atomic.make_folder(folder)
                 (folder / f"{place:05d}.js").write_bytes(data)
                 files += 1
             waiting = []
-    return Stored(waiting, files)
+    return Stored([Markup(text.decode()) for text in waiting], files)
 
 
 def beside(page: Path) -> Path:

@@ -34,6 +34,11 @@ ON_BAR = "#0b0f19"
 #: Width of a canvas in inches: of a page, at the least, and of a telephone.
 WIDE, NARROW = 9.4, 3.7
 _DPI = 160
+#: Of the lines of a plot from each other, where one step of x is 1.
+_ASIDE = 0.035
+_HOLLOW: Any = {
+    "markersize": 4.5, "markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1,
+}  # fmt: skip
 _STYLE: Any = {
     "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white", "text.color": INK,
@@ -145,6 +150,21 @@ def _svg(canvas: Canvas) -> bytes:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Figures that bars are to be compared with: a dotted stroke across a group of them or, with a `column`
+    whose entry says which of the group is meant, a white mark on each, explained in the legend.
+
+    where   The figures shown; their place and panel are said by the same columns as the bars'.
+    name    In the legend.     marker  As matplotlib calls it.
+    """
+
+    where: Mapping[str, Any]
+    column: str = ""
+    name: str = ""
+    marker: str = ""
+
+
+@dataclass(frozen=True)
 class Bars:
     """Bars with intervals: a panel per entry of `panel`, a group of bars per entry of `place`, one per
     `series`. Where several columns name a place or a panel, their entries are joined.
@@ -154,7 +174,7 @@ class Bars:
     colors   Entry of `series` -> colour, else the palette in order.
     axis     What the length of a bar is.     limits  Of that axis, in the unit shown.
     rule     Where a dashed line stands (chance, say), for all panels or by panel.
-    mark     Figures shown as a dotted stroke across their group; entries as `where` has them.
+    marks    What the bars are to be compared with.
     dots     A dot in place of a bar, for figures that do not grow from zero.
     """
 
@@ -170,7 +190,7 @@ class Bars:
     axis: str = "per cent"
     limits: tuple[float, float] | None = (0, 100)
     rule: float | Mapping[str, float] | None = None
-    mark: Mapping[str, Any] | None = None
+    marks: Sequence[Mark] = ()
     dots: bool = False
 
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
@@ -182,30 +202,34 @@ class Bars:
         panels = frames.values(drawn, "_panel", self.order) or [""]
         places = frames.values(drawn, "_place", self.order)
         series = frames.values(drawn, self.series, self.order)
-        marks = frames.select(figures, **self.mark) if self.mark else drawn[:0]
+        marked = [(mark, _with_values(frames.select(figures, **mark.where))) for mark in self.marks]
         ticks = [_tick(self.names.get(place, place), narrow) for place in places]
         lines = 1 + max(tick.count("\n") for tick in ticks)
         height = 0.5 + max(0.2 * len(series), 0.3, 0.15 * lines + 0.05) * len(places)
         canvas, axes = _grid(len(panels), height, narrow=narrow)
         for axis, panel in zip(axes, panels, strict=True):
             shown = frames.select(drawn, _panel=panel)
+            heights = {
+                (place, name): y + (at - (len(series) - 1) / 2) * 0.8 / len(series)
+                for y, place in enumerate(places)
+                for at, name in enumerate(series)
+            }
             for at, name in enumerate(series):
-                at_place = {
-                    f["_place"]: f for f in frames.records(frames.select(shown, **{self.series: name}))
-                }
-                bars = [
-                    (y + (at - (len(series) - 1) / 2) * 0.8 / len(series), at_place[place])
-                    for y, place in enumerate(places)
-                    if place in at_place
-                ]
+                members = frames.records(frames.select(shown, **{self.series: name}))
+                at_place = {figure["_place"]: figure for figure in members}
+                bars = [(heights[place, name], at_place[place]) for place in places if place in at_place]
                 color = self.colors.get(name, PALETTE[at % len(PALETTE)])
                 self._series(axis, bars, color, 0.72 / len(series))
-            self._marks(axis, marks, panel, places)
+            for mark, of_all in marked:
+                self._mark(axis, mark, frames.select(of_all, _panel=(panel, "")), heights, places)
             self._dress(axis, panel, ticks)
-        if len(series) > 1:
-            colors = [self.colors.get(name, PALETTE[at % len(PALETTE)]) for at, name in enumerate(series)]
-            titles = [self.names.get(name, name) for name in series]
-            _legend(canvas, dict(zip(titles, colors, strict=True)), narrow=narrow)
+        colors = {
+            self.names.get(name, name): self.colors.get(name, PALETTE[at % len(PALETTE)])
+            for at, name in enumerate(series)
+        }
+        hollow = {mark.name: mark.marker for mark, of_all in marked if mark.column and len(of_all)}
+        if len(series) > 1 or hollow:
+            _legend(canvas, {**colors, **dict.fromkeys(hollow, INK)}, hollow, hollow, narrow=narrow)
         return canvas
 
     def _series(self, axis: Any, bars: Sequence[tuple[float, Figure]], color: str, height: float) -> None:
@@ -226,10 +250,21 @@ class Bars:
                 [_shown(f, "value") for _, f in sure], [y for y, _ in sure], xerr=reach, fmt="none", **line
             )
 
-    def _marks(self, axis: Any, marks: pd.DataFrame, panel: str, places: Sequence[str]) -> None:
-        for figure in frames.records(frames.select(marks, _panel=(panel, ""))):
-            if figure["_place"] in places and figure["value"] is not None:
-                y, x = places.index(figure["_place"]), _shown(figure, "value")
+    def _mark(
+        self,
+        axis: Any,
+        mark: Mark,
+        figures: pd.DataFrame,
+        heights: Mapping[tuple[str, str], float],
+        places: Sequence[str],
+    ) -> None:
+        """heights: of the bars, by place and series."""
+        for figure in frames.records(figures):
+            place, x = figure["_place"], _shown(figure, "value")
+            if mark.column and (y := heights.get((place, figure[mark.column]))) is not None:
+                axis.plot(x, y, mark.marker, **_HOLLOW, zorder=4, clip_on=False)
+            elif not mark.column and place in places:
+                y = places.index(place)
                 axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
 
     def _dress(self, axis: Any, panel: str, ticks: Sequence[str]) -> None:
@@ -329,13 +364,15 @@ class Curves:
         panels = frames.values(drawn, "_panel", self.order)
         lines = frames.values(drawn, self.line, self.order)
         canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1, narrow=narrow)
+        counts = not self.log and all(float(x) % 1 == 0 for x in drawn[self.x])
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
                 points = frames.records(frames.select(drawn, **{"_panel": panel, self.line: name}))
+                aside = _ASIDE * (at - (len(lines) - 1) / 2) if counts else 0.0
                 for hollow in (False, True):
                     part = [f for f in points if hollow == (bool(self.hollow) and _is(f, self.hollow))]
-                    self._line(axis, part, at, hollow)
-            self._dress(axis, panel, {float(x) for x in drawn[self.x]})
+                    self._line(axis, part, at, hollow, aside)
+            self._dress(axis, panel, {float(x) for x in drawn[self.x]} if counts else ())
         handles = {
             self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
         }  # fmt: skip
@@ -344,27 +381,29 @@ class Curves:
             _legend(canvas, handles, markers, narrow=narrow)
         return canvas
 
-    def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool) -> None:
+    def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool, aside: float) -> None:
+        """aside: how far from its place, so that equal lines are seen beside each other."""
         part = sorted(part, key=lambda figure: float(figure[self.x]))
         if not part:
             return
         color = PALETTE[at % len(PALETTE)]
-        xs, ys = [float(f[self.x]) for f in part], [_shown(f, "value") for f in part]
+        xs, ys = [float(f[self.x]) + aside for f in part], [_shown(f, "value") for f in part]
         reach = [[abs(_shown(f, end) - _shown(f, "value")) for f in part] for end in ("low", "high")]
         axis.errorbar(
             xs, ys, yerr=reach if any(map(any, reach)) else None, color=color, capsize=2, elinewidth=0.8,
             marker=MARKERS[at % len(MARKERS)], markersize=5, linewidth=1.3, linestyle=":" if hollow else "-",
-            markerfacecolor="white" if hollow else color,
+            markerfacecolor="white" if hollow else color, clip_on=self.limits != (0, 100),
         )  # fmt: skip
 
-    def _dress(self, axis: Any, panel: str, xs: Collection[float]) -> None:
+    def _dress(self, axis: Any, panel: str, counts: Collection[float]) -> None:
+        """counts: what x is, where it counts something."""
         axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
         axis.set_xlabel(self.axes[0])
         axis.set_ylabel(self.axes[1])
         axis.set_ylim(*self.limits)
         axis.grid(color=FAINT)
-        if all(x % 1 == 0 for x in xs) and not self.log:
-            axis.set_xticks(sorted(xs))
+        if counts:
+            axis.set_xticks(sorted(counts))
         if self.log:
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -455,24 +494,29 @@ def _legend(
     canvas: Canvas,
     colors: Mapping[str, str],
     markers: Mapping[str, str] | None = None,
+    hollow: Collection[str] = (),
     *,
     narrow: bool = False,
 ) -> None:
+    """hollow: those whose markers are white."""
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], linestyle="", marker=(markers or {}).get(name, "s"), color=color, label=name)
+        Line2D(
+            [], [], linestyle="", marker=(markers or {}).get(name, "s"), label=name,
+            **(_HOLLOW if name in hollow else {"color": color}),
+        )
         for name, color in colors.items()
-    ]
+    ]  # fmt: skip
     across = (1 if max(map(len, colors)) > 24 else 2) if narrow else 4
     canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=min(across, len(handles)),
                   loc="outside lower center")  # fmt: skip
 
 
 def _tick(name: str, narrow: bool) -> str:
-    """A name beside its bar: the end of one that would leave no room, in lines on a telephone."""
-    short = name if len(name) <= 48 else f"…{name[-47:]}"
-    return textwrap.fill(short, 18) if narrow else short
+    """A name beside its bar, in lines; the end of one that would take more than four of a telephone's."""
+    short = name if len(name) <= 72 else f"…{name[-71:]}"
+    return textwrap.fill(short, 18 if narrow else 40)
 
 
 def _title(name: str) -> str:

@@ -43,20 +43,22 @@ def statistic(
     worst: Sequence[float],
     best: Sequence[float],
     draws: int = DRAWS,
-) -> Estimate:
-    """A smooth function of column sums, with its interval.
+) -> Estimate | None:
+    """A smooth function of column sums, with its interval; None where the function is NaN.
 
     function     (B, D) column sums -> (B,) values; equal for sums that differ by a factor.
     table        (n, D) one row per sample, e.g. indicator columns of a confusion table.
     worst, best  (D,) what a sample adds that makes the figure as low, as high, as it can be.
     """
     rows = np.asarray(table, dtype=np.float64)
-    columns, count = cluster_columns(clusters)
-    sums = np.zeros((count, rows.shape[1]))
-    np.add.at(sums, columns, rows)
-    sizes = np.bincount(columns)
+    columns = cluster_columns(clusters)
+    member, count = columns.member, columns.count
+    sums = np.stack([np.bincount(member, weights=column, minlength=count) for column in rows.T], 1)
+    sizes = np.bincount(member)
     more = float(sizes @ sizes) / len(rows)
     value = float(function(rows.sum(0)[None])[0])
+    if math.isnan(value):
+        return None
 
     def replicates(weights: np.ndarray, to_best: bool) -> np.ndarray:
         return function(weights[:, :-1] @ sums + more * np.outer(weights[:, -1], best if to_best else worst))
@@ -97,16 +99,17 @@ def roc_auc_interval(
     value = float(roc_auc(scores, truth)[0]) if len(scores) else math.nan
     if math.isnan(value):
         return None
-    columns, count = cluster_columns(clusters)
+    columns = cluster_columns(clusters)
+    member, count = columns.member, columns.count
     positive = np.asarray(truth, dtype=bool)
     share = float(positive.mean())
-    sizes = np.bincount(columns)
+    sizes = np.bincount(member)
     more = float(sizes @ sizes) / len(positive)
     marks = [*scores, math.inf, -math.inf]
 
     def replicates(weights: np.ndarray, to_best: bool) -> np.ndarray:
         extra = more * weights[:, -1:] * [[share, 1 - share] if to_best else [1 - share, share]]
-        each = np.concatenate([weights[:, columns], extra], axis=1)
+        each = np.concatenate([weights[:, member], extra], axis=1)
         return roc_auc(marks, [*positive, to_best, not to_best], each)
 
     return _interval(value, replicates, count, len(positive), draws)

@@ -31,7 +31,7 @@ import numpy as np
 TAIL = 0.025
 #: The trapezoidal rule along the contour, t = s sinh(x): nodes are taken in blocks of `_BLOCK` until the
 #: integrand is gone, at the latest at x = 12 (it decays at least like exp(-2 x)).
-_STEP, _BLOCK = 0.05, 20
+_STEP, _BLOCK = 0.05, 40
 _NODES = np.arange(0.0, 12.0, _STEP)
 _HEIGHT, _SLOPE = np.sinh(_NODES), np.cosh(_NODES) * np.where(_NODES == 0, 0.5, 1.0) * _STEP
 
@@ -71,8 +71,8 @@ def design_effect(n: float, usual: float, count: int, variance: Any, pulls: Any)
 
 def kinds(sums: np.ndarray, sizes: np.ndarray) -> Terms:
     """Pictures of equal (sum, size) counted together, in order: what an interval depends on."""
-    pairs, counts = np.unique(np.stack([sums, sizes], 1), axis=0, return_counts=True)
-    return tuple((float(a), float(b), float(k)) for (a, b), k in zip(pairs, counts, strict=True))
+    pairs, counts = np.unique(sums + 1j * sizes, return_counts=True)  # complex numbers are sorted by both
+    return tuple(zip(pairs.real.tolist(), pairs.imag.tolist(), counts.astype(float).tolist(), strict=True))
 
 
 @lru_cache(maxsize=65536)
@@ -84,10 +84,13 @@ def interval(
     terms        As `kinds` gives them.
     worst, best  (a_0, b_0) of the picture more. `best` may have b_0 = 0: a ratio without an upper limit.
     """
-    value = _ratio(terms)
+    sums, sizes, counts = np.array(terms).T
+    value = float(counts @ sums / (counts @ sizes))
     low, high = worst[0] / worst[1], best[0] / best[1] if best[1] else math.inf
-    lower = _end(lambda at: probability(terms, worst, at), low, value, tail)
-    upper = -_end(lambda at: 1 - probability(terms, best, -at), -high, -value, tail)
+    error = math.sqrt(float(counts @ (sums - value * sizes) ** 2)) / float(counts @ sizes)
+    chance = _probability(terms)
+    lower = _end(lambda at: chance(worst, at), low, value, tail, error)
+    upper = -_end(lambda at: 1 - chance(best, -at), -high, -value, tail, error)
     return lower, upper
 
 
@@ -100,18 +103,20 @@ def p_value(terms: Terms, worst: tuple[float, float], best: tuple[float, float],
 
 def probability(terms: Terms, more: tuple[float, float], at: float) -> float:
     """P(sum E (a - at b) <= 0) over the pictures and one more."""
-    c = np.array([a - at * b for a, b, _ in terms] + [more[0] - at * more[1]])
-    return below_zero(c, np.array([k for *_, k in terms] + [1.0]))
+    return _probability(terms)(more, at)
 
 
-def _ratio(terms: Terms) -> float:
-    return sum(k * a for a, _, k in terms) / sum(k * b for _, b, k in terms)
+def _probability(terms: Terms) -> Callable[[tuple[float, float], float], float]:
+    """The same as a function of the picture more and of `at`."""
+    sums, sizes, counts = np.array(terms).T
+    every = np.append(counts, 1.0)
+    return lambda more, at: below_zero(np.append(sums - at * sizes, more[0] - at * more[1]), every)
 
 
-def _end(chance: Callable[[float], float], low: float, value: float, tail: float) -> float:
+def _end(chance: Callable[[float], float], low: float, value: float, tail: float, error: float) -> float:
     """Where `chance`, which rises from 0, is `tail`, between the end of the range and the value: the secant
-    rule on the scale of normal quantiles, where it is nearly straight, halving where that leaves the
-    bracket."""
+    rule on the scale of normal quantiles, where it is nearly straight, from where it would be with that
+    standard error, halving where that leaves the bracket."""
     from scipy.special import ndtri
 
     if value <= low:
@@ -123,7 +128,8 @@ def _end(chance: Callable[[float], float], low: float, value: float, tail: float
     goal, above = float(ndtri(tail)), value
     width = above - low
     points = [(value, float(ndtri(chance(value))))]
-    guess = (low + value) / 2
+    guess = value + goal * error
+    guess = guess if low < guess < above else (low + value) / 2
     while above - low > 1e-10 * width:
         height = float(ndtri(chance(guess)))
         low, above = (low, guess) if height > goal else (guess, above)

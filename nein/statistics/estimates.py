@@ -14,16 +14,19 @@ independent ones would. Every interval here takes source images for the independ
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nein.statistics import bounds
 
 LEVEL = 0.95
+#: The cluster of every value, by name, or what `cluster_columns` made of them.
+Clusters: TypeAlias = "Sequence[Hashable] | Columns"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Estimate:
         return cls(**{field.name: entry[field.name] for field in fields(cls)})
 
 
-def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
+def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate | None:
     """Mean with a cluster-robust interval, or None for no values.
 
     With residual sums e_g = sum over cluster g of (x_i - m), G clusters and n values,
@@ -71,7 +74,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable]) -> 
         return None
     x = np.asarray(values, dtype=np.float64)
     value = float(x.mean())
-    sums, _ = _cluster_sums(x - value, clusters)
+    [sums] = _cluster_sums(clusters, x - value)
     error = _error(sums / len(x), float(np.abs(x).max()))
     if not error:
         return Estimate(value, None, None, error, len(x), len(sums))
@@ -81,7 +84,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable]) -> 
 
 def bounded_mean(
     values: Sequence[float] | np.ndarray,
-    clusters: Sequence[Hashable],
+    clusters: Clusters,
     low: float = 0.0,
     high: float = 1.0,
     weights: Sequence[float] | np.ndarray | None = None,
@@ -99,8 +102,7 @@ def bounded_mean(
         return None
     if x.size and not (x.min() >= low and x.max() <= high):
         raise AssertionError(f"values from {x.min()} to {x.max()} are not within [{low}, {high}]")
-    sums, _ = _cluster_sums(w * x, clusters)
-    sizes, _ = _cluster_sums(w, clusters)
+    sums, sizes = _cluster_sums(clusters, w * x, w)
     more = _one_more(x, w, sums, sizes, high - low)
     return _bounded(sums, sizes, low, high, int((w > 0).sum()), more)
 
@@ -146,9 +148,9 @@ def pairs(
     cluster_of: Mapping[str, Hashable],
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
     """Both values and the cluster of every id that is scored in both."""
-    ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
-    one, other = (np.array([side[key] for key in ids], dtype=np.float64) for side in (first, second))
-    return one, other, [cluster_of[key] for key in ids]
+    one, other = (np.array([*map(side.get, first)], dtype=np.float64) for side in (first, second))
+    both = ~(np.isnan(one) | np.isnan(other))
+    return one[both], other[both], [*map(cluster_of.__getitem__, itertools.compress(first, both))]
 
 
 def paired_difference(
@@ -169,7 +171,7 @@ def paired_difference(
     return _difference(one - other, clusters, span)
 
 
-def _difference(apart: np.ndarray, clusters: Sequence[Hashable], span: float | None) -> Estimate | None:
+def _difference(apart: np.ndarray, clusters: Clusters, span: float | None) -> Estimate | None:
     return mean(apart, clusters) if span is None else bounded_mean(apart, clusters, -span, span)
 
 
@@ -194,8 +196,7 @@ def difference_of_means(
         return bounded_mean(x - y, first_clusters, -1.0, 1.0)
     n, clusters = max(len(x), len(y)), [*first_clusters, *second_clusters]
     shares = np.concatenate([np.full(len(x), n / len(x)), np.full(len(y), n / len(y))]) / 2
-    sums, _ = _cluster_sums(shares * np.concatenate([2 * x, -2 * y]), clusters)
-    sizes, _ = _cluster_sums(shares, clusters)
+    sums, sizes = _cluster_sums(clusters, shares * np.concatenate([2 * x, -2 * y]), shares)
     usual = float(sizes @ sizes) / float(sizes.sum())
     return _bounded(sums, sizes, -1.0, 1.0, n, 1 + bounds.ALIKE * max(0.0, usual - 1))
 
@@ -211,8 +212,7 @@ def ratio(
     above, below, clusters = pairs(numerator, denominator, cluster_of)
     if not below.sum():
         return None
-    tops, _ = _cluster_sums(above, clusters)
-    bottoms, sizes = _cluster_sums(below, clusters)
+    tops, bottoms, sizes = _cluster_sums(clusters, above, below, np.ones(len(below)))
     value = float(tops.sum() / bottoms.sum())
     terms, more = bounds.kinds(tops, bottoms), 1 + bounds.ALIKE * (float(sizes @ sizes / sizes.sum()) - 1)
     low, high = bounds.interval(terms, (0.0, more), (more, 0.0))
@@ -236,6 +236,7 @@ class PairedTest:
     """The difference of two runs over the samples scored in both, with its test.
 
     difference   Mean of first - second, as `paired_difference` gives it.
+    means        Of both, over the same samples.
     p            Two-sided p of the test that belongs to the interval, with all pairs: it is below 0.05 where
                  the 95 % interval leaves out 0. Of bounded values `bounds.p_value` (McNemar's test where
                  every pair is a cluster of its own), of others the cluster-robust t test; 1.0 where nothing
@@ -248,6 +249,7 @@ class PairedTest:
     """
 
     difference: Estimate
+    means: tuple[float, float]
     p: float | None
     least: float | None
     detectable: float | None
@@ -266,30 +268,40 @@ def paired_test(
     """Compares two runs sample by sample, source images being the independent units; None without pairs.
 
     span  As in `paired_difference`.
+    """
+    return pairs_test(*pairs(first, second, cluster_of), span)
+
+
+def pairs_test(
+    one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
+) -> PairedTest | None:
+    """`paired_test` of the values of the pairs, (n,) float64 each.
 
     Power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
     """
-    one, other, clusters = pairs(first, second, cluster_of)
-    difference = _difference(one - other, clusters, span)
+    columns = cluster_columns(clusters)
+    difference = _difference(one - other, columns, span)
     if difference is None:
         return None
+    means = float(one.mean()), float(other.mean())
     p, least = _t_test(difference), None
     if span is not None:
-        sums, sizes = _cluster_sums(one - other, clusters)
-        more = _one_more(one - other, np.ones(len(one)), sums, sizes, 2 * span)
-        most = _one_more(np.full(len(one), span), np.ones(len(one)), span * sizes, sizes, 2 * span)
+        each = np.ones(len(one))
+        sums, sizes = _cluster_sums(columns, one - other, each)
+        more = _one_more(one - other, each, sums, sizes, 2 * span)
+        most = _one_more(span * each, each, span * sizes, sizes, 2 * span)
         p = bounds.p_value(_terms(sums, sizes), (-span * more, more), (span * more, more))
         least = bounds.p_value(_terms(span * sizes, sizes), (-span * most, most), (span * most, most))
     error = difference.standard_error
     if not error:
-        return PairedTest(difference, p, least, None, None)
+        return PairedTest(difference, means, p, least, None, None)
     from scipy.special import ndtri
 
     reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
     needed = None
     if difference.value:
         needed = math.ceil(difference.clusters * (reach * error / difference.value) ** 2)
-    return PairedTest(difference, p, least, reach * error, needed)
+    return PairedTest(difference, means, p, least, reach * error, needed)
 
 
 def _t_test(mean: Estimate) -> float | None:
@@ -321,19 +333,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def cluster_columns(clusters: Iterable[Hashable]) -> tuple[np.ndarray, int]:
-    """(column of every value's cluster, how many clusters there are), in order of first appearance."""
-    index: dict[Hashable, int] = {}
-    return np.array([index.setdefault(name, len(index)) for name in clusters], dtype=np.int64), len(index)
+@dataclass(frozen=True)
+class Columns:
+    """member: the column of every value's cluster, (n,) int64, in order of first appearance; count: how many
+    clusters there are."""
+
+    member: np.ndarray
+    count: int
+
+    def of(self, chosen: np.ndarray) -> Columns:
+        """The clusters of some of the values: (n,) bool, or their places, (m,) int64."""
+        member = self.member[chosen]
+        there = np.bincount(member, minlength=self.count) > 0
+        return Columns((np.cumsum(there) - 1)[member], int(there.sum()))
 
 
-def _cluster_sums(values: np.ndarray, clusters: Iterable[Hashable]) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and size of every cluster."""
-    member, count = cluster_columns(clusters)
-    if len(member) != len(values):
-        raise AssertionError(f"{len(values)} values but {len(member)} cluster names")
-    sums = np.bincount(member, weights=values, minlength=count)
-    return sums, np.bincount(member, minlength=count).astype(np.float64)
+def cluster_columns(clusters: Clusters) -> Columns:
+    """The clusters as columns, which may be worked out once for many figures."""
+    if isinstance(clusters, Columns):
+        return clusters
+    index = {name: column for column, name in enumerate(dict.fromkeys(clusters))}
+    return Columns(np.fromiter(map(index.__getitem__, clusters), np.int64, len(clusters)), len(index))
+
+
+def _cluster_sums(clusters: Clusters, *values: np.ndarray) -> list[np.ndarray]:
+    """Sums of the values (n,) of every cluster, each (G,)."""
+    columns = cluster_columns(clusters)
+    if any(len(columns.member) != len(each) for each in values):
+        raise AssertionError(f"{len(values[0])} values but {len(columns.member)} cluster names")
+    return [np.bincount(columns.member, weights=each, minlength=columns.count) for each in values]
 
 
 def t_quantile(freedom: int) -> float:

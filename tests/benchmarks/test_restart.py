@@ -65,10 +65,17 @@ def nein_eval(root: Path) -> Case:
 
 def negbench_eval(root: Path) -> Case:
     data, pictures = write_negbench(root / "data"), write_pictures(root / "pictures")
+    asked = [
+        ["a car, no dog", "a dog?", "a car?"],
+        ["no cup", "a cup?", "a room?"],
+        ["sky", "a sea?", "a sky?"],
+    ]
+    (data / "simpleneg.json").write_text(json.dumps(asked), encoding="utf-8")
     words = ("negbench", "eval", "--data", str(data), "--image-root", str(pictures), "--batch-size", "2")
-    models = ("--model", "random", "--vlm", "tests.rehearsal:b")
-    parts = (("--limit", "3", "--datasets", "coco"), ("--limit", "5"))
-    return Case((*words, *models), parts, (("--seed", "1"), "seed 0, not 1"), 30)
+    models = ("--model", "random", "--vlm", "tests.rehearsal:b", "--judge", "tests.rehearsal:varied")
+    chosen = ("--datasets", "all,simpleneg")
+    parts = (("--limit", "3", "--datasets", "coco"), ("--limit", "2"))
+    return Case((*words, *models, *chosen), parts, (("--seed", "1"), "seed 0, not 1"), 30)
 
 
 def negvqa(root: Path) -> Case:

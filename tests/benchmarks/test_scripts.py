@@ -10,9 +10,12 @@ import torch
 from diffusers import UNet2DConditionModel
 from transformers import MistralConfig, MistralModel
 
-from benchmarks import common, published, report, true_size
+from benchmarks import common, published, report, scope_tokens, true_size
+from metrics import METRICS
+from nein import statistics
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import collect, command
+from nein.benchmarks.nein.reporting import collect, command, comparisons
+from nein.engine import atomic
 from nein.reporting import figures as frames
 from nein.reporting import rowtables
 from tests.helpers import commands
@@ -41,11 +44,32 @@ def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tm
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     rows = list(run.directory.scores())
-    assert [row for name in run.edits for row in run.said(name)] == rows
+    with run.said() as said:
+        assert [row for name in run.edits for row in said(name)] == rows
+        assert said("nobody") == []
     assert run.values["l1"] == {row["id"]: row["value"] for row in rows if row["metric"] == "l1"}
-    assert run.said("nobody") == []
     # Rows with what judges said are 12 KiB a sample in memory, a quarter of which is edits and values.
     assert held < 40 * 6 * 2**10
+
+
+def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Path) -> None:
+    runs = report.make(tmp_path, 40, editors=2, side=8)
+    for editor, gone in ((0, "_1"), (1, "_2")):
+        for name in ("edits.jsonl", "scores.jsonl"):
+            path = runs / f"editor-{editor}" / "negative" / name
+            rows = [row for row in atomic.read_lines(path) if not row["id"].endswith(gone)]
+            atomic.write_lines(path, reversed(rows) if editor else rows)
+    (first, second), _ = collect.load([runs])
+    for metric in ("l1", "removal_vqa"):
+        one = comparisons.compare(comparisons.Shared.of(first, second), metric)
+        test = statistics.paired_test(
+            first.values[metric], second.values[metric], first.sources, METRICS[metric].span
+        )
+        assert one is not None
+        assert test is not None
+        assert (one.attempted, one.scored, one.difference.n) == (40, (32, 32), 24)
+        assert one.difference.as_dict() == pytest.approx(test.difference.as_dict())
+        assert (one.p, one.means) == (pytest.approx(test.p), pytest.approx(test.means))
 
 
 def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
@@ -112,3 +136,23 @@ def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str, tmp_path
     done = commands.in_a_process(*options, script=("-m", f"benchmarks.{name}"))
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
+
+
+def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_cut_alike() -> None:
+    from nein.nano import scope
+    from nein.wording.languages import LANGUAGES
+
+    class Letters:
+        """A token for every character, and no more than 20 of a text."""
+
+        model_max_length = 20
+
+        def __call__(self, text: str, **options: object) -> dict[str, list[str]]:
+            return {"input_ids": list(text)[: options.get("max_length")]}
+
+    pairs = list(scope.pairs("val", 6))
+    tokens, cut, alike = scope_tokens.measured(Letters(), LANGUAGES["en"], pairs)
+    said = [text for pair in pairs for text in LANGUAGES["en"].pair(pair.construction, pair.named)]
+    assert tokens == sum(map(len, said)) / 12
+    assert cut == sum(len(text) > 20 for text in said) / 12
+    assert alike == sum(a[:20] == b[:20] for a, b in zip(said[::2], said[1::2], strict=True)) / 6 > 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -59,6 +60,20 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, sen
     assert next(lines) == (1, {"a": 1})  # read as they are asked for
     with pytest.raises(UserError, match=sentence):
         next(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"a": 0.1, "b": 1e-320, "c": 123456789012345678901234567890, "d": -0.0, "e": 12345678.000000001}',
+        '{"a": "\\ud800 alone", "b": "\\u00e9\\n\\/", "c": {"c": []}, "a": 2}',
+        '{"a": 1, "b": true, "c": null, "d": 1.0}',
+    ],
+)
+def test_a_line_is_what_the_standard_parser_makes_of_it(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{line}\n")
+    assert repr(atomic.read_lines(path)) == repr([json.loads(line)])
 
 
 def test_a_file_that_is_not_there_or_a_folder_is_a_sentence(tmp_path: Path) -> None:

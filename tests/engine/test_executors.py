@@ -16,7 +16,7 @@ from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
-from nein.engine.stages import Model, Step
+from nein.engine.stages import Model, Stage, Step
 from nein.engine.worker import Loaded
 from tests.engine import squares
 from tests.engine.squares import COUNT, SIZE, Squarer, results
@@ -67,6 +67,23 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> N
     folder.write("squares", 1, [{"id": 4, "value": None}])
     assert compute(folder, usable=lambda output, rows: all(row["value"] is not None for row in rows)) == 1
     assert results(folder.path) == whole
+
+
+def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folder) -> None:
+    def total(number: int) -> int:
+        return sum(row["value"] for row in folder.rows("squares", range(BLOCKS)))
+
+    def work(model: None, inputs: int, missing: tuple[str, ...]) -> dict[str, list[dict[str, int]]]:
+        return {"totals": [{"value": inputs}]}
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, int]]]:
+        return {"totals": []}
+
+    blocks = Blocks.first(3, 1)
+    whole = Stage("total", ("totals",), blocks, total, work, lost, after=("squares",))
+    steps = [Step(folder, whole), Step(folder, squares.squares(folder, pause=0.01))]
+    assert Threads("cpu", at_once=3).compute(lambda device: steps) == [3, BLOCKS]
+    assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
 
 
 def test_a_block_that_is_older_than_the_one_it_is_made_of_is_made_again(folder: Folder) -> None:

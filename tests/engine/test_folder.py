@@ -64,6 +64,21 @@ def test_a_folder_of_another_version_is_left_alone(tmp_path: Path) -> None:
     folder.update(format=1)
     with pytest.raises(UserError, match=r"another version \(format 1\)"):
         opened(tmp_path / "a", overwrite=True)
+    with pytest.raises(UserError, match=r"another version \(format 1\); make it again"):
+        folder.manifest()
+
+
+def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path: Path) -> None:
+    class Answers(Folder):
+        benchmark = "negvqa"
+
+    class Edits(Folder):
+        benchmark = "nein"
+
+    Answers(tmp_path).open({}, {}, overwrite=False)
+    assert Answers(tmp_path).manifest()["benchmark"] == Folder(tmp_path).manifest()["benchmark"] == "negvqa"
+    with pytest.raises(UserError, match=r"is a run of negvqa.* takes runs of nein; nein negvqa --help"):
+        Edits(tmp_path).manifest()
 
 
 def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path: Path) -> None:

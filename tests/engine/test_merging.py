@@ -10,6 +10,7 @@ import pytest
 from nein.engine import atomic, merging
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
+from nein.reporting.merge import _finish
 from tests.helpers.commands import outcome
 
 
@@ -27,7 +28,7 @@ def part(root: Path, blocks: dict[int, list[dict[str, Any]]], status: str = "run
     atomic.write_json(
         run / "notes" / "invocations" / f"{root.name}.json", {"started": "now", "command": command}
     )
-    atomic.write_json(run / "manifest.json", {"format": 3, "status": status, "identity": {"seed": seed}})
+    atomic.write_json(run / "manifest.json", {"format": 4, "status": status, "identity": {"seed": seed}})
     return root
 
 
@@ -103,9 +104,14 @@ def test_what_are_no_parts_of_one_run_is_refused_before_anything_is_written(tmp_
     for folder, article in ((a, "none"), (b, "a_an")):
         run = folder / "editor" / "track"
         atomic.write_json(run / "scores" / "removal" / "identity.json", {"article": article})
-        atomic.write_json(run / "manifest.json", {"format": 3, "status": "running", "identity": {}})
+        atomic.write_json(run / "manifest.json", {"format": 4, "status": "running", "identity": {}})
     with pytest.raises(
         UserError, match=r"'scores/removal' of .* differ: the first has article a_an, not none"
     ):
         merging.merge([a, b], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("where", [["--out", "there"], ["--out=there"], ["-o", "there"], ["-othere"]])
+def test_the_command_that_finishes_a_merged_run_names_its_new_folder_alone(where: list[str]) -> None:
+    assert _finish(["eval", *where, "--limit", "8"], Path("here")) == "nein eval --limit 8 --out here"

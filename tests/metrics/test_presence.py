@@ -61,6 +61,21 @@ def test_removal_looks_at_the_edit_and_never_at_the_sample() -> None:
     assert judge.asked == detector.asked == 1
 
 
+def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted() -> None:
+    metric = presence(("removal_vqa", "removal_ovd"), before=True)
+    rows = [
+        item(scene(), SAMPLE),
+        item(scene(car=0.9), SAMPLE, id="b"),
+        item(scene(car=0.9), scene(), id="c"),
+    ]
+    scores = metric.score(rows)
+    for name in ("removal_vqa", "removal_ovd"):
+        assert [score.value for score in scores[name]] == [1, 0, 0]  # as without it
+        assert [score.detail["present_before"] for score in scores[name]] == [True, True, False]
+        assert [list(score.detail["before"]) for score in scores[name]] == [["car"]] * 3
+    assert metric.models["vqa"].asked == 3 + 2  # of every edit, and of two samples
+
+
 # --------------------------------------------------------------------------------------------- protocols
 
 

@@ -75,7 +75,7 @@ def test_a_mended_model_has_a_name_of_its_own_and_no_published_row() -> None:
     ],
 )  # fmt: skip
 def test_an_arm_that_there_is_not_is_a_sentence(arm: str) -> None:
-    with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, or steer\[:ALPHA\]"):
+    with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, steer\[:ALPHA\].*, or neat\["):
         models.mended(models.choose("random"), arm)
 
 

@@ -67,12 +67,15 @@ TWIN = {
 }
 
 
-EDITS = list(scope.edits("val", 24))
+EVERY = list(scope.edits("val", scope.SAMPLES))
+FIRST_DENIED = 24 * scope.EACH
+EDITS = [*EVERY[:24], *EVERY[FIRST_DENIED : FIRST_DENIED + 20]]
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.construction}-{edit.others}")
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.construction}-{edit.others}-{edit.depth}")
 def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit: scope.Edit) -> None:
-    holds = HOLDS[edit.construction]
+    twin = TWIN[edit.construction]
+    holds = (lambda scene, named: not twin(scene, named)) if edit.depth else HOLDS[edit.construction]
     assert holds(edit.target, edit.named)
     assert holds(edit.scene, edit.named) == all(edit.stays)
     assert edit.stays[: edit.others] == (True,) * edit.others
@@ -81,13 +84,31 @@ def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit: scope.Ed
     assert words[-1] in {i.category.split()[-1] for i in gone or edit.scene.items[edit.others :]}
 
 
+def test_edits_are_as_difficult_as_pairs_and_those_without_a_denial_above_come_first() -> None:
+    cells = [(edit.construction, edit.others, edit.depth) for edit in EVERY]
+    assert Counter(cells) == dict.fromkeys(scope.CELLS, scope.EACH)
+    assert [depth for _, _, depth in cells] == [0] * FIRST_DENIED + [1] * (len(cells) - FIRST_DENIED)
+
+
+def test_a_denial_above_turns_round_what_must_go() -> None:
+    gone = {(edit.construction, edit.depth): edit.stays[edit.others :] for edit in EVERY}
+    assert gone == {
+        ("except_one", 0): (True, False), ("except_one", 1): (True, False),
+        ("neither_nor", 0): (False, False), ("neither_nor", 1): (True, True),
+        ("scoped", 0): (True, False), ("scoped", 1): (True, True),
+        ("not_all", 0): (True, True), ("not_all", 1): (True, True),
+        ("past", 0): (False,), ("clause", 0): (True, True), ("clause", 1): (True, False),
+    }  # fmt: skip
+
+
 def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path: Path) -> None:
     scope.write(tmp_path, "val", 6, "de")
     data = loading.load(str(tmp_path))
     assert [sample.family for sample in data.samples] == list(CONSTRUCTIONS)
     first = data.samples[0]
     assert first.negative.startswith("Es gibt keine ")
-    assert (first.object, first.others, first.stays) == (EDITS[0].object, 0, False)
+    assert (first.object, first.stays) == (EDITS[0].object, False)
+    assert first.difficulty == (("other things", 0), ("denials above", 0))
     assert [thing.stays for thing in first.things] == [True, False]
     assert (decode(first.things[1].without) == decode(first.source_path)).all()
     for sample in data.samples:

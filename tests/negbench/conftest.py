@@ -11,7 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from metrics.dual.base import prepare, products
+import metrics
+from metrics.dual import openclip
+from metrics.dual.base import DualEncoder, prepare, products
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import (
@@ -153,6 +155,21 @@ def open_clip_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     torch.save({"epoch": 3, "state_dict": state}, folder / "tiny.pt")
     (folder / "tiny.json").write_text(json.dumps(OPEN_CLIP))
     return folder / "tiny.pt", folder / "tiny.json"
+
+
+@pytest.fixture(scope="session")
+def open_clip_folder(open_clip_checkpoint: tuple[Path, Path]) -> Path:
+    """Its weights as a folder."""
+    source, architecture = open_clip_checkpoint
+    openclip.convert(source, source.parent / "folder", architecture=str(architecture))
+    return source.parent / "folder"
+
+
+@pytest.fixture(params=["clip_folder", "open_clip_folder"])
+def encoder(request: pytest.FixtureRequest) -> DualEncoder:
+    """A tiny CLIP of transformers, and one of open_clip."""
+    folder = request.getfixturevalue(request.param)
+    return metrics.load_dual(str(folder), device="cpu", dtype="float32", batch_size=2)
 
 
 def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:

@@ -108,6 +108,7 @@ class Colour:
 
     def __init__(self) -> None:
         self.grey: list[str] = []
+        self.seen: list[str] = []
 
     def describe(self) -> dict[str, Any]:
         return {"model": "Colour"}
@@ -116,7 +117,7 @@ class Colour:
         replies = []
         for image, row in zip(images, asked, strict=True):
             grey = (image == baselines.LEVEL).all()
-            self.grey += [one.prompt.text for one in row] if grey else []
+            (self.grey if grey else self.seen).extend(one.prompt.text for one in row)
             replies.append([Reply(text="No." if grey else "Yes.") for _ in row])
         return replies
 
@@ -127,13 +128,19 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         found = evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
     figure = found["colour/nano-beaf"].figure
     assert len(model.grey) == len(set(model.grey)) > 5
+    unasked = [words for words in model.seen if blind.ASKED in words]
+    assert 5 < len(unasked) < len(model.seen) / 2  # every picture once
     seen = figure(metric="accuracy", variant="published", type="all")
     unseen = figure(metric="text only", variant="published", type="all")
     assert seen["n"] == unseen["n"]
     assert seen["value"] + unseen["value"] == pytest.approx(1)  # always yes, and always no
     gain = figure(metric="gain over text", variant="published", type="all")
     assert gain["value"] == pytest.approx(seen["value"] - unseen["value"])
-    assert figure(metric="picture only", variant="published") is None
+    alone = figure(metric="picture only", variant="published", type="all")
+    assert (alone["n"], alone["value"]) == (
+        seen["n"],
+        seen["value"],
+    )  # what is asked makes no difference to it
 
 
 def test_no_baseline_is_asked_for_where_none_is_wanted(tmp_path: Path) -> None:
@@ -164,6 +171,40 @@ def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:
     assert one.image == blind.GREY
     assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
     assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
+
+
+def test_captions_without_words_are_all_alike_and_nobody_is_asked() -> None:
+    task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
+    distinct = blind.Distinct.without_words(task)
+    assert distinct.task.questions == ()
+    asked = [(distinct, {})]
+    scores = {q.id: {"scores": [1.0, 0.0, 0.0, 0.0], "reason": ""} for q in task.questions}
+    for row in results.matched_rows(task, scores, asked):
+        assert row["picture only"] == 1 / len(row["templates"])
+    said = {q.id: {"answer": "A", "letter": "A", "chosen": 0, "reason": ""} for q in task.questions}
+    for row in results.answer_rows(task, said, asked):
+        assert row["picture only"] == 1 / len(row["templates"])
+
+
+def test_without_its_words_a_question_has_one_answer_for_every_picture() -> None:
+    options = (Option("yes"), Option("no"))
+    asked = tuple(
+        Question(f"{image} {what}", image, options, k, asked=f"Is there {what}?")
+        for image in ("a.png", "b.png")
+        for k, what in enumerate(("a dog", "no dog"))
+    )
+    distinct = blind.Distinct.without_words(ChoiceTask("x/asked", asked, NOTHING))
+    assert [(one.image, one.asked) for one in distinct.task.questions] == [
+        ("a.png", blind.ASKED), ("b.png", blind.ASKED),
+    ]  # fmt: skip
+    assert distinct.of(asked[0]) == distinct.of(asked[1]) != distinct.of(asked[2])
+    yes = {"answer": "Yes.", "letter": "A", "chosen": 0, "reason": ""}
+    rows = results.answer_rows(
+        ChoiceTask("x/asked", asked, NOTHING),
+        {one.id: yes for one in asked},
+        [(distinct, {"a.png a dog": yes})],
+    )
+    assert [row.get("picture only") for row in rows] == [1.0, 0.0, None, None]
 
 
 def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.reporting import figures as frames
 from tests.helpers import commands
+from tests.helpers.commands import exit_code, outcome
 from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
 
 NO_FOLDER = ResultsDir(Path("not-written"))  # of figures that are made up here
@@ -189,13 +191,43 @@ def test_a_cache_serves_several_folders(
 def test_two_models_of_one_name_are_told_apart(
     tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
 ) -> None:
-    import shutil
-
     other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
     options = ("--model", f"{clip_folder},{other}", "--datasets", "coco", "--tasks", "mcq")
     names = {found.facts["model"] for found in evaluate(tmp_path, data, pictures, *options).values()}
     assert len(names) == 2
     assert all(name.startswith(f"{clip_folder.name}-") for name in names)
+
+
+def test_runs_of_several_folders_are_one_report(
+    tmp_path: Path, data: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, model in (("a", "random"), ("b", "constant"), ("c", "random")):
+        evaluate(tmp_path / name, data, pictures, "--model", model, "--datasets", "coco", "--tasks", "mcq")
+    outs = [tmp_path / name / "out" for name in "abc"]
+    told = outcome(
+        capsys, "negbench", "report", *outs[:2], "-o", tmp_path / "two.html", "--formats", "csv,html"
+    )
+    assert told.code == 0
+    assert "Multiple choice" in told.stdout
+    two = frames.read(tmp_path / "two.csv")
+    assert set(two["model"]) == {"random", "constant"}
+    assert "This image features car and surfboard" in (tmp_path / "two.html").read_text()
+    assert exit_code("negbench", "report", *outs, "-o", tmp_path / "three.html", "--formats", "csv") == 0
+    three = frames.read(tmp_path / "three.csv")
+    assert set(three["model"]) == {f"random ({outs[0]})", "constant", f"random ({outs[2]})"}
+
+
+def test_a_report_of_runs_whose_data_are_gone_says_so_and_has_its_figures(
+    tmp_path: Path, data: Path, pictures: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = Path(shutil.copytree(data, tmp_path / "gone"))
+    evaluate(tmp_path, gone, pictures, "--model", "random", "--datasets", "coco", "--tasks", "mcq")
+    shutil.rmtree(gone)
+    out = tmp_path / "page.html"
+    assert exit_code("negbench", "report", tmp_path / "out", "-o", out, "--formats", "html") == 0
+    assert "no question of" in caplog.text
+    assert "Multiple choice" in out.read_text()
+    assert "This image features" not in out.read_text()
 
 
 def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, pictures: Path) -> None:

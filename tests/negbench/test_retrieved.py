@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import retrieval, retrieved
+from metrics import MetricError
+from nein.benchmarks.negbench import report, retrieval, retrieved
+from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negbench.encode import Encoded
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting.judge_tables import Calibration
 from nein.datasets.negbench import drawn, loading, other_tests
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import NEGATED, RetrievalItem, RetrievalTask
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.judges.config import RetrievedConfig
@@ -156,8 +160,6 @@ def test_the_corrected_share_is_the_known_truth_of_the_scenes(judged_world: Retr
     (folder,) = (path.parent for path in judged_world.run.glob("*/*/judged.csv"))
     figures = frames.read(folder / "judged.csv")
     (file,) = (folder / "judged").glob("*.jsonl")
-    from nein.engine import atomic
-
     rows = atomic.read_lines(file)
     for kind in retrieved.KINDS:
         members = [row for row in rows if row["kind"] == kind]
@@ -240,39 +242,114 @@ def test_without_pictures_simpleneg_is_one_sentence(tmp_path: Path) -> None:
         loading.load(str(file), names=["simpleneg"], image_roots=[str(tmp_path / "empty")])
 
 
-def test_simplenegs_captions_are_satisfied_by_what_they_affirm_without_what_they_deny(
-    judged_world: RetrievedConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from nein.benchmarks.nein import models
-    from nein.judges import retrieved as command
+def lamp(image: np.ndarray, prompt: str) -> str:
+    """Of `triples`: a lamp in the two darkest pictures, a desk in the four darkest."""
+    shade = int(image[0, 0, 0]) // 40
+    return "yes" if shade < (2 if "lamp" in prompt else 4) else "no"
 
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> ScriptedJudge:
+    """The judge of an evaluation, in place of any other."""
+    scripted = ScriptedJudge(lamp)
+    monkeypatch.setattr("nein.models.judges.load", lambda kind, reference, **how: scripted)
+    return scripted
+
+
+def simpleneg(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    """The rows of SimpleNeg in one command."""
+    file = tmp_path / "files/simpleneg.json"
+    evaluate(tmp_path, file, file.parent, "--model", "random", "--datasets", "simpleneg", *words)
+    (rows,) = (tmp_path / "out").glob("*/simpleneg/samples/*.jsonl")
+    return list(atomic.read_lines(rows))
+
+
+def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path: Path, judge: ScriptedJudge) -> None:
     prompts: set[str] = set()
-
-    def rule(image: np.ndarray, prompt: str) -> str:
-        prompts.add(prompt)
-        shade = int(image[0, 0, 0]) // 40
-        return (
-            "yes"
-            if ("lamp" in prompt and shade < 2) or ("desk in the image" in prompt and shade < 4)
-            else "no"
-        )
-
-    judge = models.load_models([], NeinConfig(), "cpu")["vqa"]
-    monkeypatch.setattr(judge, "rule", rule)
-    out = tmp_path / "other"
-    file = triples(tmp_path / "files", DESK)
-    evaluate(out, file, file.parent, "--model", "random", "--datasets", "simpleneg")
-    text = command.run(RetrievedConfig(run=out / "out", queries=9, device="cpu"))
-    assert "Retrieval judged by the questions of a test" in text
-    (made,) = (out / "out").glob("*/*/judged.csv")
-    figures = frames.read(made)
-    (rows,) = (made.parent / "judged").glob("*.jsonl")
-    from nein.engine import atomic
-
-    for row in atomic.read_lines(rows):
+    judge.rule = lambda image, prompt: lamp(image, (prompts.add(prompt), prompt)[1])
+    triples(tmp_path / "files", DESK)
+    rows = simpleneg(tmp_path)
+    for row in rows:
         assert row["absent"] == float(int(row["image"][-8:-4]) in (2, 3))
+    (made,) = (tmp_path / "out").glob("*/simpleneg/figures.csv")
+    figures = frames.read(made)
     found = frames.pick(figures, metric="satisfied@5", kind="negated")
     assert found is not None
     assert found["n"] == 5
     assert not len(frames.select(figures, metric=("without@5", "avoided@5")))
-    assert any(one.endswith("lamp on the desk?\nAnswer the question with a yes or no.") for one in prompts)
+    asked_with = "is there a lamp on the desk?\nAnswer the question with a yes or no."
+    assert any(prompt.endswith(asked_with) for prompt in prompts)
+    asked = judge.asked
+    assert simpleneg(tmp_path) == rows
+    assert judge.asked == asked  # what was answered is not asked again
+    said = report.report(tmp_path / "out", [], list)
+    assert "Retrieval judged by the questions of a test" in said
+    assert "Text to image retrieval" not in said  # there is no recall
+
+
+def test_of_a_part_of_simplenegs_captions_the_rest_is_asked_later(
+    tmp_path: Path, judge: ScriptedJudge
+) -> None:
+    triples(tmp_path / "files", DESK, ROOM)
+    first = simpleneg(tmp_path, "--limit", "1", "--batch-size", "1")
+    asked = judge.asked
+    both = simpleneg(tmp_path, "--batch-size", "1")
+    assert len(both) == 2 * len(first)
+    assert [row for row in both if row in first] == first
+    assert judge.asked == asked + len({row["image"] for row in both if row not in first}) * 2
+
+
+def test_pictures_that_are_readable_later_are_searched_later(tmp_path: Path, judge: ScriptedJudge) -> None:
+    triples(tmp_path / "files", DESK)
+    late = tmp_path / "files/val2014/COCO_val2014_000000000002.png"
+    content = late.read_bytes()
+    late.write_bytes(b"torn")
+    assert {row["gallery"] for row in simpleneg(tmp_path)} == {5}
+    late.write_bytes(content)
+    assert {row["gallery"] for row in simpleneg(tmp_path)} == {6}
+
+
+def test_what_the_judge_fails_on_is_unscored_and_asked_again(tmp_path: Path, judge: ScriptedJudge) -> None:
+    def fails(image: np.ndarray, prompt: str) -> str:
+        raise RuntimeError("out of order")
+
+    triples(tmp_path / "files", DESK)
+    judge.rule = fails
+    rows = simpleneg(tmp_path)
+    assert {row["absent"] for row in rows} == {None}
+    assert all("out of order" in row["reason"] for row in rows)
+    judge.rule = lambda image, prompt: "perhaps"
+    assert {row["reason"] for row in simpleneg(tmp_path)} == {"neither yes nor no"}
+    judge.rule = fails  # an answer that cannot be read stays
+    assert {row["reason"] for row in simpleneg(tmp_path)} == {"neither yes nor no"}
+
+
+def test_another_judge_is_refused_by_name(tmp_path: Path, judge: ScriptedJudge) -> None:
+    triples(tmp_path / "files", DESK)
+    simpleneg(tmp_path)
+    with pytest.raises(UserError, match=r"judge nano:llava, not tests\.rehearsal:no"):
+        simpleneg(tmp_path, "--judge", "tests.rehearsal:no")
+    with pytest.raises(MetricError, match="nowhere"):
+        simpleneg(tmp_path, "--judge", "./nowhere")
+
+
+def test_simpleneg_is_not_judged_again_by_a_calibrated_judge(
+    judged_world: RetrievedConfig, tmp_path: Path, judge: ScriptedJudge
+) -> None:
+    from nein.judges import retrieved as command
+
+    triples(tmp_path / "files", DESK)
+    simpleneg(tmp_path)
+    for part in (tmp_path / "out/random").iterdir():
+        if part.name != "simpleneg":
+            shutil.rmtree(part)
+    with pytest.raises(UserError, match="whose captions deny things by name"):
+        command.run(judged_world)
+
+
+def test_what_the_judge_is_to_be_is_said_before_and_fetched_only_for_simpleneg() -> None:
+    other = {"judge": "owner/judge", "model": ["random"]}
+    assert [need.reference for need in NegbenchConfig(datasets=["simpleneg"], **other).needs()] == [
+        "owner/judge"
+    ]
+    assert NegbenchConfig(datasets=["valse", "all"], **other).needs() == []

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import metrics
 from metrics.base import MetricError
-from metrics.dual import openclip, steering
+from metrics.dual import steering
 from metrics.dual.base import DualEncoder
 from metrics.dual.controls import ControlEncoder
 
 TEXTS = ("a cat", "a photo of a dog and a cat", "no dog")
-
-
-@pytest.fixture(params=["clip_folder", "open_clip_folder"])
-def encoder(request: pytest.FixtureRequest) -> DualEncoder:
-    folder = request.getfixturevalue(request.param)
-    return metrics.load_dual(str(folder), device="cpu", dtype="float32", batch_size=2)
-
-
-@pytest.fixture(scope="session")
-def open_clip_folder(open_clip_checkpoint: tuple[Path, Path]) -> Path:
-    source, architecture = open_clip_checkpoint
-    openclip.convert(source, source.parent / "steered", architecture=str(architecture))
-    return source.parent / "steered"
 
 
 def feature_of(encoder: DualEncoder, state: np.ndarray) -> np.ndarray:

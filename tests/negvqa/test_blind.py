@@ -9,9 +9,10 @@ import pytest
 
 from metrics.choices import Reply
 from nein.benchmarks.baselines import LEVEL
-from nein.benchmarks.negvqa import exported
+from nein.benchmarks.negvqa import exported, sections
 from nein.benchmarks.negvqa import folder as files
 from nein.models import references
+from nein.reporting import figures as frames
 from tests.negvqa.tiny import figure, lines, run, write_questions
 
 
@@ -42,13 +43,12 @@ def evaluated(tmp_path: Path, model: Model, *more: object) -> Path:
     with references.offering({"model": model}):
         asked = ("--model", "model", "--data", data, "--out", tmp_path / "out", "--batch-size", 4)
         assert run(*asked, "--device", "cpu", "--formats", "csv,md", *more) == 0
-    [folder] = files.find(tmp_path / "out")
-    return folder.path
+    return files.find(tmp_path / "out")[0].path
 
 
-def share(folder: Path, metric: str, variant: str) -> dict[str, Any]:
+def share(folder: Path, metric: str, variant: str, category: str = "Average") -> dict[str, Any]:
     what = {"task": "blind", "metric": metric, "variant": variant, "scoring": "generated"}
-    return figure(folder, **what, category="Average")
+    return figure(folder, **what, category=category)
 
 
 def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture(tmp_path: Path) -> None:
@@ -99,3 +99,36 @@ def test_baselines_are_exported_beside_the_accuracy(tmp_path: Path) -> None:
     assert {"accuracy", "text only", "picture only"} <= {result.metric for result in results}
     keys = [result.key for result in results]
     assert len(keys) == len(set(keys))
+
+
+def test_a_cure_has_baselines_of_its_own(tmp_path: Path) -> None:
+    model = Model(lambda seen, question, texts: 0)
+    evaluated(tmp_path, model, "--mend", "flip,consistent")
+    plain, flipped, consistent = (tmp_path / "out" / f"model{arm}" for arm in ("", "+flip", "+consistent"))
+    # Always the first option, which is right of these questions: of a denial the other one is, and taken.
+    values = {
+        (folder, variant): share(folder, "text only", variant, "General")["value"]
+        for folder in (plain, flipped)
+        for variant in ("original", "negated")
+    }
+    assert values == {
+        (plain, "original"): 1, (plain, "negated"): 0, (flipped, "original"): 1, (flipped, "negated"): 1,
+    }  # fmt: skip
+    unsaid = [share(folder, "picture only", "negated")["value"] for folder in (plain, flipped)]
+    assert unsaid[0] == unsaid[1]
+    assert {row["baseline"] for row in lines(consistent / "blind.jsonl")} == {"text only"}
+    assert len(lines(consistent / "blind.jsonl")) == 12 * 2 * 2
+
+
+def test_baselines_are_marks_on_the_bars_of_accuracy(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path, Model(lambda seen, question, texts: int(seen and "not" in question)))
+    made = frames.label(frames.read(folder / "figures.csv"), model="model")
+    [axis, *_] = sections.ORIGINAL_AND_NEGATED.canvas(made).axes
+    for marker, baseline in (("D", "text only"), ("o", "picture only")):
+        values = [100 * share(folder, baseline, variant)["value"] for variant in ("original", "negated")]
+        drawn = [float(line.get_xdata()[0]) for line in axis.lines if line.get_marker() == marker]
+        assert drawn == pytest.approx(values)
+    [legend] = sections.ORIGINAL_AND_NEGATED.canvas(made).legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "original", "negated", "text only", "picture only",
+    ]  # fmt: skip

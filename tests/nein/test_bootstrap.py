@@ -83,6 +83,7 @@ def test_a_statistic_of_sums_is_that_of_reweighted_clusters_and_one_more() -> No
     found = bootstrap.statistic(
         lambda sums: sums[:, 0] / sums[:, 1], table, list(range(20)), (0, 1), (1, 1), 40000
     )
+    assert found is not None
     exact = scipy.stats.binomtest(18, 20).proportion_ci(0.95, method="exact")
     assert found.low == pytest.approx(exact.low, abs=0.006)
     assert found.high == pytest.approx(exact.high, abs=0.002)

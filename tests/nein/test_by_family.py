@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import figures, sections
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import records_hash
 from nein.engine.errors import UserError
@@ -36,7 +36,15 @@ FAMILIES = {"a": "plain", "b": "double_negation", "c": "implicit", "d": "implici
 
 
 def edits(families: dict[str, str]) -> list[dict[str, Any]]:
-    return [{"id": key, "source_id": key, "family": families.get(key)} for key in "abcd"]
+    return [
+        {
+            "id": key,
+            "source_id": key,
+            "family": families.get(key),
+            **({"stays": True} if families.get(key) == "double_negation" else {}),
+        }
+        for key in "abcd"
+    ]
 
 
 def scores() -> list[dict[str, Any]]:
@@ -119,10 +127,61 @@ def test_data_without_families_have_no_such_table(
     assert "family" not in edits
 
 
-def test_a_family_has_a_figure_for_every_number_of_other_things() -> None:
-    told = [{**edit, "others": level} for edit, level in zip(edits(FAMILIES), (0, 0, 0, 2), strict=True)]
-    made = frames.select(figures.of_rows(told, scores(), {}), task="difficulty", metric="l1")
-    assert [(f["group"], f["level"], f["value"]) for f in frames.records(made)][-2:] == [
-        ("implicit", "0", pytest.approx(0.3)), ("implicit", "2", pytest.approx(0.4)),
-    ]  # fmt: skip
+OTHERS, DEPTH = "other things", "denials above"
+
+
+def told(levels: dict[str, tuple[int, int]], families: dict[str, str] = FAMILIES) -> list[dict[str, Any]]:
+    return [
+        {**edit, "difficulty": dict(zip((OTHERS, DEPTH), levels[edit["id"]], strict=True))}
+        for edit in edits(families)
+    ]
+
+
+def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together() -> None:
+    levels = {"a": (0, 0), "b": (0, 0), "c": (0, 0), "d": (2, 1)}
+    every = figures.of_rows(told(levels), scores(), {})
+    made = frames.select(every, task="difficulty", metric="l1")
+    assert [(f["group"], f["axis"], f["level"], f["value"]) for f in frames.records(made)] == [
+        ("all families", OTHERS, "0", pytest.approx(0.2)),
+        ("plain", OTHERS, "0", pytest.approx(0.1)),
+        ("double_negation", OTHERS, "0", pytest.approx(0.2)),
+        ("implicit", OTHERS, "0", pytest.approx(0.3)),
+        ("all families", DEPTH, "0", pytest.approx(0.2)),
+        ("all families", DEPTH, "1", pytest.approx(0.4)),
+        ("plain", DEPTH, "0", pytest.approx(0.1)),
+        ("double_negation", DEPTH, "0", pytest.approx(0.2)),
+        ("implicit", DEPTH, "0", pytest.approx(0.3)),
+        ("implicit", DEPTH, "1", pytest.approx(0.4)),
+    ]
     assert not len(frames.select(figures.of_rows(edits(FAMILIES), scores(), {}), task="difficulty"))
+
+
+def test_removal_by_difficulty_is_that_of_objects_that_must_go() -> None:
+    made = figures.of_rows(told(dict.fromkeys("abcd", (0, 0))), scores(), {})
+    removal = frames.select(made, task="difficulty", metric="removal_vqa", axis=DEPTH)
+    assert frames.values(removal, "group") == ["all families", "plain", "implicit"]
+    together = frames.pick(removal, group="all families")
+    assert together is not None
+    assert (together["value"], together["n"], together["unscored"]) == (1.0, 2, 1)
+
+
+def test_below_a_denial_a_family_has_figures_of_its_own() -> None:
+    rows = told({"a": (0, 0), "b": (0, 1), "c": (0, 0), "d": (0, 1)}, dict.fromkeys("abcd", "neither_nor"))
+    rows[3]["stays"] = True
+    found = frames.select(figures.of_rows(rows, scores(), {}), task="families", metric="l1")
+    assert [(f["group"], f["n"]) for f in frames.records(found)] == [
+        ("neither_nor", 2),
+        ("neither_nor below a denial", 1),
+        ("neither_nor below a denial (object must stay: Removal ↓)", 1),
+    ]
+
+
+def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table() -> None:
+    rows = told({"a": (0, 0), "b": (1, 0), "c": (0, 1), "d": (0, 1)}, dict.fromkeys("abcd", "scoped"))
+    obeyed = [{"id": key, "metric": "obeyed", "value": 1.0, "reason": ""} for key in "abcd"]
+    made = frames.label(figures.of_rows(rows, obeyed, {}), model="magicbrush", variant="negative")
+    section = sections.families()
+    assert [plot.key for plot in section.plots if len(plot.shown(made))] == ["other_things", "denials_above"]
+    shown = section.tables[1].sheet(made)
+    assert shown is not None
+    assert "how many" in shown.columns

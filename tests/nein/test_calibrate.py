@@ -19,7 +19,8 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
-from nein.judges import calibrate, known_presence
+from nein.judges import known_presence
+from nein.models import judges
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
@@ -124,8 +125,8 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         )
     share = gone / len(samples)
     weak = Weakened(perfect(known), miss=0.25, invent=0.1)
-    judges = {"vqa": weak}
-    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *arguments: judges)
+    loaded = {"vqa": weak}
+    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *arguments: loaded)
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa",
                     "--out", out,
@@ -277,4 +278,4 @@ def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Cal
     rows = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
     assert {row["verdict_fixed"] for row in rows} == {False}
     assert {row["score"] for row in rows} == {0.05}
-    assert set(calibrate.VERDICTS) <= set(rows[0])
+    assert set(judges.VERDICTS) <= set(rows[0])

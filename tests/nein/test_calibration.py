@@ -194,3 +194,14 @@ def test_alpha_of_two_judges_is_close_to_kappa_and_none_without_pairs() -> None:
     assert kappa is not None
     assert alpha.value == pytest.approx(kappa.value, abs=0.01)
     assert agreement.krippendorff_alpha([{"a": 1.0}, {"b": 1.0}], {"a": 1, "b": 1}) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_alpha_of_judges_that_always_say_the_same_word_is_none() -> None:
+    alike = {f"s{i}": 1.0 for i in range(5)}
+    assert agreement.krippendorff_alpha([alike, alike], {key: key for key in alike}) is None
+
+
+def test_weights_that_are_drawn_make_no_verdicts_more() -> None:
+    sums = np.array([[2.0, 5.0, 3.0]])
+    assert agreement._alpha(sums / 8, 8.0) == pytest.approx(agreement._alpha(sums, 8.0), rel=1e-12)

@@ -51,6 +51,8 @@ def test_scores_are_those_of_the_pictures_on_disk(
             if editor == "solid":
                 edited = np.full_like(edited, 128)
             assert value == pytest.approx(np.abs(edited - source).mean() / 255, abs=1e-6)
+            drawn = out / editor / "negative" / "images" / f"{sample_id}.png"
+            assert images.CHUNK in drawn.read_bytes()[:60]  # its thumbnail, which a report shows
 
 
 def test_the_colour_of_the_solid_editor_may_begin_with_a_number_sign(

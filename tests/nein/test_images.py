@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,56 @@ def test_pixel_hash_depends_on_pixels_and_shape_only() -> None:
 def test_arrays_that_are_no_pictures_are_refused(bad: np.ndarray) -> None:
     with pytest.raises(ImageError, match="an image must"):
         images.encode_png(bad)
+
+
+def drawn(side: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (side, side + 9, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("side", [40, 300])
+def test_a_thumbnail_is_the_same_carried_or_made(tmp_path: Path, side: int) -> None:
+    picture, plain, carrying = drawn(side), tmp_path / "plain.png", tmp_path / "carrying.png"
+    images.write_png(plain, picture)
+    images.write_png(carrying, picture, carries=True)
+    assert np.array_equal(images.decode(carrying), picture)
+    made = images.thumbnail(picture, images.THUMBNAIL)
+    assert (
+        images.thumbnail_of(plain, images.THUMBNAIL)
+        == images.thumbnail_of(carrying, images.THUMBNAIL)
+        == made
+    )
+    assert images.thumbnail_of(carrying, 32) == images.thumbnail(picture, 32)
+    with Image.open(io.BytesIO(made)) as small:
+        assert small.format == "JPEG"
+        assert max(small.size) == min(side + 9, images.THUMBNAIL)
+
+
+def test_a_carried_thumbnail_is_read_without_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images.write_png(tmp_path / "a.png", drawn(300), carries=True)
+    made = images.thumbnail(drawn(300), images.THUMBNAIL)
+    monkeypatch.delattr(images.Image, "open")
+    assert images.thumbnail_of(tmp_path / "a.png", images.THUMBNAIL) == made
+
+
+def test_a_carried_thumbnail_of_a_file_that_is_not_whole_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    images.write_png(path, drawn(300), carries=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20_000])
+    with pytest.raises(ImageError, match=r"a\.png: the image cannot be decoded"):
+        images.thumbnail_of(path, images.THUMBNAIL)
+    path.write_bytes(whole[:60] + bytes(50) + whole[110:])  # of other bytes than its check sum
+    with pytest.raises(ImageError, match=r"a\.png: "):
+        images.thumbnail_of(path, images.THUMBNAIL)
+
+
+def test_a_picture_that_another_program_saved_again_has_its_own_thumbnail(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    images.write_png(path, drawn(300), carries=True)
+    with Image.open(path) as image:
+        image.load()
+        image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(path)
+    turned = np.ascontiguousarray(drawn(300)[:, ::-1])
+    assert images.thumbnail_of(path, images.THUMBNAIL) == images.thumbnail(turned, images.THUMBNAIL)

@@ -10,6 +10,7 @@ import pytest
 
 from nein.benchmarks.nein import figures, sections
 from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.reporting import collect, sample_browser
 from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
 from nein.engine.errors import UserError
@@ -65,14 +66,22 @@ EDITORS: dict[str, tuple[Any, dict[str, float], float]] = {
 }
 
 
-def measured(rule: Any, count: int = 5, lost: str = "") -> Any:
+def measured(
+    rule: Any,
+    count: int = 5,
+    lost: str = "",
+    before: Callable[[int, bool], bool | None] = lambda n, there: there,
+) -> Any:
+    """The figures of an editor; before: what the judge says of the unedited picture of a pair."""
     edits, scores = [], []
     for number in range(count):
         for label, (caption, picture) in CELLS.items():
             name = f"n{number}_{label.replace(', ', '_')}"
             edits.append({"id": name, "source_id": f"s{number}", "family": label})
             gone = None if name == lost else 1.0 - float(rule(caption == 0, picture == 0))
-            scores.append({"id": name, "metric": "removal_vqa", "value": gone, "reason": ""})
+            detail = {"present_before": before(number, picture == 0)}
+            row = {"id": name, "metric": "removal_vqa", "value": gone, "reason": "", "detail": detail}
+            scores.append(row)
     return figures.of_rows(edits, scores, {})
 
 
@@ -108,6 +117,35 @@ def test_a_pair_without_a_verdict_is_unscored_and_one_that_a_limit_cut_is_none()
     assert (figure["n"], figure["unscored"]) == (4, 1)
 
 
+def test_a_judge_that_errs_alike_before_and_after_sees_no_change() -> None:
+    """An editor that does nothing, and a judge that misses the object of one picture of five."""
+    missed = measured(lambda affirmed, there: False, count=1, before=lambda number, there: False)
+    for part in two_way.PARTS:
+        figure = frames.pick(missed, task="minimal_pairs", statistic="part", group=part)
+        assert figure is not None
+        assert figure["value"] == 0
+    agrees = frames.pick(missed, task="minimal_pairs", statistic="agrees")
+    assert agrees is not None
+    assert agrees["value"] == 0.5
+
+
+def test_what_is_seen_before_decides_the_picture_part_alone() -> None:
+    sure = measured(EDITORS["obeys"][0])
+    erring = measured(EDITORS["obeys"][0], before=lambda number, there: there and number > 1)
+    for part, values in {"text": (1, 1), "picture": (-1, -0.6), "interaction": (0, 0)}.items():
+        found = [frames.pick(f, task="minimal_pairs", statistic="part", group=part) for f in (sure, erring)]
+        assert [figure and figure["value"] for figure in found] == pytest.approx(values)
+    shares = [frames.pick(f, task="minimal_pairs", statistic="agrees") for f in (sure, erring)]
+    assert [figure and figure["value"] for figure in shares] == pytest.approx([1.0, 0.8])
+
+
+def test_a_pair_whose_unedited_picture_has_no_verdict_is_unscored() -> None:
+    frame = measured(EDITORS["obeys"][0], before=lambda number, there: None if number == 1 else there)
+    figure = frames.pick(frame, task="minimal_pairs", statistic="change", group="denied, there")
+    assert figure is not None
+    assert (figure["n"], figure["unscored"]) == (4, 1)
+
+
 def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
     make_data: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -119,12 +157,25 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
     )  # fmt: skip
     assert code == 0
     frame = frames.read(out / "identity" / "negative" / "figures.csv")
-    for part, value in {"text": 0, "picture": -1, "interaction": 0}.items():
+    for part in two_way.PARTS:
         figure = frames.pick(frame, task="minimal_pairs", statistic="part", group=part)
         assert figure is not None
-        assert (figure["value"], figure["n"]) == (value, 3)
+        assert (figure["value"], figure["n"]) == (0, 3)  # it sees everything before as well
+    agrees = frames.pick(frame, task="minimal_pairs", statistic="agrees")
+    assert agrees is not None
+    assert agrees["value"] == 0.5
     table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
-    assert {"denied, absent (change)", "text part", "all four obeyed %"} <= set(table.columns)
+    assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
+    runs, _ = collect.load([out])
+    shown = sample_browser.Browser.of(runs)
+    samples, details = shown.described(), list(shown.details(0))
+    cells = [labels for [labels] in samples.facets["Family"]]
+    [[values]] = samples.values  # of one run by one metric
+    for cell, value, detail in zip(cells, values, details, strict=True):
+        [[_, text, reason, said]] = detail.said[0].rows
+        assert (value, text) == ((0, "0.0") if cell == "denied, there" else ("no removal asked",) * 2)
+        assert reason == "the judge answered 'Yes'"
+        assert "in the sample: " in said
 
 
 def test_pairs_have_no_control() -> None:

@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 
 from nein import statistics
+from nein.statistics.estimates import cluster_columns
 
 
 def paired(rng: np.random.Generator, clusters: int, shift: float) -> tuple[dict, dict, dict]:
@@ -219,3 +220,19 @@ def test_equal_runs_are_never_significant_and_constant_differences_only_with_eno
     assert two is not None
     assert two.p == pytest.approx(0.5)  # four patterns of signs, two of them as far out
     assert statistics.paired_test({"a": 1.0}, {"b": 1.0}, {}) is None
+
+
+def test_clusters_of_some_values_are_theirs_alone() -> None:
+    rng = np.random.default_rng(5)
+    names = [f"picture {k}" for k in rng.integers(0, 30, 90)]
+    columns, chosen = cluster_columns(names), rng.random(90) < 0.3
+    alone = cluster_columns([name for name, enters in zip(names, chosen, strict=True) if enters])
+    for part in (columns.of(chosen), columns.of(np.flatnonzero(chosen))):
+        assert part.count == alone.count == part.member.max() + 1
+        same = [[one == other for one in part.member] for other in part.member]
+        assert same == [[one == other for one in alone.member] for other in alone.member]
+    values = rng.random(int(chosen.sum()))
+    found, expected = (statistics.bounded_mean(values, part) for part in (columns.of(chosen), alone))
+    assert found is not None
+    assert expected is not None
+    assert found.as_dict() == pytest.approx(expected.as_dict())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from metrics import METRICS
+from nein import statistics
 from nein.benchmarks.nein import figures, paper_numbers, report, sections
 from nein.benchmarks.nein.reporting import collect
 from nein.benchmarks.nein.runs import RunDir
@@ -233,3 +234,21 @@ def test_means_without_a_range_from_few_pictures_are_said_to_be_covered_less(
     found = report._few([few, *others])
     assert bool(found) == said
     assert not said or found[0].startswith("L1: intervals from 29 source images.")
+
+
+def test_without_a_gap_minimal_pairs_are_what_was_found_and_without_these_removal() -> None:
+    def row(model: str, value: float | None, **where: str) -> dict[str, Any]:
+        share = None if value is None else statistics.bounded_mean([value] * 8, range(8))
+        same = {"benchmark": "nein", "metric": "removal_ovd", "variant": "negative", "unit": "%"}
+        return frames.figure(share, model=model, **same, **where)
+
+    removal = [row("a", 1.0, task="results"), row("b", 0.0, task="results")]
+    assert report.finding(frames.frame(removal)) == [
+        "Told that X is absent, b removes it in 0.0 [0.0, 36.9] % of the samples, a in 100.0 % "
+        "(judged by OVD)."
+    ]
+    pairs = [row("a", 0.5, task="minimal_pairs", statistic="part", group="text")]
+    [said] = report.finding(frames.frame([*removal, *pairs]))
+    assert said.startswith("Of 100 points by which a sentence and its denial should make edited pictures")
+    assert "a makes 50.0" in said
+    assert report.finding(frames.frame([row("a", None, task="results")])) == []

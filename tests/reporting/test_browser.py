@@ -8,6 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from nein.reporting import cards
+from nein.reporting import figures as frames
+from nein.reporting.report import write
 from tests.reporting.conftest import MARKUP
 
 pytest.importorskip("selenium")
@@ -318,3 +321,23 @@ def test_a_head_sorts_its_table_and_turns_the_order(opened: Page) -> None:
         assert len(set(shown)) > 1
         assert column(numbers)[len(shown) :] == ["–"] * (len(column(numbers)) - len(shown))
         assert head.find_element(By.XPATH, "..").get_attribute("aria-sort") == order
+
+
+def test_what_is_not_asked_of_a_sample_is_not_unscored(browser: Any, tmp_path: Path) -> None:
+    samples = cards.Samples(
+        ["right", "lost", "other"], ["one", "two", "three"],
+        members=[cards.Member("editor")],
+        measures=[cards.Measure("gone", "Gone", badge=("VQA", "removed", "still there"))],
+        values=[[[1.0, None, "not asked"]]],
+    )  # fmt: skip
+    details = [cards.Detail(said=[cards.Said({"none": "no picture"})])] * 3
+    parts = [cards.browser(lambda: (samples, details))]
+    [path] = write(
+        tmp_path / "page", frames.frame([]), title="Cards", sections=(), parts=parts, formats=["html"]
+    )
+    opened = Page(browser, path).open()
+    opened.drawn()
+    badges = "return [...document.querySelectorAll('.card .badge')].map(b => b.textContent)"
+    assert opened.script(badges) == ["VQA: removed", "VQA: unscored", "VQA: not asked"]
+    opened = Page(browser, path).open("#verdict=unscored")
+    assert opened.ids() == ["lost"]

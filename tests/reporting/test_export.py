@@ -46,14 +46,36 @@ def runs(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
 def test_every_eval_ever_validates_and_its_lines_are_the_figures(
     runs: dict[str, Path], benchmark: str, tmp_path: Path
 ) -> None:
-    assert exit_code("export", runs[benchmark], "--out", tmp_path) == 0
-    logs = sorted(tmp_path.glob("data/*/*/*/*.json"))
+    lines_are_the_figures(runs[benchmark], tmp_path)
+
+
+def test_what_a_judge_says_of_what_captions_find_is_exported_too(tmp_path: Path) -> None:
+    words = (
+        "--datasets",
+        "simpleneg",
+        "--scenes",
+        8,
+        "--model",
+        "random",
+        "--judge",
+        "tests.rehearsal:varied",
+    )
+    assert exit_code("negbench", "eval", *words, "--device", "cpu", "--out", tmp_path / "run") == 0
+    results = lines_are_the_figures(tmp_path / "run", tmp_path / "exported")
+    assert "retrieval/published/satisfied@5/negated" in results
+
+
+def lines_are_the_figures(run: Path, out: Path) -> set[str]:
+    """The names of the figures of a run whose export is as it must be."""
+    assert exit_code("export", run, "--out", out) == 0
+    names: set[str] = set()
+    logs = sorted(out.glob("data/*/*/*/*.json"))
     assert logs
     for file in logs:
         log = json.loads(file.read_text())
         assert list(validator("eval").iter_errors(log)) == []
         link = log["detailed_evaluation_results"]
-        samples = tmp_path / link["file_path"]
+        samples = out / link["file_path"]
         assert link["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
         lines = atomic.read_lines(samples)
         assert link["total_rows"] == len(lines)
@@ -68,6 +90,8 @@ def test_every_eval_ever_validates_and_its_lines_are_the_figures(
             assert len(values) == results[key]["uncertainty"]["num_samples"]
             # Sums of the same numbers in another order.
             assert math.isclose(sum(values) / len(values), results[key]["score"], rel_tol=1e-9, abs_tol=1e-12)
+        names |= set(results)
+    return names
 
 
 def test_an_export_that_is_made_again_has_the_same_names(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -113,7 +137,7 @@ def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     atomic.write_lines(run / "answers.jsonl", [{"id": "1", "text": "=cmd()"}])
-    atomic.write_json(run / "manifest.json", {"format": 3, "status": "complete", "identity": {}})
+    atomic.write_json(run / "manifest.json", {"format": 4, "status": "complete", "identity": {}})
     assert exit_code("export", run, "--format", "csv", "--out", tmp_path / "x") == 0
     assert "'=cmd()" in (tmp_path / "x" / "answers.csv").read_text()
 
@@ -136,7 +160,7 @@ def test_what_cannot_be_exported_is_a_sentence(
     assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
     format_ = outcome(capsys, "export", out, "--push", "me/model")
     assert (format_.code, "--push and --dataset are for --format hf" in format_.stderr) == (2, True)
-    atomic.write_json(tmp_path / "manifest.json", {"format": 3, "status": "running", "identity": {}})
+    atomic.write_json(tmp_path / "manifest.json", {"format": 4, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
 

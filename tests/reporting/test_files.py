@@ -93,6 +93,7 @@ def test_folders_of_the_machine_stay_out_of_what_is_published() -> None:
 
 
 def test_json_in_a_script_element_cannot_end_it() -> None:
+    assert pages.script_json({"x": [float("nan"), 0.1]}) == '{"x":[null,0.1]}'  # no JSON has it
     text = pages.script_json({"x": "</script><!--\u2028&"})
     assert "<" not in text
     assert "\u2028" not in text

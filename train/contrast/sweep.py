@@ -60,7 +60,7 @@ PLOT = plots.Bars(
     series="series",
     where={"series": SERIES},
     axis="per cent; dotted: chance in multiple choice",
-    mark={"metric": "chance"},
+    marks=(plots.Mark({"metric": "chance"}),),
     order=tuple(SERIES),
     colors=dict(zip(SERIES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True)),
 )

@@ -4,7 +4,8 @@ Of an encoder, and for nothing: the mean of the features of all pictures of the 
 stands in place of each. By linearity its score is the mean of the scores with all of them: the additive parts
 of the text and of the picture (Hessel & Lee, EMNLP 2020, arXiv:2010.06572). A model that has to be asked is
 shown a grey picture (what a question alone gives away: Goyal et al., CVPR 2017, arXiv:1612.00837), each
-distinct question once.
+distinct question once. Of pictures to choose from each is told a caption that says nothing, and of a question
+with answers the picture is shown with one that asks nothing.
 
 Where the words are taken away of captions that are to be chosen from, nothing is left to choose by, and the
 picture alone gets what guessing gets.
@@ -26,8 +27,8 @@ from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.blocks import Blocks
 
 GREY = "grey"  # the reference of the picture that says nothing
-#: The caption that says nothing, for models that are told one.
-SAID = "A picture."
+#: The caption, and the question, that says nothing, for models that are told one.
+SAID, ASKED = "A picture.", "What is the answer?"
 _ROWS = 4096  # features worked on at once
 
 
@@ -99,7 +100,7 @@ def of_gallery(said: np.ndarray, place: np.ndarray, entries: int) -> dict[str, R
 
 @dataclass(frozen=True)
 class Distinct:
-    """Questions that stand for those of a task: each distinct one once, without its picture or its captions.
+    """Questions that stand for those of a task: each distinct one once, without its picture or its words.
 
     name  The baseline.
     task  Of the questions that are asked.
@@ -115,26 +116,26 @@ class Distinct:
 
     @classmethod
     def without_words(cls, task: ChoiceTask) -> Distinct:
-        """Of a task whose options are pictures."""
         return cls._of(PICTURE_ONLY, task)
 
     @classmethod
     def _of(cls, name: str, task: ChoiceTask) -> Distinct:
         by_words: dict[tuple[str, ...], Question] = {}
         for question in task.questions:
-            by_words.setdefault(_words(name, question), _blinded(name, question))
+            if not _alike(name, question):
+                by_words.setdefault(_words(name, question), _blinded(name, question))
         media = Drawn(lambda _: grey()) if name == TEXT_ONLY else task.media
         return cls(name, replace(task, questions=tuple(by_words.values()), media=media), by_words)
 
     def of(self, question: Question) -> Question | None:
-        """The question that stands for one of the task."""
-        return self._by_words.get(_words(self.name, question))
+        """The question that stands for one of the task; None where its options are all alike."""
+        return None if _alike(self.name, question) else self._by_words[_words(self.name, question)]
 
     def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
         """Values of the options of the question that was asked, in the order of the task's question."""
-        named = (_option(self.name, one, asked) for one in asked.options)
+        named = (_option(self.name, one) for one in asked.options)
         given = dict(zip(named, values, strict=True))
-        return [given[_option(self.name, one, question)] for one in question.options]
+        return [given[_option(self.name, one)] for one in question.options]
 
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
         """The blocks with what stands for `questions`, evenly spread where that is more than `most`."""
@@ -143,17 +144,26 @@ class Distinct:
         return spread(Blocks(len(place), size, sorted({place[one.id] for one in standing if one})), most)
 
 
+def _alike(name: str, question: Question) -> bool:
+    """Whether nothing is left to choose by: captions without their words."""
+    pictures = any(option.image for option in question.options)
+    return name == PICTURE_ONLY and not question.asked and not pictures
+
+
 def _words(name: str, question: Question) -> tuple[str, ...]:
     """What makes two questions the same one."""
-    return question.asked, *sorted(_option(name, option, question) for option in question.options)
+    left = question.asked if name == TEXT_ONLY else question.image if question.asked else ""
+    return left, *sorted(_option(name, option) for option in question.options)
 
 
-def _option(name: str, option: Option, question: Question) -> str:
+def _option(name: str, option: Option) -> str:
     """What of an option the model still gets."""
-    return option.text if name == TEXT_ONLY else question.picture(option)
+    return option.image if name == PICTURE_ONLY and option.image else option.text
 
 
 def _blinded(name: str, question: Question) -> Question:
+    if name == PICTURE_ONLY and question.asked:
+        return replace(question, asked=ASKED, groups=())
     if name == PICTURE_ONLY:
         told = tuple(replace(one, text=SAID) for one in question.options)
         return replace(question, options=told, groups=())

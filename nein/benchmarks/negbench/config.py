@@ -12,11 +12,13 @@ from metrics.letters import Rule
 from nein.config.groups import (
     Blind,
     FittedBatches,
+    Formats,
     Limit,
     Machine,
     OnDevice,
     Output,
     Preset,
+    Runs,
     Scored,
     Seed,
     Tracked,
@@ -44,7 +46,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     mend: Names = option(
         [],
         "cures without training, beside each two-tower model as it is: decompose[:LAMBDA], "
-        "steer[:ALPHA][@PAIRS.json]",
+        "steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]",
         "What",
     )
     vlm: Names = option(
@@ -99,12 +101,23 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     scoring: Literal["generated", "logprob"] = option(
         "generated", "--vlm: the letter it writes, or the likeliest letter as its first token", "How"
     )
+    judge: str = option(
+        "nano:llava",
+        "VQA judge of the tests that are defined by its answers (simpleneg): a folder, a hub id, "
+        "openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL",
+        "How",
+    )
     letters: Rule = option("fixed", "how the letter of an answer is read", "How")
     cache: str | None = option(None, "folder of features, can be shared; default OUT/cache", "Output")
 
     @property
     def cache_dir(self) -> Path:
         return Path(self.cache) if self.cache else self.out_dir / "cache"
+
+    @property
+    def judged(self) -> bool:
+        """Whether a data set is named that a judge's answers define."""
+        return any(part.judged for row in map(ROWS.get, self.datasets) if row for part in row.parts)
 
     def needs(self) -> list[Need]:
         from nein.benchmarks.negbench import models
@@ -115,6 +128,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
             *(need for name in self.model for need in models.needs(name)),
             *(need for name in self.vlm for need in needs.of_model("vqa", name.removeprefix(JUDGE))),
             *(need for name in self.match for need in needs.of_model("itm", name)),
+            *(needs.of_model("vqa", self.judge) if self.judged else ()),
         ]
 
     def check(self) -> None:
@@ -130,6 +144,13 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
             )
         if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):
             raise UserError("--scenes and --split are about --data nano; leave them out.")
+
+
+@dataclass(kw_only=True)
+class ReportConfig(Runs, Formats):
+    """Which runs, of one or of several folders."""
+
+    out: Path = option(Path("negbench.html"), "page to write; the other files lie beside it", "Output")
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from metrics.base import isolated
-from metrics.dual.base import pool
+from metrics.dual.base import normalise, pool
 from nein.datasets.negbench.records import Media
 from nein.engine import features, images
 from nein.engine.blocks import Blocks
@@ -51,6 +52,7 @@ class Encoding:
     load    A name -> (what the model gets, key). Raises ImageError.
     encode  (model, what `load` gave) -> as many float32 arrays.
     cache   Folder of the features.
+    among   What a feature depends on besides; None: nothing.
     """
 
     folder: Folder
@@ -60,6 +62,7 @@ class Encoding:
     load: Callable[[str], tuple[Any, str]]
     encode: Callable[[Any, Sequence[Any]], Sequence[np.ndarray]]
     cache: Path
+    among: Searched | None = None
 
     def stage(self, model: Model) -> Stage:
         """Encodes what the cache lacks. A failing picture or sentence has a reason, and is tried again."""
@@ -72,6 +75,7 @@ class Encoding:
             self._lost,
             model,
             self._usable,
+            after=() if self.among is None else (self.among.pictures.output,),
         )
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
@@ -104,6 +108,11 @@ class Encoding:
                 vectors[len(rows)] = feature
                 rows[name] = len(rows)
         return Encoded(vectors[: len(rows)], rows, reasons)
+
+    def keys(self) -> dict[str, str]:
+        """Name -> key of everything that has a feature, in the blocks that are there."""
+        there = sorted(self.folder.done(self.output).intersection(self.blocks.numbers))
+        return {row["name"]: row["key"] for row in self.folder.rows(self.output, there) if row["key"]}
 
     def _inputs(self, number: int) -> list[tuple[Row, Any]]:
         """(row, what the model gets) per name of a block; the row has a reason where that is nothing."""
@@ -159,7 +168,35 @@ class Encoding:
         return features.read(self.cache, self._space(fingerprint), _scope(rows))
 
     def _space(self, fingerprint: str) -> str:
-        return f"negbench/{self.output.partition('/')[0]}/{fingerprint}"
+        space = f"negbench/{self.output.partition('/')[0]}/{fingerprint}"
+        return space if self.among is None else f"{space}/{self.among.digest()}"
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a model adapts to before it encodes a sentence (`nein.models.adapting`): captions, and the
+    pictures that they search.
+
+    references  Of `pictures`; those without a feature are left out.
+    pooling     As `Encoding.read` takes it.
+    captions    That the model adapts to.
+    """
+
+    pictures: Encoding
+    references: Sequence[str]
+    pooling: str
+    captions: Sequence[str]
+
+    def gallery(self) -> np.ndarray:
+        """(M, D) float64 features of length 1."""
+        read = self.pictures.read(set(self.references), self.pooling)
+        return normalise(read.features[[read.rows[name] for name in self.references if name in read.rows]])
+
+    def digest(self) -> str:
+        """Of the pictures, as far as they have features, and of the captions."""
+        keys = self.pictures.keys()
+        content = [[keys.get(name, "") for name in self.references], self.pooling, list(self.captions)]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
 
 
 def _in_a_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path) -> np.ndarray:
@@ -201,6 +238,7 @@ def of_sentences(
     *,
     batch_size: int,
     cache: Path,
+    among: Searched | None = None,
 ) -> Encoding:
     """(D,) per distinct sentence, of the blocks of `sentences` that hold a wanted one."""
     names = list(dict.fromkeys(sentences))
@@ -209,10 +247,12 @@ def of_sentences(
         return text, hashlib.sha256(text.encode()).hexdigest()
 
     def encode(model: Any, texts: Sequence[str]) -> Sequence[np.ndarray]:
+        if among is not None:
+            return model.encode_among(list(texts), among.gallery(), among.captions)
         return model.encode_text(list(texts))
 
     blocks = _blocks(names, wanted, batch_size)
-    return Encoding(folder, output, names, blocks, load, encode, cache)
+    return Encoding(folder, output, names, blocks, load, encode, cache, among)
 
 
 def _blocks(names: Sequence[str], wanted: Collection[str], size: int) -> Blocks:

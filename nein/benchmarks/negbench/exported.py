@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import run as negbench
-from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench import requested
+from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Task
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -35,6 +35,10 @@ _RANKED = {
     **_ROW, "kind": str, "direction": str, "rank?": (int, None), "item?": (str, None), "tied?": (int, None),
     "score?": (float, None),
 }  # fmt: skip
+_JUDGED = {
+    **_ROW, "kind": str, "thing": str, "rank": int, "image": str, "absent": (float, None), "gallery": int,
+}  # fmt: skip
+_SHARES = ("accuracy", "recall", "satisfied", *BASELINES)
 
 
 def read(path: Path) -> Exported:
@@ -44,7 +48,7 @@ def read(path: Path) -> Exported:
     figures = frames.read(path / "figures.csv")
     rows = [
         row for row in frames.records(figures)
-        if row["value"] is not None and row["metric"].partition("@")[0] in ("accuracy", "recall", *BASELINES)
+        if row["value"] is not None and row["metric"].partition("@")[0] in _SHARES
     ]  # fmt: skip
     data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
     return Exported(
@@ -52,7 +56,7 @@ def read(path: Path) -> Exported:
         str(manifest["identity"]["model"]), data, None, str(config.get("preset")),
         str(summary.get("protocol")),
         [*(_result(row) for row in rows), *_gaps(figures)],
-        lambda: _samples(path, config, str(data["name"])), manifest, path,
+        lambda: _samples(path), manifest, path,
     )  # fmt: skip
 
 
@@ -98,15 +102,19 @@ def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
                     yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
 
 
-def _samples(path: Path, config: Mapping[str, Any], name: str) -> Iterator[Sample]:
-    tasks = _tasks(config, name)
+def _samples(path: Path) -> Iterator[Sample]:
+    tasks = _tasks(ResultsDir(path))
     for file in sorted((path / "samples").glob("*.jsonl")):
         task, _, variant = file.name.removesuffix(".jsonl").rpartition(".")
         texts = _texts(tasks.get((task, variant)))
-        for row in atomic.checked_lines(file, (_CHOSEN, _RANKED)):
+        for row in atomic.checked_lines(file, (_CHOSEN, _RANKED, _JUDGED)):
             what = {"task": task, "variant": variant}
             if "correct" in row:
                 yield _choice({**what, "metric": "accuracy", "type": "all"}, row, texts)
+            elif "absent" in row:
+                for k in KS:
+                    if row["rank"] < k:
+                        yield _judged({**what, "metric": f"satisfied@{k}", "kind": row["kind"]}, row, texts)
             else:
                 for metric in (key for key in row if key.startswith("recall@")):
                     where = {"kind": row["kind"], "direction": row["direction"]}
@@ -135,12 +143,20 @@ def _ranked(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sampl
     )  # fmt: skip
 
 
-def _tasks(config: Mapping[str, Any], name: str) -> dict[tuple[str, str], Task]:
+def _judged(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sample:
+    facts = {key: row[key] for key in ("source", "thing", "gallery")}
+    text = texts.get((NEGATED, row["id"].partition("/")[0]), row["id"])
+    return Sample(
+        _key(what), f"{row['id']}.{row['kind']}.{row['rank']}", str(text), row["image"], row["image"],
+        "what the judge sees in the picture found", row["absent"], row["reason"], facts=facts,
+    )  # fmt: skip
+
+
+def _tasks(folder: ResultsDir) -> dict[tuple[str, str], Task]:
     """The tasks of a run, read again for their texts; none where the data have gone, which is said."""
-    fields = {item.name for item in dataclasses.fields(EvalConfig)}
-    given = EvalConfig(**{key: value for key, value in config.items() if key in fields})
+    name = folder.manifest()["data"]["name"]
     try:
-        sets = negbench.selected(given)
+        sets = requested.selected(requested.config_of(folder))
     except UserError as error:
         log.warning("without the data, captions are left out of the export: %s", error)
         return {}

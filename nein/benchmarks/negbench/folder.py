@@ -1,7 +1,7 @@
 """The files of one run: one model on one data set.
 
 OUT/<model>/<data set>/
-  manifest.json, pictures/, {sentences,answers,scores}/<task>/*.jsonl   see `nein.engine.folder`
+  manifest.json, pictures/, {sentences,answers,scores,verdicts}/<task>/*.jsonl   see `nein.engine.folder`
   samples/<task>.jsonl       canonical: one line per caption, picture or question
   figures.csv                every figure, with interval, n and unscored
 OUT/cache/                   features of pictures and sentences, and answers of endpoints, shared by all runs
@@ -31,21 +31,26 @@ CHOICE_ROW = {
     "id": str, "shown": [int], "shares": ([float], None), "credit": (float, None), "reason": str,
     "scores?": ([float], None), "answer?": (str, None),
 }  # fmt: skip
-SENTENCES, ANSWERS, SCORES = "sentences", "answers", "scores"  # of tasks
+SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"  # of tasks
 _ENCODED = {"name": str, "key": str, "reason": str}
 _ANSWER = {
     "id": str, "answer": (str, None), "letter": (str, None), "chosen": (int, None), "reason": str,
     "failed": str,
 }  # fmt: skip
 _SCORED = {"id": str, "scores": ([float], None), "reason": str, "failed": str}
+_JUDGED = {
+    "id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str,
+    "absent": (float, None), "reason": str, "failed": str, "gallery": int,
+}  # fmt: skip
 BLOCKS: Mapping[str, Shape] = {
-    PICTURES: _ENCODED, SENTENCES: _ENCODED, ANSWERS: _ANSWER, SCORES: _SCORED,
+    PICTURES: _ENCODED, SENTENCES: _ENCODED, ANSWERS: _ANSWER, SCORES: _SCORED, VERDICTS: _JUDGED,
 }  # fmt: skip
 
 
 class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
+    benchmark = "negbench"
     facts: ClassVar[Mapping[str, Shape]] = {
         "summary?": _SUMMARY,
         "data?": {"records_sha256": str},

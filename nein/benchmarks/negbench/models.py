@@ -192,9 +192,9 @@ def mended(choice: Choice, cure: str) -> Choice:
     return replace(choice, name=name, slug=slug, row=None, cure=cure)
 
 
-def cure(model: Any, choice: Choice) -> Any:
+def cure(model: Any, choice: Choice, protocol: str = "fixed", seed: int = 0) -> Any:
     """The loaded model, with the arm of the choice around it."""
-    return Arm.parse(choice.cure).around(model) if choice.cure else model
+    return Arm.parse(choice.cure).around(model, protocol, seed) if choice.cure else model
 
 
 def _of_reference(asked: str, kind: str) -> Choice:

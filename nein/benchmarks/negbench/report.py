@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import page as questions
-from nein.benchmarks.negbench import paper_numbers, retrieved, sections
+from nein.benchmarks.negbench import paper_numbers, requested, retrieved, sections
+from nein.benchmarks.negbench.config import ReportConfig
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.page import Sets
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
@@ -51,6 +54,17 @@ class Evaluated:
         return frames.pick(self.figures, **where)
 
 
+def run(options: ReportConfig) -> str:
+    """The command `nein negbench report`: returns the tables as text. Raises UserError."""
+    folders = [folder for path in options.runs for folder in finished(path)]
+    out = options.out.with_suffix(".html")
+    evaluated = _evaluated(folders)
+    written = _write(out, evaluated, folders, lambda: requested.sets_of(folders), options.formats)
+    chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
+    shown = reporting.headline(together(evaluated), chief)
+    return f"{shown}\nReport: {out if out in written else out.parent}\n"
+
+
 def report(out: Path, folders: Sequence[Folder], sets: Sets) -> str:
     """Writes the report of every finished run below `out` into it; returns the tables as text.
 
@@ -59,15 +73,20 @@ def report(out: Path, folders: Sequence[Folder], sets: Sets) -> str:
 
     Raises UserError when there is none.
     """
-    runs = read(out, [folder.path.parent.name for folder in folders])
+    _write(out, read(out, [folder.path.parent.name for folder in folders]), folders, sets, FORMATS)
+    return (out / "table.md").read_text(encoding="utf-8")
+
+
+def _write(
+    out: Path, runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets, formats: Sequence[str]
+) -> list[Path]:
     frame = together(runs)
     settings = {run.name: page.setting(run.facts) for run in runs}
-    reporting.write(
+    return reporting.write(
         out, frame, title=f"NegBench, {label(runs)}", subtitle=HOW, sections=sections.SECTIONS,
-        findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=FORMATS,
+        findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=formats,
         stamp=label(runs) if label(runs) == NANO_LABEL else "", parts=_questions(runs, folders, sets),
     )  # fmt: skip
-    return (out / "table.md").read_text(encoding="utf-8")
 
 
 def _questions(runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets) -> list[Part]:
@@ -90,24 +109,36 @@ def _choices(figures: pd.DataFrame) -> list[str]:
     )
 
 
-def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
-    """The finished runs below `out`, in order of model (`first`, then by name) and data set."""
+def finished(out: Path) -> list[ResultsDir]:
+    """The finished runs at or below `out`, by name. Raises UserError when there is none."""
     runs = [run for run in files.find(out) if run.manifest().get("status") == COMPLETE]
     if not runs:
         raise UserError(f"Nothing to report in '{out}': no run there is finished.")
+    return runs
+
+
+def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
+    """The finished runs below `out`, in order of model (`first`, then by name) and data set."""
     place = {name: number for number, name in enumerate(first)}
-    runs.sort(key=lambda run: place.get(run.path.parent.name, len(place)))
+    return _evaluated(sorted(finished(out), key=lambda run: place.get(run.path.parent.name, len(place))))
+
+
+def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
+    """Models of one name, from two folders say, are told apart by the names of their run directories; runs of
+    one model on the same data by where they lie."""
     all_facts = [run.manifest()["summary"] for run in runs]
-    # Models of one name, from two folders say, are told apart by the names of their run directories.
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
+    times = Counter(run.path.parts[-2:] for run in runs)
     evaluated = []
     for run, facts in zip(runs, all_facts, strict=True):
-        if len(folders[facts["model"]]) > 1:
-            facts = {**facts, "model": run.path.parent.name}
+        name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
+        if times[run.path.parts[-2:]] > 1:
+            name = f"{name} ({run.path.parents[1]})"
         parts = [files.figures(run), retrieved.figures_file(run)]
         figures = frames.concat(frames.read(file) for file in parts if file.exists())
+        facts = {**facts, "model": name}
         evaluated.append(Evaluated(run, facts, _labelled(facts, figures)))
     return evaluated
 
@@ -212,8 +243,6 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
                 f"{run.name}: the printed figures beside it were computed {otherwise}, which this model is "
                 "not; they are not comparable."
             )
-    if any(run.figure(metric="pictures") and not run.figure(metric="satisfied@1") for run in runs):
-        said.append("no picture is known to be right for SimpleNeg; nein negbench judge says what is found.")
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         said.append(
             f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "
@@ -225,7 +254,8 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
                 if figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all":
                     reason, count = next(iter(reasons.items()))
                     named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
-                    where = ", ".join(filter(None, named))
+                    baseline = figure["metric"] if figure["metric"] in BASELINES else ""
+                    where = ", ".join(filter(None, (*named, baseline)))
                     said.append(
                         f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}"
                     )

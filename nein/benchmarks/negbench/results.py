@@ -30,8 +30,8 @@ from nein.datasets.negbench.records import (
 )
 from nein.engine import atomic
 
-#: (name, questions that stand for the task's, what came of them by id).
-Baselines = Sequence[tuple[str, "blind.Distinct", Mapping[str, Mapping[str, Any]]]]
+#: (questions that stand for the task's, what came of them by id).
+Baselines = Sequence[tuple["blind.Distinct", Mapping[str, Mapping[str, Any]]]]
 _Values = Callable[[int | None], dict[str, Any] | None]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 #: Questions scored at once: what decides the memory, whatever their number.
@@ -236,19 +236,41 @@ def matched_rows(
 ) -> Iterator[dict[str, Any]]:
     """One row per question, from the scores that a model gave to its options (`matching.scoring`).
 
-    baselines  (name, questions asked in place of the task's, their scores by id).
+    baselines  (questions asked in place of the task's, their scores by id). Where its options are all alike
+               nothing was asked of a question, and the baseline is what guessing gets.
     """
     for question in task.questions:
         row, said = _asked(question, seed, protocol), scored[question.id]
         scores, lost = said["scores"], {"shares": None, "credit": None, "reason": said["reason"]}
         made = lost if scores is None else _choice(question, scores, row["shown"], protocol)
-        row = {**row, "scores": scores, **made}
-        for name, asked, given in baselines:
-            if (one := asked.of(question)) is None or (blind_said := given.get(one.id)) is None:
-                continue
-            scores = blind_said["scores"] and asked.same_order(question, one, blind_said["scores"])
-            row[name] = _choice(question, scores, row["shown"], protocol)["credit"] if scores else None
-        yield row
+        shares = {
+            name: None if values is None else mcq.shares(values, row["shown"], protocol).tolist()
+            for name, values in _alone(question, baselines, lambda _, told: told["scores"])
+        }
+        yield {**row, "scores": scores, **made, **_right(question, shares)}
+
+
+def _alone(
+    question: Question,
+    baselines: Baselines,
+    values: Callable[[Question, Mapping[str, Any]], list[float] | None],
+) -> Iterator[tuple[str, list[float] | None]]:
+    """(baseline, values of the question's options) of those that were asked in its place; equal values, and
+    nobody asked, where the options are all alike.
+
+    values  (what was asked, its row) -> the values of its options.
+    """
+    for asked, given in baselines:
+        one = asked.of(question)
+        if one is None:
+            yield asked.name, [1 / len(question.options)] * len(question.options)
+        elif one.id in given:
+            made = values(one, given[one.id])
+            yield asked.name, None if made is None else asked.same_order(question, one, made)
+
+
+def _right(question: Question, shares: Mapping[str, Sequence[float] | None]) -> dict[str, float | None]:
+    return {name: None if each is None else float(each[question.correct]) for name, each in shares.items()}
 
 
 def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
@@ -300,14 +322,10 @@ def answer_rows(
         said = {"answer": answer["answer"], "letter": answer["letter"]}
         shares = _chosen(len(question.options), answer["chosen"])
         credit = None if shares is None else shares[question.correct]
-        row |= {**said, "shares": shares, "credit": credit}
-        row["reason"] = answer["reason"] if shares is None else ""
-        for name, asked, given in baselines:
-            if (one := asked.of(question)) is None or (blind_said := given.get(one.id)) is None:
-                continue
-            shares = _chosen(len(one.options), blind_said["chosen"])
-            row[name] = shares and asked.same_order(question, one, shares)[question.correct]
-        yield row
+        alone = _alone(question, baselines, lambda one, told: _chosen(len(one.options), told["chosen"]))
+        reason = answer["reason"] if shares is None else ""
+        chosen = {"shares": shares, "credit": credit, "reason": reason}
+        yield {**row, **said, **chosen, **_right(question, dict(alone))}
 
 
 def _chosen(options: int, chosen: int | None) -> list[float] | None:
@@ -329,13 +347,6 @@ def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
 
 
 # --- what figures are made of ------------------------------------------------------------------
-
-#: Keys of rows from which figures follow. `scores` are those of questions that belong together.
-_MEASURED = {
-    "id", "item", "source", "kind", "direction", "type", "templates", "correct", "groups", "difficulty",
-    "scores", "shares", "credit", "answer", "reason", *BASELINES,
-    *(f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS),
-}  # fmt: skip
 
 
 class Measured(Mapping[str, Any]):
@@ -364,16 +375,21 @@ def read(path: Path) -> list[Measured]:
     same: dict[Any, Any] = {}
     rows = []
     for row in atomic.checked_lines(path):
-        retrieved, together = "direction" in row, bool(row.get("groups"))
-        keys = tuple(
-            key
-            for key in row
-            if key in _MEASURED and (key != "id" or not retrieved) and (key != "scores" or together)
-        )
+        unused = _unused(row)
+        keys = tuple(key for key in row if key not in unused)
         place = places.setdefault(keys, {key: number for number, key in enumerate(keys)})
         values = [_frozen(row[key]) for key in keys]
         rows.append(Measured(place, tuple(same.setdefault(repr(one), one) for one in values)))
     return rows
+
+
+def _unused(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of a row from which no figure follows."""
+    if "tied" in row:
+        return "id", "rank", "tied", "score"
+    if "templates" in row:  # scores are compared where questions belong together
+        return ("shown", "letter") if row["groups"] else ("shown", "letter", "scores")
+    return ()
 
 
 def _frozen(value: Any) -> Any:

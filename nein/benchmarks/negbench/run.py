@@ -12,14 +12,24 @@ import pandas as pd
 
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import BASELINES, GAIN
-from nein.benchmarks.negbench import encode, figures, matching, minimal_pairs, models, results, vlm
+from nein.benchmarks.negbench import (
+    encode,
+    figures,
+    matching,
+    minimal_pairs,
+    models,
+    requested,
+    results,
+    retrieved,
+    satisfied,
+    vlm,
+)
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.blind import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.encode import Encoded, Encoding
+from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.runner import Benchmark, Run
-from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
@@ -29,7 +39,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
-from nein.models import references
+from nein.models import judges, references
 from nein.models.mending_encoders import Arm
 from nein.models.remembered import Remembered, batched
 from nein.reporting import figures as frames
@@ -63,7 +73,9 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
                 "another: NAME=REFERENCE."
             )
-    chosen = selected(config)
+    chosen = requested.selected(config)
+    if any(_is_judged(task) for _, tasks in chosen for task in tasks):
+        judges.check(config.judge)
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
@@ -94,34 +106,6 @@ def _answers(choice: Choice, task: Task) -> bool:
     if isinstance(task, ChoiceTask):
         return task.answered_by(choice.kind)
     return choice.kind == "dual"
-
-
-def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
-    """The data sets with the tasks that are asked for."""
-    sets = loading.load(
-        config.data,
-        names=config.datasets,
-        image_roots=config.image_root,
-        scenes=config.scenes,
-        split=config.split,
-        seed=config.seed,
-        protocol=config.protocol,
-    )
-    selected = []
-    for data in sets:
-        tasks = loading.select(data.tasks, config.tasks, config.variants)
-        if tasks:
-            loading.check_pictures(data)
-            cut = [task for task in (loading.limited(t, config.limit) for t in tasks) if loading.asks(task)]
-            if not cut:
-                raise UserError(
-                    f"{data.title} holds no caption and no question of these tasks; ask for more."
-                )
-            selected.append((data, cut))
-    if not selected:
-        there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
-        raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")
-    return selected
 
 
 def _run(
@@ -161,7 +145,15 @@ def _run(
         f"{choice.slug}/{data.name}", choice.name, identity, (), facts, choice=choice, data=data, tasks=tasks
     )
     stages = {"vlm": _asking, "itm": _matching, "dual": _encoding}[choice.kind](config, run, load)
-    return dataclasses.replace(run, stages=tuple(stages))
+    return dataclasses.replace(run, stages=tuple(stages), outputs=_judges(config, run))
+
+
+def _judges(config: EvalConfig, run: ModelRun) -> dict[str, dict[str, Any]]:
+    """What decides the verdicts on each task that a judge defines."""
+    if run.choice.kind != "dual":
+        return {}
+    judge = {"judge": references.identity(config.judge), "weights": models.weights(config.judge)}
+    return {_verdicts(task): judge for task in run.tasks if _is_judged(task)}
 
 
 # --- what is computed --------------------------------------------------------------------------
@@ -174,26 +166,90 @@ def _encoding(config: EvalConfig, run: ModelRun, load: Callable[[], Any]) -> lis
         return {"model": (loaded.fingerprint, description)}
 
     fits = batched if config.fits else None
-    model = Model(run.choice.slug, lambda: models.cure(load(), run.choice), describe, fits=fits)
-    encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in run.tasks)]
-    return [encoding.stage(model) for encoding in encodings]
+
+    def cured() -> Any:
+        return models.cure(load(), run.choice, config.protocol, config.seed)
+
+    model = Model(run.choice.slug, cured, describe, fits=fits)
+    encoded = [_in_blocks(config, run, task) for task in run.tasks]
+    encodings = [_pictures(config, run), *(_sentences(config, run, task) for task in encoded)]
+    judged = [_judging(config, run, task) for task in run.tasks if _is_judged(task)]
+    return [*(encoding.stage(model) for encoding in encodings), *judged]
+
+
+def _is_judged(task: Task) -> bool:
+    return isinstance(task, RetrievalTask) and task.asked
+
+
+def _verdicts(task: Task) -> str:
+    return f"{files.VERDICTS}/{files.task_name(task)}"
+
+
+def _in_blocks(config: EvalConfig, run: ModelRun, task: Task) -> Task:
+    """With all captions of its blocks, where these are judged as a whole."""
+    if not isinstance(task, RetrievalTask) or not task.asked:
+        return task
+    whole = run.whole(task)
+    assert isinstance(whole, RetrievalTask)
+    blocks = Blocks.first(len(whole.negated), config.block_size, len(task.negated))
+    return dataclasses.replace(whole, negated=tuple(whole.negated[k] for k in blocks.all_members()))
+
+
+def _judging(config: EvalConfig, run: ModelRun, task: Task) -> Stage:
+    """Asks the judge about what the captions of a task find."""
+    whole, asked = run.whole(task), _in_blocks(config, run, task)
+    assert isinstance(task, RetrievalTask)
+    assert isinstance(whole, RetrievalTask)
+    pictures, sentences = _pictures(config, run), _sentences(config, run, asked)
+    searched = set(whole.references)
+    how = {"cache": config.cache_dir, "device": run.identity["device"], "dtype": config.dtype}
+    load = functools.partial(judges.load, "vqa", config.judge, **how)
+
+    def describe(judge: Any) -> dict[str, Any]:
+        return {"judge": (judge.fingerprint, judge.describe())}
+
+    return satisfied.judging(
+        _verdicts(task), whole, Blocks.first(len(whole.negated), config.block_size, len(task.negated)),
+        features=functools.partial(features_of, config, run, asked),
+        gallery=lambda: sum(name in searched for name in pictures.keys()),
+        after=(pictures.output, sentences.output),
+        model=Model(f"judge {config.judge}", load, describe, references.place(config.judge)),
+        protocol=config.protocol, seed=config.seed,
+    )  # fmt: skip
 
 
 def _pictures(config: EvalConfig, run: ModelRun) -> Encoding:
-    """The pictures of all tasks."""
-    wanted = {name for task in run.tasks for name in task.references}
+    """The pictures of all tasks, whole ones where captions adapt to what they search."""
+    searched = [_taught(run, task) for task in run.tasks] if _adapts(run) else []
+    wanted = {name for task in (*run.tasks, *searched) for name in task.references}
     return encode.of_pictures(
         Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS), files.PICTURES, run.data.references,
         wanted, run.data.media, batch_size=config.block_size, cache=config.cache_dir,
     )  # fmt: skip
 
 
+def _adapts(run: ModelRun) -> bool:
+    return bool(run.choice.cure) and Arm.parse(run.choice.cure).adapts
+
+
+def _taught(run: ModelRun, task: Task) -> Task:
+    """Whose captions and pictures a model adapts to before it encodes the sentences of a task: as released
+    those of retrieval, for multiple choice, too; the task's own where the data have none."""
+    found = [one for one in run.data.tasks if isinstance(one, RetrievalTask) and one.negated]
+    if isinstance(task, RetrievalTask) or not found:
+        return run.whole(task)
+    return next((one for one in found if one.variant == task.variant), found[0])
+
+
 def _sentences(config: EvalConfig, run: ModelRun, task: Task) -> Encoding:
+    size, among, sentences = config.block_size, None, run.whole(task).sentences
+    if _adapts(run):
+        taught, size = _taught(run, task), max(1, len(sentences))  # what adapts does so once
+        among = Searched(_pictures(config, run), taught.references, config.pooling, taught.sentences)
     return encode.of_sentences(
         Folder(config.out_dir / run.folder, row_shapes=files.BLOCKS),
         f"{files.SENTENCES}/{files.task_name(task)}",
-        run.whole(task).sentences, set(task.sentences),
-        batch_size=config.block_size, cache=config.cache_dir,
+        sentences, set(task.sentences), batch_size=size, cache=config.cache_dir, among=among,
     )  # fmt: skip
 
 
@@ -231,18 +287,17 @@ def _stages(config: EvalConfig, run: ModelRun, output: str, stage: Callable[...,
         blocks = Blocks.first(len(whole.questions), config.block_size, len(task.questions))
         name = f"{output}/{files.task_name(task)}"
         stages.append(stage(name, whole, blocks))
-        for distinct in _baselines(config, run, whole):
+        for distinct in _baselines(config, whole):
+            if not distinct.task.questions:
+                continue
             blocks = distinct.blocks(config.block_size, task.questions, config.blind)
             stages.append(stage(f"{name}.{distinct.name.replace(' ', '-')}", distinct.task, blocks))
     return stages
 
 
-def _baselines(config: EvalConfig, run: ModelRun, whole: ChoiceTask) -> list[Distinct]:
+def _baselines(config: EvalConfig, whole: ChoiceTask) -> list[Distinct]:
     """What a model that is asked is asked besides."""
-    if not config.blind:
-        return []
-    shown = run.choice.kind == "itm" and any(one.image for q in whole.questions for one in q.options)
-    return [Distinct.without_pictures(whole), *([Distinct.without_words(whole)] if shown else [])]
+    return [Distinct.without_pictures(whole), Distinct.without_words(whole)] if config.blind else []
 
 
 def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
@@ -270,6 +325,9 @@ def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple
     model = folder.notes("models")["model"]
     how = {"scale": model["scale"], "bias": model["bias"], "protocol": config.protocol}
     for task in run.tasks:
+        if _is_judged(task):
+            yield task, _judged(run, folder, task)
+            continue
         pictures, texts = features_of(config, run, task)
         if isinstance(task, RetrievalTask):
             rows = results.retrieval_rows(task, pictures, texts, **how, device=run.identity["device"])
@@ -278,6 +336,14 @@ def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple
                 task, pictures, texts, **how, features=config.features, seed=config.seed
             )
         yield task, rows
+
+
+def _judged(run: ModelRun, folder: Folder, task: Task) -> Iterator[Row]:
+    """The rows of the captions of a task that were asked for, of its whole blocks."""
+    assert isinstance(task, RetrievalTask)
+    stage = next(stage for stage in run.stages if stage.name == _verdicts(task))
+    asked = {query.id for query, _ in retrieved.unfound(task)}
+    return (row for row in folder.rows(stage.name, stage.blocks.numbers) if row["id"] in asked)
 
 
 def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, Iterator[Row]]]:
@@ -289,7 +355,10 @@ def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tup
         assert isinstance(task, ChoiceTask)
         assert isinstance(whole, ChoiceTask)
         answers = _by_id(folder, next(stages))
-        asked = [(one.name, one, _by_id(folder, next(stages))) for one in _baselines(config, run, whole)]
+        asked = [
+            (one, _by_id(folder, next(stages)) if one.task.questions else {})
+            for one in _baselines(config, whole)
+        ]
         yield task, rows_of(task, answers, asked, protocol=config.protocol, seed=config.seed)
 
 
@@ -303,9 +372,7 @@ _OF_BINARY = ("accuracy", "chance", GAIN, *BASELINES)
 
 def _figures(task: Task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(task, RetrievalTask):
-        measured = figures.of_retrieval(rows)
-        if not rows:  # no picture is known to be right: `nein negbench judge` says what is found
-            measured = [frames.number(len(task.references), unit="", metric="pictures", n=len(task.negated))]
+        measured = retrieved.of_judged(rows, None) if task.asked else figures.of_retrieval(rows)
     else:
         measured = figures.of_choices(rows)
         if task.kind == BINARY:
@@ -336,7 +403,7 @@ def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir, folders, lambda: [data for data, _ in selected(config)])
+    return report.report(config.out_dir, folders, lambda: [data for data, _ in requested.selected(config)])
 
 
 def failed(run: Run, folder: Folder) -> int:

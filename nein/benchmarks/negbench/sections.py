@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.figures import OUTCOMES
 from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.retrieval import KS
-from nein.datasets.negbench.other_tests import DEPTH, OTHERS
 from nein.datasets.negbench.pairs import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
@@ -20,7 +20,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
 from nein.statistics import two_way
-from nein.wording.languages.base import CONSTRUCTIONS
+from nein.wording.languages.base import CONSTRUCTIONS, DEPTH, OTHERS
 
 COLORS = {
     ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,
@@ -70,6 +70,9 @@ def _retrieval(direction: str, title: str) -> Table:
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
+RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
+
+
 def _chosen_and_offered(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
     by = {figure["metric"]: figure for figure in figures}
@@ -96,21 +99,30 @@ JUDGED = Table(
     "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
 )
-SATISFIED = Table(
+
+
+def _at_each_k(name: str, title: str, rows: tuple[Row, ...], metric: str, shown: str, note: str) -> Table:
+    """A share of the first k found, a column for each k."""
+    columns = (Column(f"{shown}@{k} ↑", {"metric": f"{metric}@{k}"}, _SHOWN, True) for k in KS)
+    which = {"metric": tuple(f"{metric}@{k}" for k in KS)}
+    return Table(name, title, rows, (*columns, *COUNTS), which, note)
+
+
+SATISFIED = _at_each_k(
     "satisfied",
     "Retrieval judged by the questions of a test",
     (*NAME, Row("kind", "found by", {NEGATED: "negated caption"})),
-    (*(Column(f"as said@{k} ↑", {"metric": f"satisfied@{k}"}, _SHOWN, True) for k in KS), *COUNTS),
-    {"metric": tuple(f"satisfied@{k}" for k in KS)},
+    "satisfied",
+    "as said",
     "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
     "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
 )
-AVOIDED = Table(
+AVOIDED = _at_each_k(
     "avoided",
     "What the denial keeps away",
     NAME,
-    (*(Column(f"avoided@{k} ↑", {"metric": f"avoided@{k}"}, _SHOWN, True) for k in KS), *COUNTS),
-    {"metric": tuple(f"avoided@{k}" for k in KS)},
+    "avoided",
+    "avoided",
     "Share without the thing of what a negated caption finds, minus that of its original caption, in points, "
     "paired, as judged.",
 )
@@ -126,6 +138,9 @@ MULTIPLE_CHOICE = Table(
         Column("unscored", {"metric": "accuracy", "type": "all"}, tables.count("unscored")),
     ),
     _CHOICE,
+    "Text only, picture only: the same without the picture, without the text, of the questions that were "
+    "also asked so (--blind); the next table says how. – where no answer could be read, and of figures as "
+    "printed.",
 )
 HALVES = Table(
     "halves",
@@ -134,9 +149,10 @@ HALVES = Table(
     (Across("type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
     {"metric": (*BASELINES, GAIN)},
     "Text only: what is right where the picture says nothing (of encoders the mean of all pictures, of "
-    "others a grey one, each distinct question once). Picture only: where the text says nothing; captions to "
-    "choose from are then all alike, which is chance. Gain over text: accuracy minus text only, paired, in "
-    "points.",
+    "others a grey one, each distinct question once). Picture only: where the text says nothing (of encoders "
+    "the mean of all captions; others are told a caption, or asked a question, that says nothing). Captions "
+    "to choose from are then all alike: nobody is asked, and chance stands here. Gain over text: accuracy "
+    "minus text only, paired, in points.",
 )
 CHOSEN = Table(
     "chosen",
@@ -216,14 +232,14 @@ RECALL = plots.Bars(
 )
 ACCURACY = plots.Bars(
     "mcq",
-    "Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance",
+    f"Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance; {baselines.MARKED}",
     place=_RUN,
     series="type",
     where={"metric": "accuracy", "source": ""},
     order=("all", *TEMPLATES),
     colors=COLORS,
     axis="accuracy, per cent; dotted: chance",
-    mark={"metric": "chance"},
+    marks=(plots.Mark({"metric": "chance"}), *baselines.marks("type", source="")),
 )
 CHOICES = plots.Bars(
     "choices",
@@ -280,7 +296,7 @@ SECTIONS = (
         "retrieval",
         "Retrieval",
         (
-            _retrieval(TEXT_TO_IMAGE, "Text to image"),
+            RETRIEVED,
             _retrieval(IMAGE_TO_TEXT, "Image to text"),
             JUDGED,
             AVOIDED,

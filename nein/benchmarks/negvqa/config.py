@@ -131,9 +131,7 @@ class NegvqaConfig(Preset, Limit, FittedBatches, Blind, Machine, Output, Formats
 class ReportConfig(Runs, Formats):
     """Which runs, and where their pictures are."""
 
-    out: Path = option(
-        Path("negvqa.html"), "page to write; the other files lie beside it", "Output", short="-o"
-    )
+    out: Path = option(Path("negvqa.html"), "page to write; the other files lie beside it", "Output")
     samples: NonNegativeInt = option(400, "questions shown in the page", "Output")
     data: str | None = option(None, "the questions, if they are not nano's (for their pictures)", "Data")
     negated: str | None = option(None, "the second of two files with the questions", "Data")

@@ -175,6 +175,8 @@ def _blind(rows: Rows, blind: Rows, protocol: str) -> Iterator[dict[str, Any]]:
             what: dict[str, Any] = {"task": "blind", "variant": variant, "category": category}
             for baseline in BASELINES:
                 members = [row for row in _in(unseen, category) if row["baseline"] == baseline]
+                if not members:
+                    continue
                 share = _pooled(members)
                 unscored = len(members) - (share.n if share else 0)
                 yield frames.figure(share, unit="%", unscored=unscored, metric=baseline, **what)

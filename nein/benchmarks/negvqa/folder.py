@@ -62,6 +62,7 @@ _MANIFEST = {
 class AnswersDir(Folder):
     """The folder OUT/<model>."""
 
+    benchmark = "negvqa"
     facts = _MANIFEST
 
     def __init__(self, path: Path) -> None:

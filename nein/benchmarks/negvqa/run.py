@@ -247,8 +247,8 @@ def _asking(
 
     blocks = Blocks.first(len(items), config.block_size, config.limit)
     stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks)]
-    if config.blind and not cure:
-        stages.append(stage(BLIND, _BASELINES, spread(blocks, config.blind)))
+    if config.blind:
+        stages.append(stage(BLIND, _baselines(cure), spread(blocks, config.blind)))
     return stages
 
 
@@ -277,8 +277,12 @@ class Asking:
         return Asked(words, len(item.options), question, item.options)
 
 
-#: Without the picture both questions, without the question the options alone, which both have.
-_BASELINES = (*(Asking(variant, TEXT_ONLY) for variant in VARIANTS), Asking("", PICTURE_ONLY))
+def _baselines(cure: str) -> list[Asking]:
+    """Without the picture both questions, without the question the options alone, which both have: nothing
+    for a cure to ask that takes the two together."""
+    unseen = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
+    in_pairs = bool(cure) and mending_answers.CURES[cure].in_pairs
+    return unseen if in_pairs else [*unseen, Asking("", PICTURE_ONLY)]
 
 
 def _answers(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from nein.benchmarks import baselines
 from nein.benchmarks.negvqa import paper_numbers
 from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
 from nein.datasets.negvqa.questions import HUB, VARIANTS
@@ -88,7 +89,8 @@ BLIND = Table(
     where={"task": "blind"},
     note="Per cent right of the questions that were also asked so (--blind, evenly spread): text only with a "
     "grey picture, picture only with the options and no question, whose one answer counts for the question "
-    "and for its negation. Gain over text: accuracy minus text only on the same questions, paired, in "
+    "and for its negation; a cure that takes the two together (consistent) has none, since without the "
+    "question they are one. Gain over text: accuracy minus text only on the same questions, paired, in "
     f"points. {_CLUSTERED}.",
 )
 
@@ -208,7 +210,7 @@ _HEADLINE = {"headline": "yes", "protocol": "fixed"}
 BARS = plots.Bars(
     "accuracy",
     "Accuracy on original and negated questions by category, protocol 'fixed', with 95 % intervals clustered "
-    "by picture; dashed: two options by chance",
+    f"by picture; dashed: two options by chance; {baselines.MARKED}",
     place=("category",),
     series="variant",
     panel=("model",),
@@ -218,11 +220,12 @@ BARS = plots.Bars(
     colors=COLORS,
     axis="accuracy, per cent",
     rule=50,
+    marks=baselines.marks("variant", task="blind", **_HEADLINE),
 )
 ORIGINAL_AND_NEGATED = plots.Bars(
     "gap",
     "Negation gap: accuracy on questions and on their negations, over pairs scored in both, protocol "
-    "'fixed'; dashed: two options by chance",
+    f"'fixed'; dashed: two options by chance; {baselines.MARKED}",
     place=("model",),
     series="metric",
     where={"task": "gap", "metric": VARIANTS, "category": AVERAGE, **_HEADLINE},
@@ -230,6 +233,7 @@ ORIGINAL_AND_NEGATED = plots.Bars(
     colors=COLORS,
     axis="accuracy, per cent",
     rule=50,
+    marks=baselines.marks("variant", task="blind", category=AVERAGE, **_HEADLINE),
 )
 OUTCOMES_OF_PAIRS = plots.Stack(
     "outcomes",

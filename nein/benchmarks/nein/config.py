@@ -207,7 +207,7 @@ class GridConfig(Runs, Elsewhere, Seed):
     metric: str | None = option(
         None, "the metric of --select, averaged over the runs (default: removal_vqa)", "What"
     )
-    number: PositiveInt = option(6, "how many samples", "What", short="-n")
+    number: PositiveInt = option(6, "how many samples", "What")
     tracks: Names = option(
         [], "only these instruction tracks", "What", among=("negative", "remove", "add"), what="track"
     )
@@ -264,9 +264,7 @@ class ReportConfig(Runs, Comparing, Elsewhere, Formats):
     labels: Path | None = option(
         None, "people's labels of some samples: CSV with editor,track,id,gone", "What"
     )
-    out: Path = option(
-        Path("report.html"), "page to write; the other files lie beside it", "Output", short="-o"
-    )
+    out: Path = option(Path("report.html"), "page to write; the other files lie beside it", "Output")
     title: str | None = option(None, "title of the page", "Output")
     thumbnails: NonNegativeInt = option(128, "longer side of a picture; 0 for none", "Output")
     budget: NonNegativeInt = option(

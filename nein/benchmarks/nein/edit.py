@@ -95,7 +95,7 @@ def edit_block(
             reason = result.error or "the editor gave no picture and no reason"
             rows.append({**row, "error": reason, "note": result.note})
             continue
-        images.write_png(run.image_path(sample.id), result.image)
+        images.write_png(run.image_path(sample.id), result.image, carries=True)
         height, width = result.image.shape[:2]
         row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
         rows.append({**row, "sha256": images.pixel_hash(result.image), "note": result.note})
@@ -108,7 +108,8 @@ def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
         "source_id": sample.source_id,
         "object": sample.object,
         **({"family": sample.family} if sample.family else {}),
-        **({"others": sample.others} if sample.others is not None else {}),
+        **({"stays": True} if sample.stays else {}),
+        **({"difficulty": dict(sample.difficulty)} if sample.difficulty else {}),
         "instruction": sample.instruction(track),
         "template": sample.template if track == "negative" else None,
         "seed": sample_seed(run_seed, sample.id),

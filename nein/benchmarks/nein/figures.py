@@ -6,25 +6,28 @@ statistic (of a gap), source ("printed": by the paper's authors).
 task              metric
 results           every metric of a run
 limit             FID as of infinitely many pictures, or in `refused` why not
-families          by family of negation, in `group`
+families          by family of negation, in `group`; below a denial of the whole it is another one
 minimal_pairs     what decides an edit, by judge: see `nein.benchmarks.nein.minimal_pairs`
-difficulty        by family, and by how many things there are that the sentence is not about, in `level`
+difficulty        by family, and of all together, where a sample is as difficult as level says in what axis
+                  names; Removal of those whose object must go
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
 gap_by_template   the gap per template of the negative instruction, in `group`
 by_template, by_object, by_size   Removal and Retention in parts of the samples, in `group`
 
-In a family whose object must stay, Removal is a mistake: such samples are left out of the figures for the
-whole run and have a row of their own, where lower is better. Their target is the sample itself
+Where the object must stay, Removal is a mistake: such samples are left out of the figures for the whole run
+and have a row of their own, where lower is better. Their target is the sample itself
 (`Sample.source_path`), so that all other metrics mean the same in every family.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from metrics import METRICS
@@ -34,15 +37,19 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
-from nein.wording.families import CELLS, LABELS, STAYS
+from nein.statistics.estimates import Clusters, Columns
+from nein.wording.families import CELLS, LABELS
+from nein.wording.languages.base import DEPTH
 
 Values = dict[str, dict[str, float | None]]
 Row = Mapping[str, Any]
 REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
 REMOVAL = (*REMOVALS, "auc_removal")
-#: Families in which Removal is a mistake, or says nothing.
-_NO_REMOVAL = STAYS | {label for label, cell in CELLS.items() if cell != CELLS["denied, there"]}
+#: Cells of minimal pairs in which Removal says nothing.
+_NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
+BELOW = " below a denial"
 FAMILY_NOTE = " (object must stay: Removal ↓)"
+ALL_FAMILIES = "all families"
 TRACKS = ("negative", "remove", "add")
 PRINTED = ", as printed in the paper"
 
@@ -70,7 +77,8 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
     (corpus.json)."""
     clusters = {edit["id"]: edit["source_id"] for edit in edits}
     reasons: dict[str, Counter[str]] = {}
-    every = _by_metric(scores, reasons)
+    before: dict[str, dict[str, bool | None]] = {}
+    every = _by_metric(scores, reasons, before)
     whole = _asked(edits, every)
     rows: list[dict[str, Any]] = []
     for metric in METRICS:
@@ -84,24 +92,48 @@ def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Ro
             )
     for metric in REMOVALS:
         if metric in every:
-            rows += minimal_pairs.of_run(edits, every[metric], metric)
-    return frames.frame([*rows, *_by_family(edits, every, clusters)])
+            rows += minimal_pairs.of_run(edits, every[metric], before.get(metric, {}), metric)
+    rows += _by_family(edits, every, clusters)
+    return frames.frame([*rows, *_by_difficulty(edits, whole, clusters)])
 
 
 def _by_family(edits: Sequence[Row], every: Values, clusters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The figures of every family and, where the edits say it, by how many other things there are."""
-    families = {edit["id"]: edit["family"] for edit in edits if edit.get("family")}
-    others = {edit["id"]: edit["others"] for edit in edits if edit.get("others") is not None}
-    for family in LABELS:
-        group = family + (FAMILY_NOTE if family in STAYS else "")
+    """The figures of every family; of one whose sentences also stand below a denial, apart from these."""
+    parts: dict[str, set[str]] = {}
+    for edit in sorted(edits, key=lambda edit: bool(_depth(edit))):
+        if edit.get("family") in LABELS:
+            note = (BELOW if _depth(edit) else "") + (FAMILY_NOTE if edit.get("stays") else "")
+            parts.setdefault(f"{edit['family']}{note}", set()).add(edit["id"])
+    for group in sorted(parts, key=lambda group: LABELS.index(group.partition(" ")[0])):
         for metric, column in every.items():
-            values = {key: value for key, value in column.items() if families.get(key) == family}
+            values = {key: value for key, value in column.items() if key in parts[group]}
             if values:
                 yield _figure(metric, values, clusters, task="families", group=group)
-            for level in sorted({others[key] for key in values if key in others}):
-                part = {key: value for key, value in values.items() if others.get(key) == level}
-                what = {"group": group, "level": str(level)}
-                yield _figure(metric, part, clusters, task="difficulty", **what)
+
+
+def _depth(edit: Row) -> int:
+    return int(edit.get("difficulty", {}).get(DEPTH, 0))
+
+
+def _by_difficulty(
+    edits: Sequence[Row], whole: Values, clusters: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """An axis is read where those behind it are at 0."""
+    axes = list(dict.fromkeys(axis for edit in edits for axis in edit.get("difficulty", ())))
+    for place, axis in enumerate(axes):
+        levels: dict[tuple[str | None, int], set[str]] = {}
+        for edit in edits:
+            amounts = edit.get("difficulty", {})
+            if axis in amounts and not any(amounts.get(other) for other in axes[place + 1 :]):
+                for group in (ALL_FAMILIES, edit.get("family")):
+                    levels.setdefault((group, amounts[axis]), set()).add(edit["id"])
+        for group in (ALL_FAMILIES, *LABELS):
+            for metric, column in whole.items():
+                for level in sorted(level for name, level in levels if name == group):
+                    part = {key: value for key, value in column.items() if key in levels[group, level]}
+                    if part:
+                        what = {"group": group, "axis": axis, "level": str(level)}
+                        yield _figure(metric, part, clusters, task="difficulty", **what)
 
 
 def values_of(edits: Sequence[Row], scores: Iterable[Row]) -> Values:
@@ -110,7 +142,7 @@ def values_of(edits: Sequence[Row], scores: Iterable[Row]) -> Values:
 
 
 def _asked(edits: Sequence[Row], every: Values) -> Values:
-    stays = {edit["id"] for edit in edits if edit.get("family") in _NO_REMOVAL}
+    stays = {edit["id"] for edit in edits if edit.get("stays") or edit.get("family") in _NO_REMOVAL}
     return {
         metric: {key: value for key, value in column.items() if key not in stays}
         if stays and metric in REMOVAL
@@ -119,13 +151,20 @@ def _asked(edits: Sequence[Row], every: Values) -> Values:
     }
 
 
-def _by_metric(scores: Iterable[Row], reasons: dict[str, Counter[str]] | None = None) -> Values:
-    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none."""
+def _by_metric(
+    scores: Iterable[Row],
+    reasons: dict[str, Counter[str]] | None = None,
+    before: dict[str, dict[str, bool | None]] | None = None,
+) -> Values:
+    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none; before: whether the
+    judge saw the object in the unedited picture, of those where that was asked."""
     values: Values = {}
     for row in scores:
         values.setdefault(row["metric"], {})[sys.intern(row["id"])] = row["value"]
         if row["value"] is None and reasons is not None:
             reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
+        if before is not None and "present_before" in row.get("detail", ()):
+            before.setdefault(row["metric"], {})[row["id"]] = row["detail"]["present_before"]
     return values
 
 
@@ -135,8 +174,14 @@ def _common(reasons: Counter[str] | None) -> dict[str, int] | None:
 
 def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
     """Its mean with the interval of its kind."""
-    scored = [(float(value), clusters[key]) for key, value in values.items() if value is not None]
-    numbers, sources = [value for value, _ in scored], [source for _, source in scored]
+    every = np.array([*values.values()], dtype=np.float64)
+    scored = ~np.isnan(every)
+    sources = [*map(clusters.__getitem__, itertools.compress(values, scored))]
+    return _estimate(metric, every[scored], sources)
+
+
+def _estimate(metric: str, numbers: np.ndarray, sources: Clusters) -> Estimate | None:
+    """The same of numbers (n,) and their clusters."""
     if METRICS[metric].span is None:
         return statistics.mean(numbers, sources)
     return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)
@@ -234,24 +279,28 @@ def gaps(
 
 def breakdown(
     task: str,
-    values: Values,
-    edits: Sequence[Row],
-    clusters: Mapping[str, str],
+    numbers: Mapping[str, np.ndarray],
+    edits: Iterable[Row],
+    clusters: Columns,
     group_of: Callable[[Row], Any],
     shown: Callable[[Any], str] = str,
     order: Sequence[Any] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Removal and Retention of the samples of every group, sorted; edits of group None are left out."""
-    groups: dict[Any, list[str]] = {}
-    for edit in edits:
+    """Removal and Retention of the samples of every group, sorted; edits of group None are left out.
+
+    numbers  Metric -> value of every edit, NaN where it has none, (n,) float64. clusters: of the edits.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, edit in enumerate(edits):
         if (group := group_of(edit)) is not None:
-            groups.setdefault(group, []).append(edit["id"])
-    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in values]
+            groups.setdefault(group, []).append(place)
+    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in numbers]
     for group in sorted(groups, key=lambda g: (list(order).index(g) if g in order else -1, g)):
+        places = np.array(groups[group])
         for metric in chosen:
-            members = {key: values[metric].get(key) for key in groups[group]}
-            mean = estimate(metric, members, clusters)
-            unscored = len(members) - (mean.n if mean else 0)
+            scored = places[~np.isnan(numbers[metric][places])]
+            mean = _estimate(metric, numbers[metric][scored], clusters.of(scored))
+            unscored = len(places) - len(scored)
             yield frames.figure(
                 mean, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
             )

@@ -10,9 +10,9 @@ import metrics
 from metrics.judges.plugin import attribute, is_attribute
 from metrics.served import is_served
 from nein.benchmarks.nein.config import EvalConfig
-from nein.engine.answers import AnswerCache
+from nein.models import judges
 from nein.models.references import identity, resolve
-from nein.models.remembered import RememberedJudge
+from nein.wording.families import MINIMAL_PAIRS
 
 
 def model_kinds(wanted: Iterable[str]) -> list[str]:
@@ -47,19 +47,17 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
                 kind, where, revision=revision, device=device, dtype="float32"
             )
         else:
-            options = judge_options(kind, config)
-            judge = metrics.load_judge(
-                kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
-            )
-            cache = AnswerCache(config.cache_dir / "answers.sqlite")
-            loaded[kind] = RememberedJudge(judge, cache) if is_served(where) else judge
+            loaded[kind] = judges.load(
+                kind, getattr(config.models, kind), cache=config.cache_dir, device=device,
+                dtype=config.judge_dtype, **judge_options(kind, config),
+            )  # fmt: skip
     return loaded
 
 
 def served_kinds(wanted: Iterable[str], config: EvalConfig) -> list[str]:
     """The kinds of judges that are behind an endpoint."""
-    judges = [kind for kind in model_kinds(wanted) if kind in metrics.JUDGES]
-    return [kind for kind in judges if is_served(resolve(getattr(config.models, kind))[0])]
+    kinds = [kind for kind in model_kinds(wanted) if kind in metrics.JUDGES]
+    return [kind for kind in kinds if is_served(resolve(getattr(config.models, kind))[0])]
 
 
 def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
@@ -80,6 +78,7 @@ def settings(config: EvalConfig) -> metrics.Settings:
         threshold=config.threshold,
         article=config.article,
         evidence=config.evidence,
+        before=MINIMAL_PAIRS in config.families,
         batch_size=config.block_size,
     )
 

@@ -19,6 +19,7 @@ from nein.reporting import format
 from nein.reporting import report as reporting
 from nein.reporting.findings import Gap, widest
 from nein.reporting.report import Section
+from nein.statistics import two_way
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
 HOW = (
@@ -102,7 +103,15 @@ def label(manifests: Any) -> str:
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
-    """The widest negation gap in a sentence, by the first judge that saw it; none without the control."""
+    """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
+    how different two opposite sentences make an edit; else Removal; none without a judge."""
+    for said in (_gap, _pairs, _removal):
+        if (sentence := said(frame)) is not None:
+            return [sentence]
+    return []
+
+
+def _gap(frame: pd.DataFrame) -> str | None:
     told = frames.select(frame, task="gap")
     for metric in frames.values(told, "metric", tuple(figures.REMOVALS)):
         rows = [
@@ -117,8 +126,38 @@ def finding(frame: pd.DataFrame) -> list[str]:
             models="editors",
         )
         if sentence:
-            return [sentence]
-    return []
+            return sentence
+    return None
+
+
+def _pairs(frame: pd.DataFrame) -> str | None:
+    parts = frames.select(frame, task="minimal_pairs", statistic="part", group=two_way.TEXT)
+    first, last, judge = _ends(parts)
+    if first is None or last is None:
+        return None
+    told = "Of 100 points by which a sentence and its denial should make edited pictures differ"
+    more = "" if first is last else f", {first['model']} {format.text(first, interval='none')}"
+    return f"{told}, {last['model']} makes {format.text(last)}{more} (judged by {judge})."
+
+
+def _removal(frame: pd.DataFrame) -> str | None:
+    told = frames.select(frame, task="results", variant="negative", source="")
+    first, last, judge = _ends(told)
+    if first is None or last is None:
+        return None
+    more = "" if first is last else f", {first['model']} in {format.text(first, interval='none')} %"
+    said = f"{last['model']} removes it in {format.text(last)} % of the samples{more} (judged by {judge})"
+    return f"Told that X is absent, {said}."
+
+
+def _ends(figures_of: pd.DataFrame) -> tuple[Any, Any, str]:
+    """(the highest, the lowest, whose) of the figures of the first judge that has one; None, None, ""."""
+    for metric, judge in figures.REMOVALS.items():
+        rows = [f for f in frames.records(frames.select(figures_of, metric=metric)) if f["value"] is not None]
+        if rows:
+            rows.sort(key=lambda figure: -figure["value"])
+            return rows[0], rows[-1], judge
+    return None, None, ""
 
 
 def findings(frame: pd.DataFrame) -> list[str]:

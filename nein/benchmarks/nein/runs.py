@@ -18,11 +18,11 @@ metrics may be added to a run at any time; a change of an identity is refused wi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
-import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.shapes import Shape
+from nein.wording.languages.base import DEPTH, OTHERS
 
 EDIT = "edit"
 #: In a row of scores: an endpoint gave no answer, and the same command asks it again.
@@ -37,7 +38,8 @@ AGAIN = "again"
 #: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
-    "instruction": str, "template": (int, None), "note?": str,
+    "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
+    "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
@@ -54,10 +56,9 @@ SCORE_ROW = {
     "again?": bool,
     "detail": {
         "p_yes?": (float, None), "p_no?": (float, None), "score?": float, "before?": _REPLIES,
-        "after?": _REPLIES, "question?": (str, None),
+        "after?": _REPLIES, "question?": (str, None), "present_before?": (bool, None),
     },
 }  # fmt: skip
-_score_row = atomic.reader(SCORE_ROW)
 _ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
 CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_ENDS}
 #: What an entry with a value has besides.
@@ -76,6 +77,7 @@ def scores_of(metric: str) -> str:
 class RunDir(Folder):
     """The folder OUT/<editor>/<track>."""
 
+    benchmark = "nein"
     facts = MANIFEST
 
     def __init__(self, out: Path, editor: str, track: str) -> None:
@@ -124,13 +126,24 @@ class RunDir(Folder):
                 places.setdefault(row["id"], start)
             yield row
 
-    def scores_at(self, start: int) -> Iterator[Row]:
-        """The rows of the sample that begin at a byte, as `scores` notes them."""
-        with (self.path / "scores.jsonl").open("rb") as file:
-            file.seek(start)
-            rows = (_score_row(line, f"'{file.name}'") for line in file if line.strip())
-            _, of_sample = next(itertools.groupby(rows, key=operator.itemgetter("id")))
-            yield from of_sample
+    @contextlib.contextmanager
+    def scores_at(self, places: Mapping[str, int]) -> Iterator[Callable[[str], list[Row]]]:
+        """What gives the rows of a sample; `places` and shapes are as `scores` has found them."""
+        path, read = self.path / "scores.jsonl", atomic.reader(dict)
+        name = f"'{path}'"
+        ends = dict(itertools.pairwise([*places.values(), path.stat().st_size]))
+        with path.open("rb") as file:
+
+            def rows(sample: str) -> list[Row]:
+                if sample not in places:
+                    return []
+                start = places[sample]
+                file.seek(start)
+                lines = file.read(ends[start] - start).splitlines(keepends=True)
+                every = (read(line, name) for line in lines if not line.isspace())
+                return [row for row in every if row["id"] == sample]
+
+            yield rows
 
     def read_corpus(self) -> dict[str, Row]:
         """Metric -> its figure of the whole; {} where there is none."""

@@ -15,6 +15,7 @@ from nein.reporting.report import Section
 from nein.reporting.tables import Across, Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.families import CELLS
+from nein.wording.languages.base import CONSTRUCTIONS, DEPTH, OTHERS
 from nein.wording.templates import NEGATIVE_TEMPLATES
 
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
@@ -86,7 +87,7 @@ def _samples(figures: Sequence[Figure]) -> str:
 
 
 def families() -> Section:
-    """By family of negation and, where it is known, by how much else there is in the picture."""
+    """By family of negation and, where it is known, by what makes a sentence difficult."""
     presence = {"metric": tuple(filter(_of_presence, METRICS))}
     both = [
         Table(
@@ -98,13 +99,18 @@ def families() -> Section:
         ),
         Table(
             "difficulty",
-            "By family and number of other things",
-            (*RUN, Row("group", "family"), Row("metric", names=heading)),
+            "By family and difficulty",
+            (*RUN, Row("group", "family"), Row("metric", names=heading), Row("axis", "how many")),
             (Across("level", {}, shown, order=tuple(map(str, range(10)))), Column("n of each", show=_ns)),
             {"task": "difficulty", **presence},
         ),
     ]
-    return Section("families", "Families of negation", both, [DIFFICULTY])
+    return Section(
+        "families",
+        "Families of negation",
+        both,
+        [_curve(OTHERS, ", without a denial above"), _curve(DEPTH, "")],
+    )
 
 
 def _ns(figures: Sequence[Figure]) -> str:
@@ -182,12 +188,14 @@ MINIMAL_PAIRS = Table(
         *(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
         *(Column(f"{part} part", {"statistic": "part", "group": part}) for part in two_way.PARTS),
         Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}, higher_is_better=True),
+        Column("judge right before %", {"statistic": "agrees"}),
         Column("n", {"statistic": "part"}, tables.count()),
         Column("unscored", {"statistic": "part"}, tables.count("unscored")),
     ),
     {"task": "minimal_pairs"},
     "The object affirmed or denied, there or absent in the picture that is edited. Change in presence in "
-    "points: seen by the judge after the edit, less there before. An editor that does what it is told has 0, "
+    "points: seen by the judge after the edit, less seen by it before. Judge right before: how often it says "
+    "of the unedited pictures what the data do. An editor that does what it is told has 0, "
     "+100, -100, 0, and so +100 of text, -100 of picture, 0 of interaction; one that removes whatever is "
     "named 0, -100, 0; one that does nothing 0 throughout. What it understands is the text part.",
 )
@@ -436,16 +444,20 @@ COSTS = Table(
 
 # --- plots ---------------------------------------------------------------------------------
 
-DIFFICULTY = plots.Curves(
-    "other_things",
-    "Edits that obey a negation, by what is known of the pictures, against the number of things that the "
-    "sentence is not about, 95 % intervals",
-    x="level",
-    line="group",
-    panel=("model", "variant"),
-    axes=("other things, how many", "obeyed, per cent"),
-    where={"task": "difficulty", "metric": "obeyed"},
-)
+
+def _curve(axis: str, which: str) -> plots.Curves:
+    return plots.Curves(
+        axis.replace(" ", "_"),
+        f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{which}, 95 % "
+        "intervals",
+        x="level",
+        line="group",
+        panel=("model", "variant"),
+        axes=(f"{axis}, how many", "obeyed, per cent"),
+        where={"task": "difficulty", "metric": "obeyed", "axis": axis},
+        names={name: name.replace("_", " ") for name in CONSTRUCTIONS},
+    )
+
 
 _JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
 REMOVAL = plots.Bars(

@@ -290,7 +290,7 @@ def _dataset(
     for part, files in parts:
         name = f"{row.name}/{part.task}"
         origin = {"files": {path.name: _check_sum(row, path) for path in files if path is not None}}
-        if part.reader and part.task == RETRIEVAL:
+        if part.judged:
             assert files[0] is not None
             gallery, queries = tuple(media.listing()[:GALLERY]), other_tests.simpleneg(files[0])
             tasks.append(RetrievalTask(name, (), queries, media, part.variant, origin, gallery))

@@ -303,12 +303,17 @@ def _optional(row: Mapping[str, str], column: str, path: Path, line: int) -> tup
     return strings(text, f"{path}, line {line}, {column}") if text.strip() else None
 
 
-def strings(text: str, where: str) -> tuple[str, ...]:
-    """The strings of a list cell: "['a', 'b']". Nothing in it is run."""
+def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
+    """The strings of a list cell: "['a', 'b']". Nothing in it is run.
+
+    nested  Whether a list of strings may stand in place of one, which is these with spaces between.
+    """
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         value = None
+    if nested and isinstance(value, list | tuple):
+        value = [" ".join(map(str, item)) if isinstance(item, list | tuple) else item for item in value]
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
     shown = text if len(text) <= 60 else f"{text[:57]}..."

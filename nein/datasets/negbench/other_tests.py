@@ -44,6 +44,7 @@ from nein.datasets.negbench.rows import Records
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
+from nein.wording.languages.base import DEPTH, OTHERS
 
 ANSWERS = ("yes", "no")
 #: Questions that have to be answered right together: the names of the scores.
@@ -62,8 +63,6 @@ _RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str
 _SCOPE = {
     **_RETRIEVAL, "denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int,
 }  # fmt: skip
-#: What makes a pair in scope difficult.
-OTHERS, DEPTH = "other things", "denials above"
 _SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 

@@ -148,6 +148,11 @@ class RetrievalTask:
         return list(dict.fromkeys((*shown, *self.gallery)))
 
     @property
+    def asked(self) -> bool:
+        """Whether its captions bring the questions by which a judge says what is found."""
+        return any(item.asked for item in self.negated)
+
+    @property
     def sentences(self) -> list[str]:
         """Every caption, in the order of the records."""
         return [text for item in (*self.original, *self.negated) for text in item.captions]

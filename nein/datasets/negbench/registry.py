@@ -45,6 +45,11 @@ class Part:
     negated: tuple[str, ...] = ()
     reader: str = ""
 
+    @property
+    def judged(self) -> bool:
+        """Whether no picture is known to be right, so that a judge says of what is found whether it is."""
+        return self.task == RETRIEVAL and bool(self.reader)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -292,6 +297,7 @@ ROWS: dict[str, Row] = {
             files_at="data/simpleneg.json of github.com/fawazsammani/negation-steering",
             suite="Sammani et al., CVPR Workshops 2026",
             licence="none stated",
+            by_name=True,
         ),
         *(
             Row(

@@ -17,12 +17,14 @@ from typing import Any
 from nein.engine import atomic, shapes
 from nein.engine.errors import Problems, UserError, near_match
 from nein.wording import families, templates
+from nein.wording.languages.base import DEPTH, OTHERS
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
 # What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The
 # object is said where the sentence does not name it in English.
 OPTIONAL_TEXTS = ("family", "object")
-OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, "others", "things")
+_DIFFICULTY = {"others": OTHERS, "depth": DEPTH}
+OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, *_DIFFICULTY, "things")
 _THINGS = [{"name": str, "stays": bool, "without": str}]
 # What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
 SCORER_FIELDS = {
@@ -61,11 +63,10 @@ class Sample:
     generated    T_generated, "Add a/an OBJECT.", with which the NeIn image was made.
     object       The object, parsed from `generated` and found in `negative`.
     template     Index 0..12 into `templates.NEGATIVE_TEMPLATES`, or None for a sentence of another form.
-    source_path  The target of the edit: the COCO image, or, in a family whose object must stay, the NeIn
-                 image.
+    source_path  The target of the edit: the COCO image, or, where nothing must go (`stays`), the NeIn image.
     sample_path  The NeIn image: what the editor is given.
     family       Kind of negation (a label of `families.LABELS`), or None where the data set names none.
-    others       How many things stand in the picture that the sentence is not about, where that is known.
+    difficulty   What makes it difficult, and how much of that there is, where that is known.
     things       Every thing of the NeIn image, where that is known.
     """
 
@@ -79,13 +80,14 @@ class Sample:
     source_path: Path
     sample_path: Path
     family: str | None = None
-    others: int | None = None
+    difficulty: tuple[tuple[str, int], ...] = ()
     things: tuple[Thing, ...] = ()
 
     @property
     def stays(self) -> bool:
-        """Whether the negative sentence says that the object is there, so that the right edit keeps it."""
-        return self.family in families.STAYS
+        """Whether the right edit is none: nothing of what is known must go or, where nothing is known, the
+        negative sentence says that the object is there."""
+        return _stays(self.family, self.things)
 
     def instruction(self, track: str) -> str:
         """The sentence given to the editor, verbatim, on track "negative", "remove" or "add"."""
@@ -201,6 +203,7 @@ def build(
             guess = f" (did you mean {near!r}?)" if near else ""
             problems.add("unknown negation family", f"{family!r} in {label}{guess}")
             continue
+        things = _things(record.get("things", ()), nein_images)
         sample_path = nein_files.get(label, nein_images / f"{label}.jpg")
         target = coco_files.get(source_id, source_images / f"{source_id}.jpg")
         samples.append(
@@ -212,11 +215,11 @@ def build(
                 generated=fields["T_generated"],
                 object=noun,
                 template=templates.template_of(fields["T_negative"], noun),
-                source_path=sample_path if family in families.STAYS else target,
+                source_path=sample_path if _stays(family, things) else target,
                 sample_path=sample_path,
                 family=family,
-                others=record.get("others"),
-                things=_things(record.get("things", ()), nein_images),
+                difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
+                things=things,
             )
         )
     problems.raise_if_any(where)
@@ -290,7 +293,7 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
     for name in OPTIONAL_TEXTS:
         if record.get(name) is not None:
             fields[name] = str(record[name])
-    for name, shape in (("others", int), ("things", _THINGS)):
+    for name, shape in (*((name, int) for name in _DIFFICULTY), ("things", _THINGS)):
         if name in record and (fault := shapes.fault(record[name], shape)):
             problems.add(f"field '{name}' of another form", f"{label}: {fault}")
             return None
@@ -299,6 +302,10 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
             problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")
             return None
     return fields
+
+
+def _stays(family: str | None, things: Sequence[Thing]) -> bool:
+    return all(thing.stays for thing in things) if things else family in families.STAYS
 
 
 def _things(said: Sequence[Mapping[str, Any]], nein_images: Path) -> tuple[Thing, ...]:

@@ -32,9 +32,10 @@ const browser = (() => {
   }
   const value = (member, measure, i) => index.values[member][measure][i];
   const chosen = () => (state.member === "" ? members.map((_, m) => m) : [members.findIndex((m) => m.label === state.member)]);
-  const show = (measure, v) => (v === null || v === undefined ? "unscored" : (v * measure.scale).toFixed(measure.digits));
+  const isScore = (v) => typeof v === "number"; // else null, unscored, or words that say that it is not asked
+  const show = (measure, v) => (isScore(v) ? (v * measure.scale).toFixed(measure.digits) : v || "unscored");
   const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
-  const scored = (list, measure, i) => list.map((m) => value(m, measure, i)).filter((v) => v !== null);
+  const scored = (list, measure, i) => list.map((m) => value(m, measure, i)).filter(isScore);
 
   // --- the state lives in the address ------------------------------------------------------
   function readHash() {
@@ -60,7 +61,7 @@ const browser = (() => {
     if (state.verdict === "") return true;
     return chosen().some((m) => {
       const v = value(m, measureAt[state.measure], i);
-      if (v === null) return state.verdict === "unscored";
+      if (!isScore(v)) return v === null && state.verdict === "unscored";
       return state.verdict === "one" ? v === 1 : state.verdict === "zero" ? v === 0 : state.verdict === "between" && v > 0 && v < 1;
     });
   }
@@ -71,7 +72,7 @@ const browser = (() => {
     },
     rivals: (i) => { // share of members about whom two measures differ
       const [a, b] = index.rivals.map((name) => measureAt[name]);
-      const pairs = chosen().map((m) => [value(m, a, i), value(m, b, i)]).filter(([x, y]) => x !== null && y !== null);
+      const pairs = chosen().map((m) => [value(m, a, i), value(m, b, i)]).filter((pair) => pair.every(isScore));
       return pairs.length ? mean(pairs.map(([x, y]) => (x === y ? 0 : 1))) : null;
     },
     members: (i) => { // standard deviation of the measure over the members
@@ -151,7 +152,7 @@ const browser = (() => {
       const v = value(m, at, i);
       if (measure.badge) {
         const [name, yes, no] = measure.badge;
-        const [kind, text] = v === null ? ["none", "unscored"] : v === 1 ? ["good", yes] : ["bad", no];
+        const [kind, text] = !isScore(v) ? ["none", v || "unscored"] : v === 1 ? ["good", yes] : ["bad", no];
         list.push(element("span", { class: "badge " + kind }, name + ": " + text));
       } else if (measure.name === state.measure) {
         list.push(element("span", { class: "badge none" }, measure.title + " " + show(measure, v)));

@@ -12,6 +12,8 @@ DENIES = {
     "except_one": (True, False), "neither_nor": (True, True), "scoped": (True, True),
     "not_all": (True, False), "past": (False, False), "clause": (True, False),
 }  # fmt: skip
+#: What makes a sentence in scope difficult: how many things it is not about, how many denials of the whole.
+OTHERS, DEPTH = "other things", "denials above"
 #: The things that every language has a word for.
 THINGS = (
     "airplane", "apple", "banana", "bench", "bicycle", "bird", "boat", "book", "bottle", "bus", "cake", "car",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nein.benchmarks.nein import figures, negation_gap, report, runs
@@ -17,6 +19,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
+from nein.statistics.estimates import Columns, cluster_columns
 from nein.wording import templates
 
 
@@ -46,6 +49,19 @@ class Run:
             name: entry for name, entry in self.directory.read_corpus().items() if entry["value"] is not None
         }
 
+    @cached_property
+    def numbers(self) -> dict[str, np.ndarray]:
+        """Metric -> the value of every edit, NaN where there is none, (n,) float64."""
+        return {
+            metric: np.array([*map(column.get, self.edits)], dtype=np.float64)
+            for metric, column in self.values.items()
+        }
+
+    @cached_property
+    def clusters(self) -> Columns:
+        """The source images of the edits."""
+        return cluster_columns([*self.sources.values()])
+
     @property
     def track(self) -> str:
         return self.directory.track
@@ -54,9 +70,9 @@ class Run:
     def label(self) -> str:
         return f"{self.name}/{self.track}"
 
-    def said(self, sample: str) -> list[dict[str, Any]]:
-        """The rows of its scores, with what judges said."""
-        return list(self.directory.scores_at(self.places[sample])) if sample in self.places else []
+    def said(self) -> AbstractContextManager[Callable[[str], list[dict[str, Any]]]]:
+        """What gives the rows of the scores of a sample, with what judges said."""
+        return self.directory.scores_at(self.places)
 
     def model(self, kind: str) -> Mapping[str, Any]:
         """What the manifest says about a loaded model: "editor", "vqa", ...; empty when it was not needed."""
@@ -164,7 +180,7 @@ def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[
             {**row, "model": run.name, "variant": run.track}
             for run in loaded
             for row in figures.breakdown(
-                task, run.values, list(run.edits.values()), run.sources, group_of, shown, places
+                task, run.numbers, run.edits.values(), run.clusters, group_of, shown, places
             )
         ]
         if len({row["group"] for row in rows}) > 1:

@@ -80,7 +80,7 @@ def report(options: ReportConfig) -> int:
         target, figures, sections=shown, parts=samples, formats=formats,
         title=options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
         subtitle=f"Preset: {run_report.label(manifests.values())}. {run_report.HOW}",
-        findings=[*run_report.finding(gaps), *run_report.findings(gaps)],
+        findings=[*run_report.finding(figures), *run_report.findings(gaps)],
         notes=run_report.notes(results, manifests, unfinished),
         settings={run.label: page.setting(_setting(run)) for run in loaded},
     )  # fmt: skip

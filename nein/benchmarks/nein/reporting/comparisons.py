@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import corpus, figures
@@ -15,7 +17,7 @@ from nein.benchmarks.nein.reporting.collect import Run
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
-from nein.statistics.estimates import pairs, t_p_value
+from nein.statistics.estimates import Columns, pairs_test, t_p_value
 
 SIGNIFICANT = 0.05
 
@@ -24,12 +26,14 @@ SIGNIFICANT = 0.05
 class Comparison:
     """One metric of two runs.
 
-    first, second  Means over the samples scored in both, and how many each run has scored.
+    attempted      Samples of either run.
+    means, scored  Means over the samples scored in both, and how many each run has scored.
     p, least       As in `statistics.PairedTest`.
     """
 
     metric: str
     runs: tuple[Run, Run]
+    attempted: int
     means: tuple[float, float]
     scored: tuple[int, int]
     difference: Estimate
@@ -63,9 +67,9 @@ def comparisons(
     """
     tests = [
         made
-        for first, second in pairs
+        for both in itertools.starmap(Shared.of, pairs)
         for metric in metrics or METRICS
-        if (made := compare(first, second, metric)) is not None
+        if (made := compare(both, metric)) is not None
     ]
     families: dict[str, list[Comparison]] = {}
     for one in tests:
@@ -82,10 +86,8 @@ def comparisons(
         unit = figures.unit(one.metric)
         for side, mean, n in zip(("first", "second"), one.means, one.scored, strict=True):
             rows.append({**number(mean, unit=unit, n=n), **what, "statistic": side})
-        attempted = len({*one.runs[0].edits, *one.runs[1].edits})
-        row = figure(
-            one.difference, unit=unit, unscored=attempted - one.difference.n, statistic="difference", **what
-        )
+        unscored = one.attempted - one.difference.n
+        row = figure(one.difference, unit=unit, unscored=unscored, statistic="difference", **what)
         numbers = {"p": one.p, "p_least": one.least, "needed": one.needed, "detectable": one.detectable}
         rows.append({**row, **numbers, "p_holm": adjusted[id(one)], "family": str(size)})
     return rows
@@ -109,28 +111,53 @@ def out_of_reach(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def compare(first: Run, second: Run, metric: str) -> Comparison | None:
+@dataclass(frozen=True)
+class Shared:
+    """What two runs have in common, worked out once for all metrics.
+
+    places    Of the samples that both have, among the edits of either run, (n,) int64.
+    clusters  Of these samples.
+    """
+
+    runs: tuple[Run, Run]
+    places: tuple[np.ndarray, np.ndarray]
+    clusters: Columns
+
+    @classmethod
+    def of(cls, first: Run, second: Run) -> Shared:
+        where = {name: place for place, name in enumerate(second.edits)}
+        both = [(place, where[name]) for place, name in enumerate(first.edits) if name in where]
+        one, other = np.array(both, dtype=np.int64).reshape(-1, 2).T
+        return cls((first, second), (one, other), first.clusters.of(one))
+
+    @property
+    def attempted(self) -> int:
+        return sum(len(run.edits) for run in self.runs) - len(self.places[0])
+
+
+def compare(both: Shared, metric: str) -> Comparison | None:
     """One comparison; None where a run lacks the metric or no sample is scored in both."""
     if METRICS[metric].kind == "corpus":
-        return _compare_whole(first, second, metric)
-    if metric not in first.values or metric not in second.values:
+        return _compare_whole(both, metric)
+    if any(metric not in run.numbers for run in both.runs):
         return None
-    a, b = first.values[metric], second.values[metric]
-    test = statistics.paired_test(a, b, first.sources, METRICS[metric].span)
+    every = [run.numbers[metric] for run in both.runs]
+    a, b = (numbers[places] for numbers, places in zip(every, both.places, strict=True))
+    scored = ~(np.isnan(a) | np.isnan(b))
+    test = pairs_test(a[scored], b[scored], both.clusters.of(scored), METRICS[metric].span)
     if test is None:
         return None
-    one, other, _ = pairs(a, b, first.sources)
+    counts = [int((~np.isnan(numbers)).sum()) for numbers in every]
     return Comparison(
-        metric, (first, second), (float(one.mean()), float(other.mean())),
-        (sum(v is not None for v in a.values()), sum(v is not None for v in b.values())),
-        test.difference, 1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
+        metric, both.runs, both.attempted, test.means, (counts[0], counts[1]), test.difference,
+        1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
     )  # fmt: skip
 
 
-def _compare_whole(first: Run, second: Run, metric: str) -> Comparison | None:
+def _compare_whole(both: Shared, metric: str) -> Comparison | None:
     """FID of two runs: the same groups of source images leave both, so their difference is paired. None where
     the runs have features of different source images."""
-    one, other = first.whole.get(metric), second.whole.get(metric)
+    one, other = (run.whole.get(metric) for run in both.runs)
     if one is None or other is None:
         return None
     if one["sources"] != other["sources"] or one["reference"] != other["reference"]:
@@ -139,10 +166,11 @@ def _compare_whole(first: Run, second: Run, metric: str) -> Comparison | None:
 
     gap = fid.difference(corpus.interval_of(one), corpus.interval_of(other))
     n = min(one["n"], other["n"])
-    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, len({*first.sources.values()}))
+    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, both.runs[0].clusters.count)
     p = 1.0
     if gap.standard_error and gap.value:
         p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
     return Comparison(
-        metric, (first, second), (one["value"], other["value"]), (one["n"], other["n"]), estimate, p, None
-    )
+        metric, both.runs, both.attempted, (one["value"], other["value"]), (one["n"], other["n"]),
+        estimate, p, None,
+    )  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.ahead import read_ahead
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.reporting import cards, page
 
 #: Longest side of a source image in pixels -> the class it is counted under.
@@ -28,6 +30,7 @@ SIZE_CLASSES = tuple(name for _, name in SIZES)
 #: Samples whose pictures one thread makes smaller before it is given more.
 TOGETHER = 8
 COLUMNS = ("metric", "value", "reason", "evidence")
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Browser:
         sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
         facets = {
             "Object": [[first[name]["object"]] for name in self.ids],
+            "Family": [[family] if (family := first[name].get("family")) else [] for name in self.ids],
             "Instruction": [[] if t is None else [negation_gap.template_name(t)] for t in templates],
             "Source size": [[size] if size else [] for size in sizes],
         }
@@ -93,8 +97,12 @@ class Browser:
             ],
             [_measure(name) for name in metrics],
             [
-                [[_short(run.values.get(metric, {}).get(name)) for name in self.ids] for metric in metrics]
+                [
+                    [*map(_short, map(values.get, self.ids, words))]
+                    for values in (run.values.get(metric, {}) for metric in metrics)
+                ]
                 for run in self.runs
+                for words in [[_unasked(run, name) for name in self.ids]]
             ],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
@@ -112,8 +120,10 @@ class Browser:
         """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
         parts = (self.ids[start : start + TOGETHER] for start in range(0, len(self.ids), TOGETHER))
         work = functools.partial(self._thumbnails, side=side)
-        for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
-            yield from map(self._detail, names, rows)
+        with contextlib.ExitStack() as files:
+            judged = [files.enter_context(run.said()) for run in self.runs]
+            for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
+                yield from (self._detail(name, row, judged) for name, row in zip(names, rows, strict=True))
 
     def _thumbnails(self, names: Sequence[str], side: int) -> list[list[cards.Thumbnail]]:
         """The pictures of samples, each file read once."""
@@ -124,11 +134,16 @@ class Browser:
         made = {path: cards.thumbnail_of(path, side) for path in files}
         return [[made[p] if isinstance(p, Path) else {"none": p} for p in row] for row in rows]
 
-    def _detail(self, name: str, shown: Sequence[cards.Thumbnail]) -> cards.Detail:
+    def _detail(
+        self, name: str, shown: Sequence[cards.Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
+    ) -> cards.Detail:
         pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
         none: cards.Thumbnail = {"none": "no pictures in this report"}
         made = shown[2:] or [none] * len(self.runs)
-        said = [_said(run, name, picture) for run, picture in zip(self.runs, made, strict=True)]
+        said = [
+            _said(run, name, picture, rows(name))
+            for run, picture, rows in zip(self.runs, made, judged, strict=True)
+        ]
         return cards.Detail(pictures, said=said)
 
     def _paths(self, name: str) -> list[Path | str]:
@@ -147,6 +162,11 @@ class Browser:
         return paths
 
 
+def _unasked(run: Run, name: str) -> str:
+    """In place of a value: a sentence that asks for no removal, or a sample that a run has not."""
+    return "no removal asked" if name in run.edits else "not in this run"
+
+
 def size_class(path: Path) -> str | None:
     """The class of a picture's longer side, from its header; None when it cannot be read."""
     try:
@@ -156,42 +176,56 @@ def size_class(path: Path) -> str | None:
     return next(name for limit, name in SIZES if max(width, height) <= limit)
 
 
-def _said(run: Run, name: str, picture: cards.Thumbnail) -> cards.Said:
+def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) -> cards.Said:
     edit = run.edits.get(name)
     if edit is None:
         return cards.Said(picture)
     parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
-    rows = [_row(row["metric"], row["value"], row["reason"], row["detail"]) for row in run.said(name)]
+    rows = [
+        _row(
+            row["metric"],
+            run.values[row["metric"]].get(name, _unasked(run, name)),
+            row["reason"],
+            row["detail"],
+        )
+        for row in judged
+    ]
     return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
 
-def _row(metric: str, value: float | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(metric: str, value: float | str | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _measure(metric)
-    text = "unscored" if value is None else f"{value * shown.scale:.{shown.digits}f}"
-    return shown.title, text, reason, " · ".join(evidence(detail))
+    if isinstance(value, float | int):
+        text = f"{value * shown.scale:.{shown.digits}f}"
+    else:
+        text = value or "unscored"
+    return shown.title, text, reason, " · ".join(evidence(detail)) if detail else ""
 
 
 def evidence(detail: Mapping[str, Any]) -> list[str]:
     """What a judge said, in words."""
-    said = [f"answer: {json.dumps(detail['answer'], ensure_ascii=False)}"] if "answer" in detail else []
+    said = [f"answer: {_json(detail['answer'])}"] if "answer" in detail else []
     for key, word in (("p_yes", "P(yes)"), ("p_no", "P(no)")):
         said += [f"{word} {detail[key]:.3f}"] if detail.get(key) is not None else []
     if "score" in detail:
         said.append(f"box score {detail['score']:.3f} (threshold {detail['threshold']})")
     for key, place in (("before", "sample"), ("after", "edit")):
         if detail.get(key):
-            replies = (f"{word} {_reply(reply)}" for word, reply in detail[key].items())
+            replies = [f"{word} {_reply(reply)}" for word, reply in detail[key].items()]
             said.append(f"in the {place}: {', '.join(replies)}")
     return [*said, f"asked: {detail['question']}"] if detail.get("question") else said
 
 
 def _reply(reply: Any) -> str:
-    if isinstance(reply, Mapping) and reply.get("error"):
+    if isinstance(reply, str):
+        return _json(reply)
+    if isinstance(reply, dict) and reply.get("error"):
         return str(reply["error"])
-    return f"{reply:.3f}" if isinstance(reply, float | int) else json.dumps(reply, ensure_ascii=False)
+    return f"{reply:.3f}" if isinstance(reply, float | int) else _json(reply)
 
 
+@functools.cache
 def _measure(name: str) -> cards.Measure:
     metric = METRICS[name]
     badge = (REMOVALS[name], "removed", "still there") if name in REMOVALS else None
@@ -199,9 +233,9 @@ def _measure(name: str) -> cards.Measure:
     return cards.Measure(name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
 
 
-def _short(value: float | None) -> float | int | None:
+def _short(value: float | str | None) -> float | int | str | None:
     """Five digits are enough to sort and show; whole numbers without a point."""
-    if value is None:
-        return None
+    if value is None or isinstance(value, str):
+        return value
     number = float(f"{value:.5g}")
     return int(number) if number.is_integer() else number

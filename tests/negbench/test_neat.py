@@ -1,0 +1,193 @@
+"""NEAT: the sum that is minimised, the steps against a plain loop, and what depends on what."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import metrics
+from metrics.base import MetricError
+from metrics.dual import neat
+from metrics.dual.base import DualEncoder, normalise
+from metrics.dual.controls import ControlEncoder
+from metrics.dual.neat import Reading
+from metrics.dual.steering import stream
+from nein.datasets.negbench import drawn_tests, inversions
+from nein.engine.errors import UserError
+from nein.models import adapting
+from nein.models.adapting import Adapted
+from nein.models.mending_encoders import Arm
+from tests.negbench.conftest import evaluate, rows_of
+
+THINGS = ("cat", "dog", "cup", "car", "bench")
+READINGS = [
+    Reading(f"a {a} but no {b}", f"a {a}", f"a {b}", f"a {b} but no {a}")
+    for a, b in [("cat", "dog"), ("cup", "car"), ("bench", "cat"), ("dog", "bench"), ("car", "cup")]
+]
+CAPTIONS = [f"A {a} on a table. There is no {b}." for a in THINGS for b in THINGS[:2] if a != b]
+
+
+def gallery(width: int, count: int = 7) -> np.ndarray:
+    return normalise(np.random.default_rng(0).normal(size=(count, width)))
+
+
+def unit(*shape: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(normalise(np.random.default_rng(seed).normal(size=shape)))
+
+
+def test_the_sum_is_that_of_the_formula() -> None:
+    t, p, v, i = (unit(4, 6, seed=seed) for seed in range(4))
+    entropy = reversion = triplet = 0.0
+    for k in range(4):
+        weights = [math.exp(float(t[c] @ i[k]) / 0.03) for c in range(4)]
+        shares = [one / sum(weights) for one in weights]
+        entropy -= sum(share * math.log(share) for share in shares) / 4
+        least = min(float(v[k] @ i[j]) for j in range(4) if j != k)
+        reversion += max(0.0, float(v[k] @ i[k]) - least) / 0.07 / 4
+        near, far = (float((t[k] - other[k] + 1e-6).norm()) for other in (p, v))
+        triplet += (5 * near + 2 - far) / 4
+    assert float(neat.loss(t, p, v, i)) == pytest.approx(entropy + reversion + triplet, rel=1e-9)
+
+
+def test_a_captions_picture_is_guessed_by_what_it_affirms_and_denies() -> None:
+    p, n, pictures = unit(5, 3, seed=1), unit(5, 3, seed=2), unit(8, 3, seed=3)
+    guessed = neat.guess(p, n, pictures)
+    for k in range(5):
+        scores = [float(p[k] @ one) * (1 - max(0.0, float(n[k] @ one))) for one in pictures]
+        assert torch.equal(guessed[k], pictures[scores.index(max(scores))])
+
+
+def by_hand(encoder: Any, batches: list[list[Reading]], pictures: np.ndarray) -> tuple[list[Any], Any]:
+    """The same in a plain loop: a copy of the model whose normalisation layers are trained."""
+    ours = copy.copy(encoder)
+    ours.model = copy.deepcopy(encoder.model).requires_grad_(False)
+    moving = [
+        parameter
+        for block in stream(ours).layers
+        for module in block.modules()
+        if isinstance(module, torch.nn.LayerNorm)
+        for parameter in (module.weight, module.bias)
+    ]
+    optimiser = torch.optim.AdamW([one.requires_grad_() for one in moving], lr=2e-4, weight_decay=1e-3)
+    shown = torch.from_numpy(pictures).float()
+    online = []
+    for batch in batches:
+        for _ in range(3):
+            t, p, n, v = (
+                torch.nn.functional.normalize(
+                    ours.text_features([getattr(one, part) for one in batch]), dim=-1
+                )
+                for part in ("text", "affirmed", "denied", "inverted")
+            )
+            scores = (p @ shown.T) * (1 - (n @ shown.T).clamp(min=0))
+            neat.loss(t, p, v, shown[scores.argmax(1)]).backward()
+            optimiser.step()
+            optimiser.zero_grad()
+        online.append(t.detach().numpy())
+    return online, moving
+
+
+def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
+    batches = [READINGS[:3], READINGS[3:]]
+    pictures = gallery(encoder.width)
+    expected, moving = by_hand(encoder, batches, pictures)
+    before = [one.clone() for one in encoder.model.parameters()]  # type: ignore[attr-defined]
+    made, norms = neat.adapt(encoder, batches, pictures)
+    # AdamW divides by the size of a gradient, so that rounding of one near nothing may turn its step round.
+    for ours, theirs in zip((one for pair in norms.parameters for one in pair), moving, strict=True):
+        assert (ours - theirs).abs().mean() < 2e-5
+    for ours, theirs in zip(made, expected, strict=True):
+        np.testing.assert_allclose(normalise(ours), theirs, atol=2e-5)
+    plain = encoder.encode_text([one.text for one in READINGS])
+    assert np.abs(normalise(np.concatenate(made)) - normalise(plain)).max() > 1e-4
+    assert all(map(torch.equal, before, encoder.model.parameters()))  # type: ignore[attr-defined]
+
+
+def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder: DualEncoder) -> None:
+    texts = ["a cat", "no dog"]
+    plain, norms = encoder.encode_text(texts), neat.Norms(encoder)
+    np.testing.assert_allclose(neat.encoded(encoder, norms, texts), plain, rtol=1e-5, atol=1e-6)
+    for scale, _ in norms.parameters:
+        scale.data *= 2
+    with norms.in_place(), ThreadPoolExecutor(1) as pool:
+        np.testing.assert_array_equal(pool.submit(encoder.encode_text, texts).result(), plain)
+        assert np.abs(encoder.encode_text(texts) - plain).max() > 1e-3
+
+
+def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
+    clip_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = metrics.load_dual(str(clip_folder), device="cpu", dtype="float32")
+    monkeypatch.setattr(adapting, "BATCH", 3)
+    pictures = gallery(encoder.width)
+    made = {}
+    for protocol in ("fixed", "paper"):
+        arm = Arm.parse("neat").around(encoder, protocol, 0)
+        assert isinstance(arm, Adapted)
+        made[protocol] = arm.encode_among(CAPTIONS, pictures, CAPTIONS)
+        part = arm.encode_among(CAPTIONS[2:5], pictures, CAPTIONS)
+        # sentences meet others in their passes through the encoder
+        np.testing.assert_allclose(part, made[protocol][2:5], rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(arm.encode_text(CAPTIONS), encoder.encode_text(CAPTIONS))
+    # The one encodes all by the weights at the end; the other most of them by weights on the way.
+    moved = np.abs(normalise(made["fixed"]) - normalise(made["paper"])).max(1)
+    assert (moved > 1e-5).sum() > len(CAPTIONS) / 2
+    plain = "A cat on a mat."  # is adapted to by neither, and encoded with the weights at the end by both
+    for protocol in ("fixed", "paper"):
+        arm = Arm.parse("neat").around(encoder, protocol, 0)
+        assert isinstance(arm, Adapted)
+        np.testing.assert_array_equal(
+            arm.encode_among([plain], pictures, [plain]), encoder.encode_text([plain])
+        )
+
+
+def test_as_released_captions_lose_case_and_points() -> None:
+    assert neat.cleaned('A cat. There is "no" DOG!') == "a cat there is no dog"
+    assert neat.cleaned("word " * 90).count("word") == 77
+
+
+def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Path) -> None:
+    texts = ["A cat on a mat. There is no dog.", "A cat.", "There is no dog"]
+    assert inversions.by_rule(texts) == [
+        ("A cat on a mat.", "A photo of a dog.", "A photo of a dog with no cat and no mat."),
+        None,
+        ("A photo.", "A photo of a dog.", "A photo of a dog."),
+    ]
+    file = drawn_tests.folder("neat-coco", scenes=12) / drawn_tests.NEAT
+    parts = inversions.read(file)
+    with file.open(newline="", encoding="utf-8") as opened:
+        row = next(csv.DictReader(opened))
+    assert len(parts) >= 4
+    assert any(affirmed in row["pos_captions"] for affirmed, _, _ in parts.values())
+    header = "captions,pos_captions,neg_captions,inverted_captions"
+    (tmp_path / "y.csv").write_text(f"{header}\n['a'],['b'],\"[['c', 'd']]\",['e']\n")
+    assert inversions.read(tmp_path / "y.csv") == {"a": ("b", "c d", "e")}
+    (tmp_path / "x.csv").write_text(f"{header}\n\"['a']\",[],[],[]\n")
+    with pytest.raises(UserError, match=r"line 2: not every caption has"):
+        Arm.parse(f"neat@{tmp_path / 'x.csv'}").around(ControlEncoder("random"))
+    assert Arm.parse(f"neat@{file}").identity != Arm.parse("neat").identity
+
+
+def test_a_model_without_layers_to_adapt_is_a_sentence() -> None:
+    with pytest.raises(MetricError, match="has no normalisation layers to adapt"):
+        Arm.parse("neat").around(ControlEncoder("random"))
+    with pytest.raises(UserError, match="There is no cure 'neat:2'"):
+        Arm.parse("neat:2")
+
+
+def test_a_limit_does_not_change_what_captions_adapt_to(tmp_path: Path, clip_folder: Path) -> None:
+    words = ("--model", f"tiny={clip_folder}", "--mend", "neat", "--scenes", "12")
+    evaluate(tmp_path, "nano", None, *words, "--limit", "3", "--tasks", "mcq")
+    part = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated.jsonl"]
+    evaluate(tmp_path, "nano", None, *words)
+    whole = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated.jsonl"]
+    assert whole.startswith(part)
+    assert rows_of(tmp_path, "tiny", "nano")["mcq.templated.jsonl"] != whole
