@@ -15,7 +15,7 @@ import torch
 
 from arithmetic import attention, products
 from arithmetic.dtypes import DTYPES
-from editors import gates
+from editors import doubling, gates
 from editors.base import EditorError
 
 # "sdpa" leaves the choice to torch's scaled_dot_product_attention, the last four are its kernels; "tiled" is
@@ -82,7 +82,7 @@ class Machine:
         device = self.device if self.offload == "none" else "cpu"
         placed = module.to(device=device, dtype=self.torch_dtype, memory_format=layout).eval()
         if not self.compile:  # which finds kernels of its own
-            products.install(placed, gates.KINDS)
+            products.install(placed, {**gates.KINDS, **doubling.KINDS})
         return placed.requires_grad_(False)
 
     @contextmanager
