@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
 import math
 import os
@@ -99,10 +98,11 @@ class Browser:
             [_measure(name) for name in metrics],
             [
                 [
-                    [*map(_short, map(values.get, self.ids, itertools.repeat(cards.NOT_ASKED)))]
+                    [*map(_short, map(values.get, self.ids, words))]
                     for values in (run.values.get(metric, {}) for metric in metrics)
                 ]
                 for run in self.runs
+                for words in [[_unasked(run, name) for name in self.ids]]
             ],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
@@ -162,6 +162,11 @@ class Browser:
         return paths
 
 
+def _unasked(run: Run, name: str) -> str:
+    """In place of a value: a sentence that asks for no removal, or a sample that a run has not."""
+    return "no removal asked" if name in run.edits else "not in this run"
+
+
 def size_class(path: Path) -> str | None:
     """The class of a picture's longer side, from its header; None when it cannot be read."""
     try:
@@ -179,7 +184,10 @@ def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) 
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
     rows = [
         _row(
-            row["metric"], run.values[row["metric"]].get(name, cards.NOT_ASKED), row["reason"], row["detail"]
+            row["metric"],
+            run.values[row["metric"]].get(name, _unasked(run, name)),
+            row["reason"],
+            row["detail"],
         )
         for row in judged
     ]
