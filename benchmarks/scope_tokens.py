@@ -52,12 +52,16 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=176)
     options = parser.parse_args()
     pairs = list(scope.pairs("val", options.pairs))
-    print("| model | language | tokens, mean | cut, % | twins alike, % |\n|---|---|---|---|---|")
+    print("| model | language | denials above | tokens, mean | cut, % | twins alike, % |")
+    print("|---|---|---|---|---|---|")
     for reference in options.model.split(","):
         words = tokenizer(reference)
         for language in LANGUAGES.values():
-            tokens, cut, same = measured(words, language, pairs)
-            print(f"| {reference} | {language.title} | {tokens:.1f} | {100 * cut:.1f} | {100 * same:.1f} |")
+            for depth in scope.DEPTHS:
+                these = [pair for pair in pairs if pair.depth == depth]
+                tokens, cut, same = measured(words, language, these)
+                shown = f"{depth} | {tokens:.1f} | {100 * cut:.1f} | {100 * same:.1f}"
+                print(f"| {reference} | {language.title} | {shown} |")
 
 
 if __name__ == "__main__":

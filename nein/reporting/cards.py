@@ -92,17 +92,14 @@ class Detail:
     said: Sequence[Said | None] = ()
 
 
-#: In the place of a value: the measure does not apply to the sample, and nobody owes it a score.
-NOT_ASKED = "not asked"
-
-
 @dataclass(frozen=True)
 class Samples:
     """All that the cards of a page know, but for the chunks; column by column, since they may be many.
 
     ids, titles, asides  One text per sample.
     facets   Name -> per sample the entries it can be filtered by.
-    members, measures, values   values[member][measure][sample]: a number, None (unscored), or NOT_ASKED.
+    members, measures, values   values[member][measure][sample]: a number, None (unscored), or words
+             where the measure is not asked of the sample, so that nobody owes it a score.
     chosen   The measure that is chosen at first.
     rivals   Two measures that ought to agree, and the words for samples where they do not.
     spread   The words for samples where members disagree.

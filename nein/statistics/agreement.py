@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from nein.statistics import bootstrap
-from nein.statistics.estimates import Estimate
+from nein.statistics.estimates import Estimate, pairs
 
 
 def cohen_kappa(
@@ -23,14 +23,13 @@ def cohen_kappa(
     agreement is complete and kappa does not exist (NaN becomes None). Source: Cohen, Educational and
     Psychological Measurement 20 (1960). Interval: `bootstrap.statistic`.
     """
-    ids = [key for key, value in first.items() if value is not None and second.get(key) is not None]
-    if not ids:
+    one, other, clusters = pairs(first, second, cluster_of)
+    if not clusters:
         return None
-    x = np.array([bool(first[key]) for key in ids])
-    y = np.array([bool(second[key]) for key in ids])
+    x, y = one != 0, other != 0
     table = np.stack([x & y, x & ~y, ~x & y, ~x & ~y], 1).astype(float)
     worst, best = (0, 0.5, 0.5, 0), (0.5, 0, 0, 0.5)
-    return bootstrap.statistic(_kappa, table, [cluster_of[key] for key in ids], worst, best)
+    return bootstrap.statistic(_kappa, table, clusters, worst, best)
 
 
 def _kappa(sums: np.ndarray) -> np.ndarray:
@@ -55,12 +54,8 @@ def krippendorff_alpha(
     """
     categories = sorted({value for judge in verdicts for value in judge.values() if value is not None})
     ids = list(dict.fromkeys(key for judge in verdicts for key in judge))
-    counts = np.zeros((len(ids), len(categories)))
-    for row, key in enumerate(ids):
-        for judge in verdicts:
-            value = judge.get(key)
-            if value is not None:
-                counts[row, categories.index(value)] += 1
+    each_of = (np.array([*map(judge.get, ids)], dtype=np.float64) for judge in verdicts)
+    counts = sum((said[:, None] == np.array(categories) for said in each_of), np.zeros((len(ids), 1)))
     used = counts.sum(1) >= 2
     if not used.any():
         return None

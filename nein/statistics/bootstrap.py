@@ -53,8 +53,7 @@ def statistic(
     rows = np.asarray(table, dtype=np.float64)
     columns = cluster_columns(clusters)
     member, count = columns.member, columns.count
-    sums = np.zeros((count, rows.shape[1]))
-    np.add.at(sums, member, rows)
+    sums = np.stack([np.bincount(member, weights=column, minlength=count) for column in rows.T], 1)
     sizes = np.bincount(member)
     more = float(sizes @ sizes) / len(rows)
     value = float(function(rows.sum(0)[None])[0])

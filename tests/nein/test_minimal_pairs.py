@@ -173,7 +173,7 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
     [[values]] = samples.values  # of one run by one metric
     for cell, value, detail in zip(cells, values, details, strict=True):
         [[_, text, reason, said]] = detail.said[0].rows
-        assert (value, text) == ((0, "0.0") if cell == "denied, there" else ("not asked", "not asked"))
+        assert (value, text) == ((0, "0.0") if cell == "denied, there" else ("no removal asked",) * 2)
         assert reason == "the judge answered 'Yes'"
         assert "in the sample: " in said
 

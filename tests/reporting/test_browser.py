@@ -328,7 +328,7 @@ def test_what_is_not_asked_of_a_sample_is_not_unscored(browser: Any, tmp_path: P
         ["right", "lost", "other"], ["one", "two", "three"],
         members=[cards.Member("editor")],
         measures=[cards.Measure("gone", "Gone", badge=("VQA", "removed", "still there"))],
-        values=[[[1.0, None, cards.NOT_ASKED]]],
+        values=[[[1.0, None, "not asked"]]],
     )  # fmt: skip
     details = [cards.Detail(said=[cards.Said({"none": "no picture"})])] * 3
     parts = [cards.browser(lambda: (samples, details))]

@@ -209,3 +209,19 @@ def test_chunks_stay_in_the_page_until_they_are_too_many(tmp_path: Path) -> None
     assert files[1].read_text().startswith(f"// {page.MARKER}\nneinChunk(1,{{")
     page.store(tmp_path / "r.html", chunks, budget=10_000)
     assert not (tmp_path / "r-data").exists()
+
+
+@pytest.mark.parametrize(("xs", "apart"), [(("0", "1"), True), (("0.25", "0.5"), False)])
+def test_equal_lines_lie_beside_each_other_where_their_x_counts_something(
+    xs: tuple[str, str], apart: bool
+) -> None:
+    rows = [
+        {**figures.number(0.5, unit="%", n=9), "task": "t", "line": line, "x": x}
+        for line in ("one", "two")
+        for x in xs
+    ]
+    plot = plots.Curves("k", "K", x="x", line="line", panel=("task",), axes=("x", "y"))
+    [axis] = plot.canvas(figures.frame(rows)).axes
+    first, second = (list(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) == 2)
+    assert (first != second) == apart
+    assert [round((a + b) / 2, 9) for a, b in zip(first, second, strict=True)] == [float(x) for x in xs]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -126,22 +127,21 @@ class RunDir(Folder):
             yield row
 
     @contextlib.contextmanager
-    def scores_at(self) -> Iterator[Callable[[int], Iterator[Row]]]:
-        """What gives the rows of the sample that begin at a byte, as `scores` notes them."""
-        path, read = self.path / "scores.jsonl", atomic.reader(SCORE_ROW)
+    def scores_at(self, places: Mapping[str, int]) -> Iterator[Callable[[str], list[Row]]]:
+        """What gives the rows of a sample; `places` and shapes are as `scores` has found them."""
+        path, read = self.path / "scores.jsonl", atomic.reader(dict)
         name = f"'{path}'"
+        ends = dict(itertools.pairwise([*places.values(), path.stat().st_size]))
         with path.open("rb") as file:
 
-            def rows(start: int) -> Iterator[Row]:
+            def rows(sample: str) -> list[Row]:
+                if sample not in places:
+                    return []
+                start = places[sample]
                 file.seek(start)
-                first = None
-                for line in file:
-                    if line.isspace():
-                        continue
-                    row = read(line, name)
-                    if row["id"] != (first := first or row["id"]):
-                        return
-                    yield row
+                lines = file.read(ends[start] - start).splitlines(keepends=True)
+                every = (read(line, name) for line in lines if not line.isspace())
+                return [row for row in every if row["id"] == sample]
 
             yield rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -69,11 +70,9 @@ class Run:
     def label(self) -> str:
         return f"{self.name}/{self.track}"
 
-    @contextlib.contextmanager
-    def said(self) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    def said(self) -> AbstractContextManager[Callable[[str], list[dict[str, Any]]]]:
         """What gives the rows of the scores of a sample, with what judges said."""
-        with self.directory.scores_at() as rows:
-            yield lambda sample: list(rows(self.places[sample])) if sample in self.places else []
+        return self.directory.scores_at(self.places)
 
     def model(self, kind: str) -> Mapping[str, Any]:
         """What the manifest says about a loaded model: "editor", "vqa", ...; empty when it was not needed."""

@@ -19,7 +19,7 @@ from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
 from nein.statistics import agreement, calibration
 from nein.statistics.calibration import Corrected, Rates
-from nein.statistics.estimates import Estimate, paired_difference
+from nein.statistics.estimates import Estimate, paired_difference, pairs
 
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
 
@@ -351,10 +351,10 @@ def agreements(loaded: Sequence[Run]) -> Iterator[dict[str, Any]]:
         if len(judges) < 2:
             continue
         first, second = judges
-        both = [key for key in first if first[key] is not None and second.get(key) is not None]
-        if not both:
+        one, other, clusters = pairs(first, second, run.sources)
+        if not clusters:
             continue
-        same = sum(first[key] == second[key] for key in both) / len(both)
+        same = float((one == other).mean())
         kappa = agreement.cohen_kappa(first, second, run.sources)
         alpha = agreement.krippendorff_alpha(judges, run.sources)
         what: dict[str, Any] = {
@@ -363,6 +363,6 @@ def agreements(loaded: Sequence[Run]) -> Iterator[dict[str, Any]]:
             "model": run.name,
             "variant": run.track,
         }
-        yield {**number(same, unit="%", n=len(both)), **what, "statistic": "same"}
+        yield {**number(same, unit="%", n=len(clusters)), **what, "statistic": "same"}
         for statistic, estimate in (("kappa", kappa), ("alpha", alpha)):
             yield {**figure(estimate, unit=""), **what, "statistic": statistic}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
 import math
 import os
@@ -99,10 +98,11 @@ class Browser:
             [_measure(name) for name in metrics],
             [
                 [
-                    [*map(_short, map(values.get, self.ids, itertools.repeat(cards.NOT_ASKED)))]
+                    [*map(_short, map(values.get, self.ids, words))]
                     for values in (run.values.get(metric, {}) for metric in metrics)
                 ]
                 for run in self.runs
+                for words in [[_unasked(run, name) for name in self.ids]]
             ],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
@@ -162,6 +162,11 @@ class Browser:
         return paths
 
 
+def _unasked(run: Run, name: str) -> str:
+    """In place of a value: a sentence that asks for no removal, or a sample that a run has not."""
+    return "no removal asked" if name in run.edits else "not in this run"
+
+
 def size_class(path: Path) -> str | None:
     """The class of a picture's longer side, from its header; None when it cannot be read."""
     try:
@@ -179,7 +184,10 @@ def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) 
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
     rows = [
         _row(
-            row["metric"], run.values[row["metric"]].get(name, cards.NOT_ASKED), row["reason"], row["detail"]
+            row["metric"],
+            run.values[row["metric"]].get(name, _unasked(run, name)),
+            row["reason"],
+            row["detail"],
         )
         for row in judged
     ]
@@ -188,7 +196,10 @@ def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) 
 
 def _row(metric: str, value: float | str | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _measure(metric)
-    text = value or "unscored" if not isinstance(value, float) else f"{value * shown.scale:.{shown.digits}f}"
+    if isinstance(value, float | int):
+        text = f"{value * shown.scale:.{shown.digits}f}"
+    else:
+        text = value or "unscored"
     return shown.title, text, reason, " · ".join(evidence(detail)) if detail else ""
 
 
@@ -201,12 +212,14 @@ def evidence(detail: Mapping[str, Any]) -> list[str]:
         said.append(f"box score {detail['score']:.3f} (threshold {detail['threshold']})")
     for key, place in (("before", "sample"), ("after", "edit")):
         if detail.get(key):
-            replies = (f"{word} {_reply(reply)}" for word, reply in detail[key].items())
+            replies = [f"{word} {_reply(reply)}" for word, reply in detail[key].items()]
             said.append(f"in the {place}: {', '.join(replies)}")
     return [*said, f"asked: {detail['question']}"] if detail.get("question") else said
 
 
 def _reply(reply: Any) -> str:
+    if isinstance(reply, str):
+        return _json(reply)
     if isinstance(reply, dict) and reply.get("error"):
         return str(reply["error"])
     return f"{reply:.3f}" if isinstance(reply, float | int) else _json(reply)
