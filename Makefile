@@ -27,8 +27,9 @@ $(STAMP): pyproject.toml
 eval: $(STAMP) ## the main job: two editors on the embedded miniature world, with the paper's table
 	$(BIN)/nein eval --editor ip2p,magicbrush --limit 240 $(ARGS)
 
+# PYTHONDONTWRITEBYTECODE=: else each of the many processes compiles the code, and rewrites the assertions, anew.
 test: $(STAMP) ## the test suite: offline, on the CPU, minutes
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(STAMP) ## the tests that take minutes each
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(ARGS)

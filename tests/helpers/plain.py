@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-EDIT = """
-import numpy as np, torch
+import numpy as np
 from PIL import Image
-from diffusers import StableDiffusionInstructPix2PixPipeline
-pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(FOLDER)
-picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
-edited = pipeline("The image lacks dog.", picture, num_inference_steps=2, output_type="np").images
-result = np.asarray(edited)
-"""
-TRANSFORMERS = """
-import numpy as np, torch
-from PIL import Image
-from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
-model, tokenizer = AutoModel.from_pretrained(FOLDER), AutoTokenizer.from_pretrained(FOLDER)
-picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8))
-pixels = AutoImageProcessor.from_pretrained(FOLDER)(picture, return_tensors="pt")
-words = tokenizer(["There is no dog."], padding="max_length", max_length=16, return_tensors="pt")
-with torch.no_grad():
-    result = model(input_ids=words.input_ids, **pixels).logits_per_image.numpy()
-"""
-OPEN_CLIP = """
-import numpy as np, open_clip, torch
-from PIL import Image
-model, _, preprocess = open_clip.create_model_and_transforms("local-dir:" + FOLDER)
-tokenizer = open_clip.get_tokenizer("local-dir:" + FOLDER)
-picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8))
-with torch.no_grad():
-    image, text = model.encode_image(preprocess(picture)[None]), model.encode_text(tokenizer(["no dog"]))
-result = (image @ text.T).numpy()
-"""
-SCRIPTS = {"edit": EDIT, "transformers": TRANSFORMERS, "open_clip": OPEN_CLIP}
+
+
+def _edit(folder: str) -> Any:
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(folder)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
+    return pipeline("The image lacks dog.", picture, num_inference_steps=2, output_type="np").images
+
+
+def _transformers(folder: str) -> Any:
+    import torch
+    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8))
+    pixels = AutoImageProcessor.from_pretrained(folder)(picture, return_tensors="pt")
+    words = tokenizer(["There is no dog."], padding="max_length", max_length=16, return_tensors="pt")
+    with torch.no_grad():
+        return model(input_ids=words.input_ids, **pixels).logits_per_image.numpy()
+
+
+def _open_clip(folder: str) -> Any:
+    import open_clip
+    import torch
+
+    model, _, preprocess = open_clip.create_model_and_transforms("local-dir:" + folder)
+    tokenizer = open_clip.get_tokenizer("local-dir:" + folder)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8))
+    with torch.no_grad():
+        image, text = model.encode_image(preprocess(picture)[None]), model.encode_text(tokenizer(["no dog"]))
+    return (image @ text.T).numpy()
+
+
+USES = {"edit": _edit, "transformers": _transformers, "open_clip": _open_clip}
+#: What is imported once, by the process of which those that use a folder are forks.
+LIBRARIES = [
+    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_instruct_pix2pix",
+    "transformers.models.clip.modeling_clip",
+    "open_clip",
+]
+OURS = {"arithmetic", "editors", "metrics", "nein", "train"}
 
 
 def number_types(folder: Path) -> set[str]:
@@ -61,14 +75,23 @@ def number_types(folder: Path) -> set[str]:
 def runs(folder: Path, what: str, scratch: Path) -> None:
     """Loads a folder without saying a number type, and uses it once, where only the library is known.
 
-    what     "edit", "transformers" or "open_clip".
+    what     One of USES.
     scratch  Folder to run in.
     """
-    check = "assert result.size and np.isfinite(result).all(), result"
-    code = f"FOLDER = {str(folder)!r}\n{SCRIPTS[what]}\n{check}\n"
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=scratch, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    libraries = multiprocessing.get_context("forkserver")  # a process that has never seen anything of ours
+    libraries.set_forkserver_preload(LIBRARIES)
+    process = libraries.Process(target=_use, args=(str(folder), what, str(scratch)))
+    process.start()
+    process.join(300)
+    assert process.exitcode == 0, (scratch / "said").read_text(encoding="utf-8")[-3000:]
+
+
+def _use(folder: str, what: str, scratch: str) -> None:
+    os.chdir(scratch)
+    with open("said", "w", encoding="utf-8") as said:  # noqa: PTH123
+        os.dup2(said.fileno(), 2)
+    sys.path[:] = [place for place in sys.path if not (Path(place) / "nein").is_dir()]
+    result = np.asarray(USES[what](folder))
+    assert result.size
+    assert np.isfinite(result).all(), result
+    assert not OURS & {name.partition(".")[0] for name in sys.modules}

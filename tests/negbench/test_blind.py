@@ -58,7 +58,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
     original, negated = items(8, 2)
     task = RetrievalTask("x/retrieval", original, negated, NOTHING)
     pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
-    rows = results.retrieval_rows(task, pictures, texts)
+    rows = list(results.retrieval_rows(task, pictures, texts))
     said = [text for item in negated for text in item.captions]
     shown = unit(pictures.features.astype(float))
     words = unit(texts.features[[texts.rows[text] for text in said]].astype(float))
@@ -229,7 +229,7 @@ def test_the_item_of_a_caption_without_a_picture_has_no_baseline() -> None:
     pictures = Encoded(
         whole.features[:2], {name: k for name, k in whole.rows.items() if k < 2}, {"2.png": "lost"}
     )
-    rows = results.retrieval_rows(task, pictures, encoded(task.sentences, seed=1))
+    rows = list(results.retrieval_rows(task, pictures, encoded(task.sentences, seed=1)))
     lost = [row for row in rows if row["reason"]]
     assert {row["text only@1"] for row in lost} == {None}
     assert len(lost) == 2

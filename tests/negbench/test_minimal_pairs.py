@@ -144,7 +144,7 @@ def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about() -> None:
         }
         for question in task.questions
     }  # fmt: skip
-    frame = frames.frame(minimal_pairs.of_pairs(results.answer_rows(task, answers)))
+    frame = frames.frame(minimal_pairs.of_pairs(list(results.answer_rows(task, answers))))
     assert [value(frame, metric="effect", part=part) for part in two_way.PARTS] == [-0.5, 0.5, 0.5]
     assert value(frame, metric="same caption") is None  # nothing is chosen
 

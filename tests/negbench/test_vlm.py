@@ -64,16 +64,18 @@ def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path: Path) -> Non
         assert order["ABCD".index(row["letter"])] == row["chosen"]
         letters.add(row["letter"])
     assert len(letters) > 2  # options are shuffled
-    rows = results.answer_rows(TASK, found)
+    rows = list(results.answer_rows(TASK, found))
     assert all(row["templates"][row["shares"].index(1.0)] == "negation" for row in rows)
 
 
 def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path: Path) -> None:
     task = replace(TASK, questions=questions(200, 8))
     always = of_judge(ScriptedJudge(lambda image, text: "A", "always A"))
-    fixed = results.answer_rows(task, ask(always, tmp_path / "a", task))
+    fixed = list(results.answer_rows(task, ask(always, tmp_path / "a", task)))
     assert np.mean([row["credit"] for row in fixed]) == pytest.approx(0.25, abs=0.1)
-    paper = results.answer_rows(task, ask(always, tmp_path / "b", task, protocol="paper"), protocol="paper")
+    paper = list(
+        results.answer_rows(task, ask(always, tmp_path / "b", task, protocol="paper"), protocol="paper")
+    )
     assert np.mean([row["credit"] for row in paper]) == 1.0
 
 

@@ -163,9 +163,9 @@ def _baselines(rows: Rows, type_: str) -> list[dict[str, Any]]:
     the picture adds to the text there, paired."""
     figures = []
     for name in BASELINES:
-        members = [{**row, "reason": row["reason"] or "not read"} for row in rows if name in row]
+        members = [row for row in rows if name in row]
         if members:
-            figures.append(_share(members, name, {"metric": name, "type": type_}))
+            figures.append(_share(members, name, {"metric": name, "type": type_}, lost="not read"))
     both = [row for row in rows if row.get(TEXT_ONLY) is not None]
     right, alone = ({row["id"]: row[name] for row in both} for name in ("credit", TEXT_ONLY))
     gain = statistics.paired_difference(right, alone, {row["id"]: row["source"] for row in both})
@@ -208,10 +208,11 @@ def _mass(row: Mapping[str, Any], template: str) -> float:
     return float(sum(s for s, t in zip(row["shares"], row["templates"], strict=True) if t == template))
 
 
-def _share(rows: Rows, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
+def _share(rows: Rows, name: str, what: Mapping[str, Any], lost: str = "") -> dict[str, Any]:
+    """lost: why there is no value where a row does not say it."""
     scored = [row for row in rows if row[name] is not None]
     estimate = statistics.bounded_mean([row[name] for row in scored], [row["source"] for row in scored])
-    reasons = Counter(row["reason"] for row in rows if row[name] is None)
+    reasons = Counter(row["reason"] or lost for row in rows if row[name] is None)
     commonest = dict(reasons.most_common(3))
     return figure(estimate, unit="%", unscored=len(rows) - len(scored), reasons=commonest, **what)
 

@@ -40,9 +40,11 @@ class Results:
         """SHA-256 of the records that were asked."""
         return str(self.folder.manifest()["data"]["records_sha256"])
 
-    def rows(self) -> Iterator[tuple[str, list[Row]]]:
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        """(task, row), read anew."""
         for task in self.tasks:
-            yield task, atomic.read_lines(files.samples(self.folder, task), files.CHOICE_ROW)
+            for row in atomic.checked_lines(files.samples(self.folder, task), files.CHOICE_ROW):
+                yield task, row
 
 
 @dataclass(frozen=True)
@@ -66,24 +68,20 @@ class Questions:
     def of(cls, results: Sequence[Results], sets: Sequence[DataSet], limit: int = LIMIT) -> Questions:
         """What was asked of the sets, in data order; `limit` random questions if there are more."""
         named = {data.sha256: data for data in sets}
-        chosen = {
-            (one.model, _id(named[one.data], task, row["id"])): row
-            for one in results
-            if one.data in named
-            for task, rows in one.rows()
-            for row in rows
-        }
-        there = {identity for _, identity in chosen}
-        asked = {
-            identity: Asked(data, task, question)
-            for data in sets
-            for task in data.tasks
-            if isinstance(task, ChoiceTask)
-            for question in task.questions
-            if (identity := _id(data, files.task_name(task), question.id)) in there
-        }
+        here = [one for one in results if one.data in named]
+
+        def answered() -> Iterator[tuple[str, str, Row]]:
+            for one in here:
+                for task, row in one.rows():
+                    yield one.model, _id(named[one.data], task, row["id"]), row
+
+        there = {identity for _, identity, _ in answered()}
+        ids = [identity for identity, _ in _asked(sets) if identity in there]
+        wanted = set(cards.drawn(ids, limit))
+        asked = {identity: one for identity, one in _asked(sets) if identity in wanted}
         models = list(dict.fromkeys(one.model for one in results))
-        return cls(models, {name: asked[name] for name in cards.drawn(list(asked), limit)}, chosen)
+        chosen = {(model, name): row for model, name, row in answered() if name in wanted}
+        return cls(models, asked, chosen)
 
     def described(self) -> cards.Samples:
         asked = list(self.asked.values())
@@ -161,6 +159,15 @@ def part(results: Sequence[Results], sets: Sets) -> page.Part:
     hashes = [[record.of_file(files.samples(one.folder, task)) for task in one.tasks] for one in results]
     named = [[one.model, one.data, list(one.tasks)] for one in results]
     return cards.browser(make, title="Questions", made_of=record.digest([named, hashes]))
+
+
+def _asked(sets: Sequence[DataSet]) -> Iterator[tuple[str, Asked]]:
+    """Every question of the sets with its id in the page, in data order."""
+    for data in sets:
+        for task in data.tasks:
+            if isinstance(task, ChoiceTask):
+                for question in task.questions:
+                    yield _id(data, files.task_name(task), question.id), Asked(data, task, question)
 
 
 def _id(data: DataSet, task: str, identity: Any) -> str:

@@ -4,12 +4,15 @@ Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, r
 recalls of the baselines ("text only@1").
 Choice row: id, source, type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason
 (and answer, letter), and the credit of each baseline that was measured ("text only").
+
+Rows are made and written one after the other, and figures are made of what `read` keeps of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
     RetrievalTask,
 )
+from nein.engine import atomic
 
 #: (questions that stand for the task's, what came of them by id).
 Baselines = Sequence[tuple["blind.Distinct", Mapping[str, Mapping[str, Any]]]]
@@ -43,7 +47,7 @@ def retrieval_rows(
     bias: float = 0.0,
     protocol: str = "fixed",
     device: str = "cpu",
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """One row per caption (text_to_image) and per picture (image_to_text), of either kind.
 
     protocol  What a caption is looked for among. "fixed": every picture of the task that could be encoded,
@@ -55,12 +59,10 @@ def retrieval_rows(
     A caption that occurs for two pictures is two captions.
     """
     choose("protocol", protocol, mcq.PROTOCOLS)
-    rows = []
     for kind in (task.original, task.negated):
         items = [item for item in kind if item.image]
         gallery = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
-        rows += _one_kind(items, gallery, pictures, texts, scale, bias, protocol, device)
-    return rows
+        yield from _one_kind(items, gallery, pictures, texts, scale, bias, protocol, device)
 
 
 @dataclass(frozen=True)
@@ -89,52 +91,46 @@ def _one_kind(
     bias: float,
     protocol: str,
     device: str,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     readable = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
     column = {index: number for number, index in enumerate(readable)}
     captions = [
-        (column[entry], item, k)
+        (column[entry], texts.rows[text])
         for item, entry in zip(items, gallery.place, strict=True)
         if entry in column
-        for k, text in enumerate(item.captions)
+        for text in item.captions
         if _why_not(text, texts) == ""
     ]
+    place, said = (np.array([pair[side] for pair in captions], dtype=np.int64) for side in (0, 1))
+    queries = iter(range(len(captions)))
+    del captions
     to_image: _Values = _no_values
     to_text: _Values = _no_values
-    if captions:
+    if len(said):
+        shown = np.array([pictures.rows[gallery.images[index]] for index in readable])
         of_captions, of_pictures = retrieval.ranks(
-            texts.features,
-            pictures.features,
-            np.array([texts.rows[item.captions[k]] for _, item, k in captions]),
-            np.array([pictures.rows[gallery.images[index]] for index in readable]),
-            np.array([entry for entry, _, _ in captions]),
-            device=device,
+            texts.features, pictures.features, said, shown, place, device=device
         )
-        said, shown = blind.alone(
-            pictures.features[[pictures.rows[gallery.images[index]] for index in readable]],
-            texts.features, [texts.rows[item.captions[k]] for _, item, k in captions],
-        )  # fmt: skip
-        place = np.array([entry for entry, _, _ in captions])
-        to_image = _values(of_captions, scale, bias, protocol, blind.of_captions(shown, place))
-        to_text = _values(of_pictures, scale, bias, protocol, blind.of_gallery(said, place, len(readable)))
-    query = {(item.id, k): number for number, (_, item, k) in enumerate(captions)}
-    rows = []
+        by_words, by_picture = blind.alone(pictures.features[shown], texts.features, said.tolist())
+        to_image = _values(of_captions, scale, bias, protocol, blind.of_captions(by_picture, place))
+        to_text = _values(
+            of_pictures, scale, bias, protocol, blind.of_gallery(by_words, place, len(readable))
+        )
     asked: set[int] = set()
     for item, entry in zip(items, gallery.place, strict=True):
         subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
         unreadable = pictures.reasons.get(item.image, "")
         for k, text in enumerate(item.captions):
             reason = unreadable or _why_not(text, texts)
-            values = to_image(query.get((item.id, k)))
-            rows.append(_row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, values, reason))
+            query = next(queries) if entry in column and not _why_not(text, texts) else None
+            yield _row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, to_image(query), reason)
         if entry in asked:  # another row about the same picture, which is one query
             continue
         asked.add(entry)
         reason = unreadable or (
             "none of its captions could be encoded" if item.captions else "it has no caption"
         )
-        rows.append(_row(item.id, subject, IMAGE_TO_TEXT, to_text(column.get(entry)), reason))
-    return rows
+        yield _row(item.id, subject, IMAGE_TO_TEXT, to_text(column.get(entry)), reason)
 
 
 def _why_not(text: str, texts: Encoded) -> str:
@@ -188,7 +184,7 @@ def choice_rows(
     bias: float = 0.0,
     protocol: str = "fixed",
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """One row per question, answered by the score of every option with the picture.
 
     features  "unnormalised" compares options by the products of features as they are, which the released code
@@ -196,7 +192,6 @@ def choice_rows(
     """
     if features != "normalised":
         scale, bias = 1.0, 0.0
-    rows = []
     means = blind.Means.of(pictures.features, texts.features, features)
     for start in range(0, len(task.questions), BLOCK):
         asked = [
@@ -212,7 +207,7 @@ def choice_rows(
         for (question, row), reason in zip(asked, reasons, strict=True):
             if reason:
                 lost = {"scores": None, "shares": None, "credit": None, "reason": reason}
-                rows.append({**row, **lost, **dict.fromkeys(alone)})
+                yield {**row, **lost, **dict.fromkeys(alone)}
                 continue
             scores = next(scored)
             shown = [float(scale * float(x) + bias) for x in scores]
@@ -221,8 +216,7 @@ def choice_rows(
                 name: _choice(question, next(each), row["shown"], protocol)["credit"]
                 for name, each in alone.items()
             }
-            rows.append({**row, "scores": shown, **made, **baselines})
-    return rows
+            yield {**row, "scores": shown, **made, **baselines}
 
 
 def _choice(
@@ -239,24 +233,21 @@ def matched_rows(
     *,
     protocol: str = "fixed",
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """One row per question, from the scores that a model gave to its options (`matching.scoring`).
 
     baselines  (questions asked in place of the task's, their scores by id). Where its options are all alike
                nothing was asked of a question, and the baseline is what guessing gets.
     """
-    rows = []
     for question in task.questions:
         row, said = _asked(question, seed, protocol), scored[question.id]
         scores, lost = said["scores"], {"shares": None, "credit": None, "reason": said["reason"]}
         made = lost if scores is None else _choice(question, scores, row["shown"], protocol)
-        rows.append({**row, "scores": scores, **made})
         shares = {
             name: None if values is None else mcq.shares(values, row["shown"], protocol).tolist()
             for name, values in _alone(question, baselines, lambda _, told: told["scores"])
         }
-        rows[-1] |= _right(question, shares)
-    return rows
+        yield {**row, "scores": scores, **made, **_right(question, shares)}
 
 
 def _alone(
@@ -321,29 +312,20 @@ def answer_rows(
     *,
     protocol: str = "fixed",
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """One row per question, from what a generative model answered (`vlm.asking`).
 
     baselines  As of `matched_rows`, with answers for scores.
     """
-    rows = []
     for question in task.questions:
         row, answer = _asked(question, seed, protocol), answers[question.id]
         said = {"answer": answer["answer"], "letter": answer["letter"]}
         shares = _chosen(len(question.options), answer["chosen"])
         credit = None if shares is None else shares[question.correct]
-        rows.append(
-            {
-                **row,
-                **said,
-                "shares": shares,
-                "credit": credit,
-                "reason": answer["reason"] if shares is None else "",
-            }
-        )
         alone = _alone(question, baselines, lambda one, told: _chosen(len(one.options), told["chosen"]))
-        rows[-1] |= _right(question, dict(alone))
-    return rows
+        reason = answer["reason"] if shares is None else ""
+        chosen = {"shares": shares, "credit": credit, "reason": reason}
+        yield {**row, **said, **chosen, **_right(question, dict(alone))}
 
 
 def _chosen(options: int, chosen: int | None) -> list[float] | None:
@@ -362,3 +344,53 @@ def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
         "difficulty": dict(question.difficulty),
         "shown": mcq.order(question, seed, protocol),
     }
+
+
+# --- what figures are made of ------------------------------------------------------------------
+
+
+class Measured(Mapping[str, Any]):
+    """What figures need of a row: a tenth of what the row takes, and of a million captions a million are
+    held."""
+
+    __slots__ = ("_place", "_values")
+
+    def __init__(self, place: Mapping[str, int], values: tuple[Any, ...]) -> None:
+        """place: key -> where in `values` it is; rows share it."""
+        self._place, self._values = place, values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[self._place[key]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+
+def read(path: Path) -> list[Measured]:
+    """The rows of samples/<task>.jsonl in order, lists as tuples; equal values are one object."""
+    places: dict[tuple[str, ...], dict[str, int]] = {}
+    same: dict[Any, Any] = {}
+    rows = []
+    for row in atomic.checked_lines(path):
+        unused = _unused(row)
+        keys = tuple(key for key in row if key not in unused)
+        place = places.setdefault(keys, {key: number for number, key in enumerate(keys)})
+        values = [_frozen(row[key]) for key in keys]
+        rows.append(Measured(place, tuple(same.setdefault(repr(one), one) for one in values)))
+    return rows
+
+
+def _unused(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of a row from which no figure follows."""
+    if "tied" in row:
+        return "id", "rank", "tied", "score"
+    if "templates" in row:  # scores are compared where questions belong together
+        return ("shown", "letter") if row["groups"] else ("shown", "letter", "scores")
+    return ()
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -313,14 +313,14 @@ def figures_of_run(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame
     figures_of_tasks = []
     scored = _scored(config, run, folder) if run.choice.kind == "dual" else _answered(config, run, folder)
     for task, rows in scored:
-        name = files.task_name(task)
-        atomic.write_lines(files.samples(folder, name), rows)
-        figures_of_tasks += _figures(task, rows)
+        path = files.samples(folder, files.task_name(task))
+        atomic.write_lines(path, rows)
+        figures_of_tasks += _figures(task, results.read(path))
     folder.update(summary=_summary(config, run, folder))
     return frames.frame(figures_of_tasks)
 
 
-def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, Iterator[Row]]]:
     """The rows of every task, from features."""
     model = folder.notes("models")["model"]
     how = {"scale": model["scale"], "bias": model["bias"], "protocol": config.protocol}
@@ -338,15 +338,15 @@ def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple
         yield task, rows
 
 
-def _judged(run: ModelRun, folder: Folder, task: Task) -> list[Row]:
+def _judged(run: ModelRun, folder: Folder, task: Task) -> Iterator[Row]:
     """The rows of the captions of a task that were asked for, of its whole blocks."""
     assert isinstance(task, RetrievalTask)
     stage = next(stage for stage in run.stages if stage.name == _verdicts(task))
     asked = {query.id for query, _ in retrieved.unfound(task)}
-    return [row for row in folder.rows(stage.name, stage.blocks.numbers) if row["id"] in asked]
+    return (row for row in folder.rows(stage.name, stage.blocks.numbers) if row["id"] in asked)
 
 
-def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, list[Row]]]:
+def _answered(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple[Task, Iterator[Row]]]:
     """The rows of every task, from answers."""
     rows_of = results.matched_rows if run.choice.kind == "itm" else results.answer_rows
     stages = iter(run.stages)
