@@ -31,12 +31,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from metrics.base import MetricError
 from metrics.dual.base import DualEncoder
 from metrics.dual.steering import stream
 
 #: The published run's (README; weight decay and temperatures are also the defaults of params.py).
-RATE, DECAY, STEPS, BATCH = 2e-4, 1e-3, 3, 256
+RATE, DECAY, STEPS = 2e-4, 1e-3, 3
 SHARPNESS, REVERSION, ATTRACTION = 0.03, 0.07, 5.0
 _CLOSE = 1e-6  # torch.nn.PairwiseDistance adds it to every difference
 _WORDS = 77  # of a caption, under `cleaned`
@@ -59,11 +58,17 @@ class Norms:
         blocks = stream(encoder).layers
         inside = (one for block in blocks for one in block.modules())
         self.layers = [one for one in inside if isinstance(one, torch.nn.LayerNorm)]
-        self.parameters = [
-            (_free(layer.weight), _free(layer.bias)) for layer in self.layers
-        ]  # of every layer: scale, shift
-        moving = [one for pair in self.parameters for one in pair]
-        self._optimiser = torch.optim.AdamW(moving, lr=RATE, weight_decay=DECAY)
+        #: (scale, shift) of every layer.
+        self.parameters = [(_free(layer.weight), _free(layer.bias)) for layer in self.layers]
+        self._moving = [one for pair in self.parameters for one in pair]
+        self._optimiser = torch.optim.AdamW(self._moving, lr=RATE, weight_decay=DECAY)
+
+    def pull(self, features: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Adds what a gradient of the loss for (N, D) features means for these, and for nothing else."""
+        for one, part in zip(
+            self._moving, torch.autograd.grad(features, self._moving, gradient), strict=True
+        ):
+            one.grad = part if one.grad is None else one.grad + part
 
     def step(self) -> None:
         self._optimiser.step()
@@ -93,16 +98,6 @@ class Norms:
         finally:
             for handle in handles:
                 handle.remove()
-
-
-def check(encoder: DualEncoder) -> None:
-    """Raises MetricError for a model without a text encoder that can adapt."""
-    if not hasattr(encoder, "text_features"):
-        raise MetricError(
-            f"'{type(encoder).__name__}' has no normalisation layers to adapt; a CLIP of transformers or "
-            "open_clip has."
-        )
-    stream(encoder)
 
 
 def loss(
@@ -179,7 +174,7 @@ def _step(encoder: Any, norms: Norms, readings: Sequence[Reading], gallery: np.n
         for sentences, gradient in zip((texts[0], texts[1], texts[3]), gradients, strict=True):
             start = 0
             for part in _parts(encoder, sentences):
-                _unit(encoder, part).backward(gradient[start : start + len(part)])
+                norms.pull(_unit(encoder, part), gradient[start : start + len(part)])
                 start += len(part)
         norms.step()
 

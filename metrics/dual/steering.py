@@ -46,8 +46,8 @@ def stream(encoder: DualEncoder) -> TextStream:
     layers = getattr(getattr(tower, "transformer", None), "resblocks", None)
     if layers is None or getattr(tower, "pool_type", getattr(model, "text_pool_type", "")) != "argmax":
         raise MetricError(
-            f"The text encoder of '{type(model or encoder).__name__}' cannot be steered; a CLIP of "
-            "transformers or open_clip can."
+            f"The text encoder of '{type(model or encoder).__name__}' can be neither steered nor adapted; "
+            "that of a CLIP of transformers or open_clip can."
         )
     return TextStream(
         tower.token_embedding, layers, _highest, getattr(tower.transformer, "batch_first", True)

@@ -36,10 +36,10 @@ class Adapted:
     def __init__(
         self, model: DualEncoder, protocol: str, seed: int, published: Mapping[str, Parts] | None = None
     ) -> None:
-        from metrics.dual import neat
+        from metrics.dual.steering import stream
         from metrics.loading import fingerprint
 
-        neat.check(model)
+        stream(model)  # another model is refused before it is asked
         self._model, self.protocol, self._seed, self._published = model, protocol, seed, published or {}
         self.width, self.scale, self.bias = model.width, model.scale, model.bias
         self.quick_gelu = model.quick_gelu

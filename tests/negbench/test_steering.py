@@ -56,5 +56,5 @@ def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder: DualEncoder) 
 
 
 def test_what_cannot_be_steered_is_a_sentence() -> None:
-    with pytest.raises(MetricError, match="cannot be steered; a CLIP of transformers or open_clip can"):
+    with pytest.raises(MetricError, match="neither steered nor adapted; that of a CLIP"):
         steering.stream(ControlEncoder("random"))
