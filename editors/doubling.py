@@ -8,7 +8,7 @@ in place of 4 x 9. Results differ in the last bits. That the two are the same: S
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from diffusers.models.upsampling import Upsample2D
@@ -28,7 +28,7 @@ class _Doubled(Upsample2D):
         return doubled(hidden_states, self.conv.weight, self.conv.bias)
 
 
-def _simple(conv: Any) -> bool:
+def _simple(conv: Any) -> TypeGuard[nn.Conv2d]:
     settings = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
     return type(conv) is nn.Conv2d and settings == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros")
 
