@@ -6,9 +6,12 @@ import multiprocessing
 import os
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from tqdm.auto import tqdm
 
 Main = Callable[[Sequence[str]], Any]
 
@@ -30,6 +33,8 @@ def _child(main: Main, arguments: list[str], said: Path | None) -> None:
         file = open(place, "w", encoding="utf-8", buffering=1)  # noqa: PTH123
         os.dup2(file.fileno(), number)
         setattr(sys, f"std{name}", file)
+    # The lock of bars is one for all processes: a killed one would keep it, and the others wait for ever.
+    tqdm.set_lock(threading.RLock())
     main(arguments)
 
 
