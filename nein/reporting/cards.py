@@ -212,8 +212,8 @@ def _chunks(details: Iterable[Detail]) -> Iterator[list[dict[str, Any]]]:
     for detail in details:
         chunk.append(
             {
-                "pictures": [list(picture) for picture in detail.pictures],
-                "lines": list(detail.lines),
+                "pictures": detail.pictures,
+                "lines": detail.lines,
                 "said": [None if said is None else _said(said) for said in detail.said],
             }
         )
@@ -226,6 +226,5 @@ def _chunks(details: Iterable[Detail]) -> Iterator[list[dict[str, Any]]]:
 
 def _said(said: Said) -> dict[str, Any]:
     cells = [[cell.text, cell.aside, cell.mark] for cell in said.cells]
-    rows = [list(row) for row in said.rows]
-    parts = {"picture": said.picture, "cells": cells, "line": said.line, "rows": rows}
-    return {key: value for key, value in parts.items() if value not in (None, "", [])}
+    parts = {"picture": said.picture, "cells": cells, "line": said.line, "rows": said.rows}
+    return {key: value for key, value in parts.items() if value}

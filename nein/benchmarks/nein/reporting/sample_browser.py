@@ -182,13 +182,9 @@ def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) 
         return cards.Said(picture)
     parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
     parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
+    values, unasked = run.values, _unasked(run, name)
     rows = [
-        _row(
-            row["metric"],
-            run.values[row["metric"]].get(name, _unasked(run, name)),
-            row["reason"],
-            row["detail"],
-        )
+        _row(row["metric"], values[row["metric"]].get(name, unasked), row["reason"], row["detail"])
         for row in judged
     ]
     return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
