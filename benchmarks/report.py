@@ -157,8 +157,8 @@ class Taken(NamedTuple):
 
 
 def timed(words: Sequence[str], folder: Path) -> Taken:
-    """How long `python WORDS` takes, with the packages of `folder`, from when the disk has nothing left to write
-    of what came before. Raises CalledProcessError."""
+    """How long `python WORDS` takes, with the packages of `folder`, once the disk has written what came before.
+    Raises CalledProcessError."""
     os.sync()
     clock, before = time.perf_counter(), os.times()
     environment = {**os.environ, "PYTHONPATH": str(folder)}
