@@ -157,7 +157,7 @@ class Taken(NamedTuple):
 
 
 def timed(words: Sequence[str], folder: Path) -> Taken:
-    """How long `python WORDS` takes, with the packages of `folder`, once the disk has written what came before.
+    """How long `python WORDS` takes with the packages of `folder`, once the disk has written what was before.
     Raises CalledProcessError."""
     os.sync()
     clock, before = time.perf_counter(), os.times()
