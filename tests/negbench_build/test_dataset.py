@@ -59,14 +59,18 @@ def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
 def test_memory_does_not_grow_with_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "CHUNK", 50)
 
-    def peak(count: int) -> int:
-        job = job_of(tmp_path / f"{count}", scenes(count))
+    def peak_of(count: int, time: int) -> int:
+        job = job_of(tmp_path / f"{count}-{time}", scenes(count))
         tracemalloc.start()
         facts = dataset.write(job)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert facts["files"]["negcap.csv"]["rows"] == 3 * count
         return found
+
+    def peak(count: int) -> int:
+        """The smaller of two: a table of Python's own that has to grow, once, is not the records'."""
+        return min(peak_of(count, time) for time in range(2))
 
     peak(100)  # what is imported and compiled once
     assert (peak(900) - peak(100)) / 800 < 600  # bytes; records that are all kept take 3,700

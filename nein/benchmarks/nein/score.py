@@ -6,6 +6,7 @@ One decode per picture: a block is read once and handed to all metrics.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,20 @@ from nein.engine.stages import Model, Stage, usage_of
 class Scorer:
     """The models of a command, loaded once for all its editors and tracks, and its caches; threads share it.
 
-    loaded  Kind -> encoder, judge or network.
+    load    Metrics -> their models: kind -> encoder, judge or network.
+    names   The metrics whose models are loaded at once.
     cache   Folder of what is known about unchanging pictures.
     """
 
-    def __init__(self, loaded: Mapping[str, Any], settings: metrics.Settings, cache: Path) -> None:
-        self.loaded, self._settings = loaded, settings
+    def __init__(
+        self,
+        load: Callable[[Iterable[str]], Mapping[str, Any]],
+        names: Iterable[str],
+        settings: metrics.Settings,
+        cache: Path,
+    ) -> None:
+        self.loaded, self._load, self._settings = load(names), load, settings
+        self._loading = threading.Lock()
         self._features = cache / "features"
         self._answers = AnswerCache(cache / "answers.sqlite")
 
@@ -48,7 +57,15 @@ class Scorer:
         self._settings = dataclasses.replace(self._settings, batch_size=size)
 
     def score(self, items: Sequence[metrics.Item], names: Iterable[str]) -> dict[str, list[metrics.Score]]:
-        """Metric -> a score per item of one block, for the metrics `names`, whose models must be loaded."""
+        """Metric -> a score per item of one block, for the metrics `names`.
+
+        Their models are loaded by now, unless another command was just finishing this block when these
+        were: what it wrote last looked as if nothing of that metric were left.
+        """
+        names = list(names)
+        with self._loading:
+            if any(kind not in self.loaded for kind in models.model_kinds(names)):
+                self.loaded = {**self._load(names), **self.loaded}
         scope = scope_of(item.id for item in items)
         features, answers = FeatureCache(self._features, scope), BlockAnswers(self._answers, scope)
         batch = metrics.Batch(items, self.loaded, self._settings, features=features, records=answers)
@@ -69,7 +86,10 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
     return Model(
         "scoring",
         lambda: Scorer(
-            models.load_models(names(), config, device), models.settings(config), config.cache_dir
+            lambda wanted: models.load_models(wanted, config, device),
+            names(),
+            models.settings(config),
+            config.cache_dir,
         ),
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if models.model_kinds(config.metrics) else "host",

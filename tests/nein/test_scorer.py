@@ -1,0 +1,30 @@
+"""The models of a command that scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import metrics
+from nein.benchmarks.nein import models
+from nein.benchmarks.nein.score import Scorer
+
+
+def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_is_needed(
+    tmp_path: Path,
+) -> None:
+    asked: list[list[str]] = []
+
+    def load(names: Iterable[str]) -> dict[str, Any]:
+        asked.append(list(names))
+        return {kind: object() for kind in models.model_kinds(asked[-1])}
+
+    scorer = Scorer(load, ["l1"], metrics.Settings(), tmp_path)
+    assert scorer.loaded == {}
+    scorer.score([], ["l1", "removal_vqa"])
+    first = dict(scorer.loaded)
+    scorer.score([], ["removal_vqa"])
+    assert set(first) == {"vqa"}
+    assert scorer.loaded == first
+    assert asked == [["l1"], ["l1", "removal_vqa"]]
