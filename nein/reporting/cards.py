@@ -73,13 +73,15 @@ class Said:
     """What there is of one member about one sample.
 
     picture  Of a member that makes one.     cells  On the card, below `Samples.heads`.
-    line     Above its table in the dialog.  rows   That table, below `Samples.columns`.
+    line     Above its table in the dialog.
+    rows     That table, below `Samples.columns`: texts, or what a script of the page makes texts of where it
+             is shown (`browser.tell`), which takes less time and space where there are many.
     """
 
     picture: Thumbnail | None = None
     cells: Sequence[Cell] = ()
     line: str = ""
-    rows: Sequence[Sequence[str]] = ()
+    rows: Sequence[Sequence[Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -157,13 +159,14 @@ def browser(
     out: Path | None = None,
     budget: int = 0,
     made_of: str | None = None,
+    scripts: Sequence[Path] = (),
 ) -> Part:
     """The part of a page that shows samples.
 
     make     The samples, and the details of every one, in order; called when the page is made. Details are
              read once, and never all at a time where they leave the page.
     out      The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
-    made_of  As of `Part`.
+    made_of, scripts   As of `Part`.
     """
 
     def values() -> dict[str, Any]:
@@ -174,7 +177,7 @@ def browser(
         shown = {"index": page.script_json(index), "chunks": stored.inside}
         return {"note": note, **shown, "outside": bool(stored.files)}
 
-    return Part("cards", title, TEMPLATES, values, made_of)
+    return Part("cards", title, TEMPLATES, values, made_of, scripts)
 
 
 def drawn(ids: Sequence[str], limit: int) -> list[str]:

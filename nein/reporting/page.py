@@ -47,6 +47,7 @@ class Part:
     values   What its template reads, as `<name>.<entry>`, made when the page is; `outside`: its script loads
              files that lie beside the page (`store`).
     made_of  A digest of all that decides the values; None: nobody knows, and they are made every time.
+    scripts  Files of further scripts, behind its own.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Part:
     folder: Path
     values: Callable[[], Mapping[str, Any]]
     made_of: str | None = None
+    scripts: Sequence[Path] = ()
 
 
 def render(
@@ -80,6 +82,7 @@ def render(
     values = {part.name: part.values() for part in parts}
     places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
     css, script = ("".join(_read(place / f"{name}.{end}") for place, name in places) for end in ("css", "js"))
+    script += "".join(_read(path) for part in parts for path in part.scripts)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(list(dict.fromkeys(place for place, _ in places))), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
