@@ -24,14 +24,20 @@ AVAILABLE = (
 
 
 def install(module: Any, kinds: Mapping[type, type] | None = None) -> None:
-    """Gives every linear layer of `module` a product by oneDNN where there is one.
+    """Gives every linear layer of `module` a product by oneDNN where there is one, and every layer that
+    holds some: `nn.MultiheadAttention`, and `nn.Sequential` where a GELU follows.
 
     kinds  Class of a layer -> what computes the same with `product`, for further kinds of layers.
 
     Names and weights stay; with gradients, on a GPU and in other number types they compute what they did.
     """
     if AVAILABLE:
-        chosen = {nn.Linear: _Linear, **(kinds or {})}
+        chosen = {
+            nn.Linear: _Linear,
+            nn.MultiheadAttention: _SelfAttention,
+            nn.Sequential: _Sequential,
+            **(kinds or {}),
+        }
         for part in module.modules():
             part.__class__ = chosen.get(type(part), type(part))
 
@@ -61,3 +67,48 @@ class _Linear(nn.Linear):
         if not applies(input, self.weight):
             return super().forward(input)
         return product(input, self.weight, self.bias, "none")
+
+
+class _SelfAttention(nn.MultiheadAttention):
+    """Of one sequence with itself, whose queries, keys and values are one product."""
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        asked = need_weights or is_causal or key_padding_mask is not None
+        masked = attn_mask is not None and (attn_mask.ndim != 2 or attn_mask.dtype != query.dtype)
+        itself = query is key and key is value and query.ndim == 3 and self.batch_first
+        unlike = self.in_proj_weight is None or self.bias_k is not None or self.add_zero_attn
+        if asked or masked or not itself or unlike or not applies(query, self.in_proj_weight):
+            return super().forward(
+                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
+            )
+        parts = product(query, self.in_proj_weight, self.in_proj_bias, "none")
+        q, k, v = parts.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask)
+        joined = heads.transpose(1, 2).flatten(2)
+        return product(joined, self.out_proj.weight, self.out_proj.bias, "none"), None
+
+
+class _Sequential(nn.Sequential):
+    """A GELU is worked out in the pass of the linear layer before it."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        layers, done = list(self), None
+        for layer, after in zip(layers, [*layers[1:], None], strict=True):
+            if layer is done:
+                continue
+            exact_gelu = isinstance(after, nn.GELU) and after.approximate == "none"
+            if exact_gelu and isinstance(layer, _Linear) and applies(input, layer.weight):
+                input, done = product(input, layer.weight, layer.bias, "gelu"), after
+            else:
+                input, done = layer(input), None
+        return input

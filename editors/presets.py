@@ -225,13 +225,13 @@ _NANO = EditorPreset(
     editor="ip2p",
     preset="nano",
     checkpoint="nano:ip2p",
-    steps=20,
+    steps=10,
     guidance_scale=3.0,
     image_guidance_scale=1.3,
     resize="r64",
     resolution=64,
     note="Embedded miniature model; its numbers say nothing about the real editor's.",
-    sources={"*": "this project, the nano models' cards"},
+    sources={"*": "this project, the nano models' cards", "steps": "docs/explanation/nano.md"},
 )
 
 _ZONE = EditorPreset(

@@ -47,6 +47,7 @@ class Part:
     values   What its template reads, as `<name>.<entry>`, made when the page is; `outside`: its script loads
              files that lie beside the page (`store`).
     made_of  A digest of all that decides the values; None: nobody knows, and they are made every time.
+    scripts  Files of further scripts, behind its own.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Part:
     folder: Path
     values: Callable[[], Mapping[str, Any]]
     made_of: str | None = None
+    scripts: Sequence[Path] = ()
 
 
 def render(
@@ -80,6 +82,7 @@ def render(
     values = {part.name: part.values() for part in parts}
     places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
     css, script = ("".join(_read(place / f"{name}.{end}") for place, name in places) for end in ("css", "js"))
+    script += "".join(_read(path) for part in parts for path in part.scripts)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(list(dict.fromkeys(place for place, _ in places))), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -141,10 +144,11 @@ def policy(script: str, css: str, outside: bool) -> str:
 
 def script_json(value: Any) -> Markup:
     """JSON that can stand inside a script element: no character that could end it or open a comment."""
-    return Markup(_script_json(value).decode())
+    return Markup(script_bytes(value).decode())
 
 
-def _script_json(value: Any) -> bytes:
+def script_bytes(value: Any) -> bytes:
+    """The same in UTF-8."""
     from pydantic_core import to_json
 
     text = to_json(value, inf_nan_mode="null")
@@ -185,18 +189,18 @@ class Stored:
     files: int = 0
 
 
-def store(page: Path, chunks: Iterable[Any], budget: int) -> Stored:
-    """Keeps chunks, JSON-serialisable, for the page while they total at most `budget` bytes; beyond it all of
-    them become scripts `neinChunk(number, value)` in `<page without its end>-data/`, a folder that holds
-    nothing else and is emptied first.
+def store(page: Path, chunks: Iterable[bytes], budget: int) -> Stored:
+    """Keeps chunks, as `script_bytes` writes them, for the page while they total at most `budget` bytes;
+    beyond it all of them become scripts `neinChunk(number, value)` in `<page without its end>-data/`, a
+    folder that holds nothing else and is emptied first.
     """
     folder = beside(page)
     _clear(folder)
     waiting: list[bytes] = []
     files = total = 0
     for number, chunk in enumerate(chunks):
-        waiting.append(_script_json(chunk))
-        total += len(waiting[-1])
+        waiting.append(chunk)
+        total += len(chunk)
         if files or total > budget:
             for place, text in enumerate(waiting, start=number + 1 - len(waiting)):
                 data = b"// %b\nneinChunk(%d,%b);\n" % (MARKER.encode(), place, text)

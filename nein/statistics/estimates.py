@@ -257,6 +257,8 @@ class PairedTest:
 
 
 POWER = 0.8
+#: A mean of differences that is this small beside the largest of them is 0 but for the order of additions.
+ROUNDING = 1e-12
 
 
 def paired_test(
@@ -299,7 +301,7 @@ def pairs_test(
 
     reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
     needed = None
-    if difference.value:
+    if abs(difference.value) > ROUNDING * float(np.abs(one - other).max()):
         needed = math.ceil(difference.clusters * (reach * error / difference.value) ** 2)
     return PairedTest(difference, means, p, least, reach * error, needed)
 

@@ -42,3 +42,40 @@ def test_with_gradients_and_in_other_number_types_nothing_changes(layers: nn.Seq
     assert all(parameter.grad is not None for parameter in layers.parameters())
     with torch.inference_mode():
         assert layers.double()(x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_sequence_attends_to_itself_as_before(masked: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.ModuleList([nn.MultiheadAttention(32, 4, batch_first=True)]).eval()
+    x = torch.randn(3, 21, 32)
+    mask = torch.full((21, 21), float("-inf")).triu(1) if masked else None
+
+    def attend() -> torch.Tensor:
+        with torch.inference_mode():
+            return layer[0](x, x, x, need_weights=False, attn_mask=mask)[0]
+
+    before, names = attend(), list(layer.state_dict())
+    products.install(layer)
+    assert list(layer.state_dict()) == names
+    assert type(layer[0]) is not nn.MultiheadAttention or not products.AVAILABLE
+    # Sums of 32 products of numbers about 1: their last bits depend on the order of adding.
+    torch.testing.assert_close(attend(), before, rtol=1e-5, atol=1e-6)
+    with torch.inference_mode():
+        other = torch.randn(3, 5, 32)
+        apart = layer[0](x, other, other)  # other keys, and the weights are asked for
+    assert apart[1].shape == (3, 21, 5)
+
+
+@pytest.mark.parametrize("activation", [nn.GELU(), nn.GELU("tanh"), nn.SiLU()])
+def test_a_gelu_behind_a_linear_layer_is_the_same_gelu(activation: nn.Module) -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(24, 40), activation, nn.Linear(40, 8), nn.GELU())
+    x = torch.randn(3, 7, 24)
+    with torch.inference_mode():
+        before = layers(x)
+    products.install(holder := nn.ModuleList([layers]))
+    with torch.inference_mode():
+        after = holder[0](x)
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
+    assert torch.equal(layers(x), nn.Sequential(*layers)(x))  # with gradients: layer by layer

@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 
 from nein import statistics
+from nein.reporting import figures as frames
 from nein.statistics.estimates import cluster_columns
 
 
@@ -220,6 +221,16 @@ def test_equal_runs_are_never_significant_and_constant_differences_only_with_eno
     assert two is not None
     assert two.p == pytest.approx(0.5)  # four patterns of signs, two of them as far out
     assert statistics.paired_test({"a": 1.0}, {"b": 1.0}, {}) is None
+
+
+def test_a_difference_that_is_the_order_of_additions_alone_needs_no_number_of_pictures() -> None:
+    first, second = {"a": 0.1, "b": 0.2, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.3}
+    found = statistics.paired_test(first, second, {i: i for i in first})
+    assert found is not None
+    assert 0 < abs(found.difference.value) < 1e-15  # equal means; 1e32 pictures would tell them apart
+    assert found.needed is None
+    written = frames.frame([frames.figure(found.difference, unit="%", metric="l1", needed=found.needed)])
+    assert written["needed"].isna().all()
 
 
 def test_clusters_of_some_values_are_theirs_alone() -> None:

@@ -8,10 +8,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from nein.engine import atomic
 from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.report import write
-from tests.reporting.conftest import MARKUP
+from tests.reporting import made
+from tests.reporting.conftest import MARKUP, report
 
 pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By
@@ -342,3 +344,58 @@ def test_what_is_not_asked_of_a_sample_is_not_unscored(browser: Any, tmp_path: P
     assert opened.script(badges) == ["VQA: removed", "VQA: unscored", "VQA: not asked"]
     opened = Page(browser, path).open("#verdict=unscored")
     assert opened.ids() == ["lost"]
+
+
+def test_all_that_a_judge_may_say_is_said_in_words(browser: Any, tmp_path: Path) -> None:
+    rows = made.records(3, 1)
+    data = made.write_data(tmp_path / "data", rows)
+    run = made.write_run(tmp_path / "runs", data, "ip2p", "negative", rows, {"l1": lambda i: 0.5})
+    names = [row["NeIn"] for row in rows]
+    halves = {"answer": 'Né "no"\n', "p_yes": 0.0625, "p_no": 0.1875, "question": "Is there a <b>cat</b>?"}
+    unread = {"answer": "Perhaps", "p_yes": None, "p_no": 0.4, "protocol": "fixed"}
+    asked = {"before": {"man": "Yes", "red car": {"error": "no time"}}, "after": {"man": "No"}}
+    boxes = {"before": {"man": 0.5125, "car": 1.0}, "after": {"man": 0.0}, "threshold": 0.1}
+    said: list[tuple[str, str, float | None, str, dict[str, Any]]] = [
+        (names[0], "l1", 0.0625, "", {}),
+        (names[0], "removal_vqa", 1.0, "the judge said no", halves),
+        (names[0], "removal_ovd", 0.0, "", {"score": 0.75, "threshold": 0.1, "box": [0, 0, 9, 9]}),
+        (names[0], "auc_removal", 0.25, "", {"score": 0.75, "threshold": 1.0}),
+        (names[0], "retention_vqa", 0.5, "lost: man", asked),
+        (names[0], "retention_ovd", 0.333333, "", boxes),
+        (names[1], "l1", None, "not edited: no", {}),
+        (names[1], "removal_vqa", None, "neither yes nor no", unread),
+        (names[2], "removal_ovd", 1.0, "", {"score": 0.0, "threshold": 0.1}),
+    ]
+    keys = ("id", "metric", "value", "reason", "detail")
+    atomic.write_lines(run.path / "scores.jsonl", (dict(zip(keys, row, strict=True)) for row in said))
+    stays = [{**edit, "stays": edit["id"] == names[2]} for edit in run.read_edits()]
+    atomic.write_lines(run.path / "edits.jsonl", iter(stays))
+    path = tmp_path / "report.html"
+    assert report([str(run.path), "-o", str(path), "--formats", "html"]) == 0
+    cells = (
+        "return [...document.querySelectorAll('#dialog-body tbody tr')]"
+        ".map(r => [...r.cells].map(c => c.textContent))"
+    )
+    opened = Page(browser, path).open(f"#sample={names[0]}")
+    opened.until(lambda: opened.script(cells))
+    assert opened.script(cells) == [
+        ["L1", "6.2", "", ""],
+        ["Removal (VQA)", "100.0", "the judge said no",
+         'answer: "Né \\"no\\"\\n" · P(yes) 0.062 · P(no) 0.188 · asked: Is there a <b>cat</b>?'],
+        ["Removal (OVD)", "0.0", "", "box score 0.750 (threshold 0.1)"],
+        ["AUC-Removal", "25.0", "", "box score 0.750 (threshold 1.0)"],
+        ["Retention (VQA)", "50.0", "lost: man",
+         'in the sample: man "Yes", red car no time · in the edit: man "No"'],
+        ["Retention (OVD)", "33.3", "", "in the sample: man 0.512, car 1.000 · in the edit: man 0.000"],
+    ]  # fmt: skip
+    opened = Page(browser, path).open(f"#sample={names[1]}")
+    opened.until(lambda: opened.script(cells))
+    assert opened.script(cells) == [
+        ["L1", "unscored", "not edited: no", ""],
+        ["Removal (VQA)", "unscored", "neither yes nor no", 'answer: "Perhaps" · P(no) 0.400'],
+    ]
+    opened = Page(browser, path).open(f"#sample={names[2]}")
+    opened.until(lambda: opened.script(cells))
+    assert opened.script(cells) == [
+        ["Removal (OVD)", "no removal asked", "", "box score 0.000 (threshold 0.1)"]
+    ]

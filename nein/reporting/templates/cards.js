@@ -2,7 +2,8 @@
 // The samples: cards that are searched, filtered and ordered, and a dialog with all that is known of one. Data
 // reach the page as text only: nothing from a file is ever taken for markup. `browser` is for scripts of other
 // parts of the page: `onCard(f)` calls f(node, id) for every card that is made, `only(f)` shows the samples
-// whose id f accepts, `render()` draws anew.
+// whose id f accepts, `tell(f)` shows f(row, member, sample), texts, of every row of a dialog's table, `render()`
+// draws anew.
 const browser = (() => {
   const $ = (id) => document.getElementById(id);
   const index = JSON.parse($("index").textContent);
@@ -14,7 +15,7 @@ const browser = (() => {
   const defaults = { q: "", ...Object.fromEntries(facets.map((facet) => [keyOf(facet), ""])), member: "", measure: index.chosen,
     verdict: "", sort: "data", page: "1", sample: "", picture: "" };
   const KEYS = Object.keys(defaults), CHOICES = KEYS.filter((key) => !["q", "page", "sample", "picture"].includes(key));
-  let state = { ...defaults }, found = [], opener = null, wanted = () => true;
+  let state = { ...defaults }, found = [], opener = null, wanted = () => true, told = (row) => row;
 
   const haystack = index.id.map((id, i) => [id, index.title[i], index.aside[i],
     ...facets.flatMap((facet) => facet.of[i].map((entry) => facet.entries[entry]))].join("\n").toLowerCase());
@@ -33,7 +34,11 @@ const browser = (() => {
   const value = (member, measure, i) => index.values[member][measure][i];
   const chosen = () => (state.member === "" ? members.map((_, m) => m) : [members.findIndex((m) => m.label === state.member)]);
   const isScore = (v) => typeof v === "number"; // else null, unscored, or words that say that it is not asked
-  const show = (measure, v) => (isScore(v) ? (v * measure.scale).toFixed(measure.digits) : v || "unscored");
+  function fixed(x, digits) { // as Python writes it: a half goes to the even digit
+    const longer = x.toFixed(digits + 60), cut = longer.slice(0, longer.length - 60).replace(/\.$/, "");
+    return /50{59}$/.test(longer) && Number(cut.at(-1)) % 2 === 0 ? cut : x.toFixed(digits);
+  }
+  const show = (measure, v) => (isScore(v) ? fixed(v * measure.scale, measure.digits) : v || "unscored");
   const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
   const scored = (list, measure, i) => list.map((m) => value(m, measure, i)).filter(isScore);
 
@@ -216,8 +221,8 @@ const browser = (() => {
       for (const m of chosen()) {
         const said = data.said[m];
         if (!said || !said.rows) continue;
-        const rows = said.rows.map((row) => element("tr", {}, element("th", { scope: "row" }, row[0]),
-          ...row.slice(1).map((text, at) => element("td", { class: at ? "text" : "" }, text))));
+        const rows = said.rows.map((row) => told(row, m, i)).map(([head, ...texts]) => element("tr", {}, element("th", { scope: "row" }, head),
+          ...texts.map((text, at) => element("td", { class: at ? "text" : "" }, text))));
         $("dialog-body").append(element("h3", {}, members[m].label), element("p", { class: "sub" }, said.line || ""), table(index.columns, rows));
       }
       for (const button of dialog.querySelectorAll("[data-step]")) button.disabled = !neighbour(Number(button.dataset.step));
@@ -354,5 +359,5 @@ const browser = (() => {
     document.documentElement.dataset.ready = "yes";
   };
   setTimeout(start); // once the scripts of other parts have said what they want
-  return { onCard: (f) => hooks.push(f), only: (f) => { wanted = f; }, render };
+  return { onCard: (f) => hooks.push(f), only: (f) => { wanted = f; }, tell: (f) => { told = f; }, render, measures, value, show, fixed };
 })();

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +17,17 @@ from nein.benchmarks.nein.reporting.collect import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
-from nein.engine.ahead import read_ahead
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
-from nein.reporting import cards, page
+from nein.reporting import cards, page, thumbnails
+from nein.reporting.thumbnails import Place, Thumbnail
 
 #: Longest side of a source image in pixels -> the class it is counted under.
 SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
 SIZE_CLASSES = tuple(name for _, name in SIZES)
-#: Samples whose pictures one thread makes smaller before it is given more.
-TOGETHER = 8
 COLUMNS = ("metric", "value", "reason", "evidence")
-_json = json.JSONEncoder(ensure_ascii=False).encode
+#: What a page shows of what a judge said; evidence.js makes words of it.
+EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
 
 
 @dataclass(frozen=True)
@@ -69,8 +66,14 @@ class Browser:
         budget  Bytes of chunks that may be in the page.
         """
         return cards.browser(
-            lambda: (self.described(), self.details(side)), note=self.note, out=out, budget=budget
-        )
+            lambda: (self.described(), self.details(side)), note=self.note, out=out, budget=budget,
+            scripts=[Path(__file__).with_name("evidence.js")],
+        )  # fmt: skip
+
+    @functools.cached_property
+    def metrics(self) -> list[str]:
+        """Those that any run was scored with."""
+        return [name for name in METRICS if any(name in run.values for run in self.runs)]
 
     def described(self) -> cards.Samples:
         """Everything but pictures and raw answers."""
@@ -85,7 +88,7 @@ class Browser:
             "Instruction": [[] if t is None else [negation_gap.template_name(t)] for t in templates],
             "Source size": [[size] if size else [] for size in sizes],
         }
-        metrics = [name for name in METRICS if any(name in run.values for run in self.runs)]
+        metrics = self.metrics
         return cards.Samples(
             self.ids,
             [told[name]["instruction"] for name in self.ids],
@@ -118,48 +121,61 @@ class Browser:
 
     def details(self, side: int) -> Iterator[cards.Detail]:
         """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
-        parts = (self.ids[start : start + TOGETHER] for start in range(0, len(self.ids), TOGETHER))
-        work = functools.partial(self._thumbnails, side=side)
+        shown = thumbnails.of_samples(map(self._places, self.ids), side)
         with contextlib.ExitStack() as files:
+            files.callback(shown.close)
             judged = [files.enter_context(run.said()) for run in self.runs]
-            for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
-                yield from (self._detail(name, row, judged) for name, row in zip(names, rows, strict=True))
-
-    def _thumbnails(self, names: Sequence[str], side: int) -> list[list[cards.Thumbnail]]:
-        """The pictures of samples, each file read once."""
-        if not side:
-            return [[] for _ in names]
-        rows = [self._paths(name) for name in names]
-        files = dict.fromkeys(path for row in rows for path in row if isinstance(path, Path))
-        made = {path: cards.thumbnail_of(path, side) for path in files}
-        return [[made[p] if isinstance(p, Path) else {"none": p} for p in row] for row in rows]
+            for name, row in zip(self.ids, shown, strict=True):
+                yield self._detail(name, row, judged)
 
     def _detail(
-        self, name: str, shown: Sequence[cards.Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
+        self, name: str, shown: Sequence[Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
     ) -> cards.Detail:
         pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
-        none: cards.Thumbnail = {"none": "no pictures in this report"}
+        none: Thumbnail = {"none": "no pictures in this report"}
         made = shown[2:] or [none] * len(self.runs)
         said = [
-            _said(run, name, picture, rows(name))
+            self._said(run.edits.get(name), picture, rows(name))
             for run, picture, rows in zip(self.runs, made, judged, strict=True)
         ]
         return cards.Detail(pictures, said=said)
 
-    def _paths(self, name: str) -> list[Path | str]:
+    def _said(self, edit: Row | None, picture: Thumbnail, judged: Sequence[Row]) -> cards.Said:
+        if edit is None:
+            return cards.Said(picture)
+        seed, error, note = edit.get("seed", ""), edit.get("error"), edit.get("note")
+        parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
+        parts += [f"failed: {error}" if error else "", note or ""]
+        return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=[*map(self._row, judged)])
+
+    def _row(self, row: Row) -> list[Any]:
+        """The place of the metric, the value, and where there is one the reason and what the judge said."""
+        shown, reason, detail = [self._columns[row["metric"]], row["value"]], row["reason"], row["detail"]
+        if detail:
+            shown += reason, {key: detail[key] for key in EVIDENCE if key in detail}
+        elif reason:
+            shown.append(reason)
+        return shown
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.metrics)}
+
+    def _places(self, name: str) -> list[Place]:
+        """Of the pictures of a sample, its target, and of every edit."""
         sample = self.samples.get(name)
-        paths: list[Path | str] = ["not at hand", "not at hand"]
+        places: list[Place] = [{"none": "not at hand"}] * 2
         if sample is not None:
-            paths = [sample.sample_path, sample.source_path]
+            places = [str(sample.sample_path), str(sample.source_path)]
         for run in self.runs:
             edit = run.edits.get(name)
             if edit is None:
-                paths.append("not in this run")
+                places.append({"none": "not in this run"})
             elif edit["image"] is None:
-                paths.append(f"failed: {edit['error']}")
+                places.append({"none": f"failed: {edit['error']}"})
             else:
-                paths.append(run.directory.image_path(name))
-        return paths
+                places.append(str(run.directory.image_path(name)))
+        return places
 
 
 def _unasked(run: Run, name: str) -> str:
@@ -174,51 +190,6 @@ def size_class(path: Path) -> str | None:
     except images.ImageError:
         return None
     return next(name for limit, name in SIZES if max(width, height) <= limit)
-
-
-def _said(run: Run, name: str, picture: cards.Thumbnail, judged: Sequence[Row]) -> cards.Said:
-    edit = run.edits.get(name)
-    if edit is None:
-        return cards.Said(picture)
-    parts = [edit["instruction"], f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""]
-    parts += [f"failed: {edit['error']}" if edit.get("error") else "", edit.get("note") or ""]
-    values, unasked = run.values, _unasked(run, name)
-    rows = [
-        _row(row["metric"], values[row["metric"]].get(name, unasked), row["reason"], row["detail"])
-        for row in judged
-    ]
-    return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
-
-
-def _row(metric: str, value: float | str | None, reason: str, detail: Mapping[str, Any]) -> tuple[str, ...]:
-    shown = _measure(metric)
-    if isinstance(value, float | int):
-        text = f"{value * shown.scale:.{shown.digits}f}"
-    else:
-        text = value or "unscored"
-    return shown.title, text, reason, " · ".join(evidence(detail)) if detail else ""
-
-
-def evidence(detail: Mapping[str, Any]) -> list[str]:
-    """What a judge said, in words."""
-    said = [f"answer: {_json(detail['answer'])}"] if "answer" in detail else []
-    for key, word in (("p_yes", "P(yes)"), ("p_no", "P(no)")):
-        said += [f"{word} {detail[key]:.3f}"] if detail.get(key) is not None else []
-    if "score" in detail:
-        said.append(f"box score {detail['score']:.3f} (threshold {detail['threshold']})")
-    for key, place in (("before", "sample"), ("after", "edit")):
-        if detail.get(key):
-            replies = [f"{word} {_reply(reply)}" for word, reply in detail[key].items()]
-            said.append(f"in the {place}: {', '.join(replies)}")
-    return [*said, f"asked: {detail['question']}"] if detail.get("question") else said
-
-
-def _reply(reply: Any) -> str:
-    if isinstance(reply, str):
-        return _json(reply)
-    if isinstance(reply, dict) and reply.get("error"):
-        return str(reply["error"])
-    return f"{reply:.3f}" if isinstance(reply, float | int) else _json(reply)
 
 
 @functools.cache
