@@ -283,8 +283,8 @@ def cohen(counts: np.ndarray) -> np.ndarray:
 
 
 def krippendorff(counts: np.ndarray) -> np.ndarray:
-    """Nominal alpha, (...) of (..., 2, 2) counts, from the coincidence matrix of two judges: every pair counts
-    in both orders."""
+    """Nominal alpha, (...) of (..., 2, 2) counts, from the coincidence matrix: every pair counts in both
+    orders."""
     matrix = counts + np.swapaxes(counts, -2, -1)
     total, margin = matrix.sum((-2, -1)), matrix.sum(-1)
     apart = total - np.trace(matrix, axis1=-2, axis2=-1)
