@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from nein.engine import environment
+from nein.engine import cores, environment
 from nein.engine.errors import UserError
 
 
@@ -79,8 +79,7 @@ class Processes:
         import torch
 
         torch.set_num_threads(1)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, cores // self.size)
+        return max(1, cores.count() // self.size)
 
     def close(self) -> None:
         if self._state is not None:

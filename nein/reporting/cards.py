@@ -8,25 +8,21 @@ editors that make a picture each, or models that answer two questions.
 
 from __future__ import annotations
 
-import binascii
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from markupsafe import Markup
 
-from nein.engine import images
 from nein.engine.seeds import sample_seed
 from nein.reporting import page
 from nein.reporting.page import TEMPLATES, Part, Stored
+from nein.reporting.thumbnails import Thumbnail
 
 CHUNK = 32
 PAGE = 12
-
-#: A picture as base64 JPEG, or why there is none.
-Thumbnail = str | dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,7 @@ def browser(
     def values() -> dict[str, Any]:
         samples, details = make()
         chunks = _chunks(details)
-        stored = page.store(out, chunks, budget) if out else Stored([page.script_json(c) for c in chunks])
+        stored = page.store(out, chunks, budget) if out else Stored([Markup(c.decode()) for c in chunks])
         index = {**samples.index(), "folder": page.beside(out).name if out else ""}
         shown = {"index": page.script_json(index), "chunks": stored.inside}
         return {"note": note, **shown, "outside": bool(stored.files)}
@@ -187,47 +183,25 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
     return [identity for identity in ids if identity in chosen]
 
 
-def thumbnail(picture: np.ndarray, side: int) -> Thumbnail:
-    """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    return _text(images.thumbnail(picture, side))
-
-
-def thumbnail_of(path: Path, side: int) -> Thumbnail:
-    """The picture of a file, shrunk in the same way; or why there is none."""
-    try:
-        return _text(images.thumbnail_of(path, side))
-    except images.ImageError as error:
-        return {"none": str(error).rpartition(": ")[2]}
-
-
-def _text(jpeg: bytes) -> str:
-    return binascii.b2a_base64(jpeg, newline=False).decode("ascii")
-
-
 def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
     place = {entry: at for at, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
     return {"name": name, "entries": list(place), "of": [[place[e] for e in several] for several in entries]}
 
 
-def _chunks(details: Iterable[Detail]) -> Iterator[list[dict[str, Any]]]:
-    """Details by `CHUNK`, as JSON, without what is empty."""
-    chunk: list[dict[str, Any]] = []
-    for detail in details:
-        chunk.append(
-            {
-                "pictures": detail.pictures,
-                "lines": detail.lines,
-                "said": [None if said is None else _said(said) for said in detail.said],
-            }
-        )
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def _chunks(details: Iterable[Detail]) -> Iterator[bytes]:
+    """Details by `CHUNK`, as JSON; each is written when it comes, since a chunk of them is a megabyte."""
+    written = (page.script_bytes(_detail(detail)) for detail in details)
+    while chunk := [*itertools.islice(written, CHUNK)]:
+        yield b"[%b]" % b",".join(chunk)
+
+
+def _detail(detail: Detail) -> dict[str, Any]:
+    said = [None if said is None else _said(said) for said in detail.said]
+    return {"pictures": detail.pictures, "lines": detail.lines, "said": said}
 
 
 def _said(said: Said) -> dict[str, Any]:
+    """Without what is empty."""
     cells = [[cell.text, cell.aside, cell.mark] for cell in said.cells]
     parts = {"picture": said.picture, "cells": cells, "line": said.line, "rows": said.rows}
     return {key: value for key, value in parts.items() if value}

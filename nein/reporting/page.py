@@ -144,10 +144,11 @@ def policy(script: str, css: str, outside: bool) -> str:
 
 def script_json(value: Any) -> Markup:
     """JSON that can stand inside a script element: no character that could end it or open a comment."""
-    return Markup(_script_json(value).decode())
+    return Markup(script_bytes(value).decode())
 
 
-def _script_json(value: Any) -> bytes:
+def script_bytes(value: Any) -> bytes:
+    """The same in UTF-8."""
     from pydantic_core import to_json
 
     text = to_json(value, inf_nan_mode="null")
@@ -188,18 +189,18 @@ class Stored:
     files: int = 0
 
 
-def store(page: Path, chunks: Iterable[Any], budget: int) -> Stored:
-    """Keeps chunks, JSON-serialisable, for the page while they total at most `budget` bytes; beyond it all of
-    them become scripts `neinChunk(number, value)` in `<page without its end>-data/`, a folder that holds
-    nothing else and is emptied first.
+def store(page: Path, chunks: Iterable[bytes], budget: int) -> Stored:
+    """Keeps chunks, as `script_bytes` writes them, for the page while they total at most `budget` bytes;
+    beyond it all of them become scripts `neinChunk(number, value)` in `<page without its end>-data/`, a
+    folder that holds nothing else and is emptied first.
     """
     folder = beside(page)
     _clear(folder)
     waiting: list[bytes] = []
     files = total = 0
     for number, chunk in enumerate(chunks):
-        waiting.append(_script_json(chunk))
-        total += len(waiting[-1])
+        waiting.append(chunk)
+        total += len(chunk)
         if files or total > budget:
             for place, text in enumerate(waiting, start=number + 1 - len(waiting)):
                 data = b"// %b\nneinChunk(%d,%b);\n" % (MARKER.encode(), place, text)

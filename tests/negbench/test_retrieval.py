@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from dataclasses import astuple
 from typing import Any
@@ -155,13 +156,14 @@ def test_neither_threads_nor_the_size_of_a_tile_decide_a_value(monkeypatch: pyte
     monkeypatch.setattr(retrieval, "ROWS", 17)
     monkeypatch.setattr(retrieval, "COLUMNS", 24)
     monkeypatch.setattr(retrieval, "PAIRS", 5)
-    monkeypatch.setattr(retrieval.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     for one, other in zip(ranked(texts, pictures, place), whole, strict=True):
         assert [x.tolist() for x in astuple(one)] == [x.tolist() for x in astuple(other)]
 
 
+@pytest.mark.usefixtures("often_swept")
 def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval.os, "sched_getaffinity", lambda _: {0}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     pictures, texts = features(0, 300, 64), features(1, 3000, 64)
 
     def peak(count: int) -> int:

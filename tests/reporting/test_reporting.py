@@ -198,7 +198,7 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
 
 
 def test_chunks_stay_in_the_page_until_they_are_too_many(tmp_path: Path) -> None:
-    chunks = [{"x": "</script>" * 10}] * 3
+    chunks = [page.script_bytes({"x": "</script>" * 10})] * 3
     inside = page.store(tmp_path / "r.html", chunks, budget=10_000)
     assert (len(inside.inside), inside.files) == (3, 0)
     assert "<" not in inside.inside[0]

@@ -14,7 +14,7 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask, Question
 from nein.engine import atomic
 from nein.engine.folder import Row
-from nein.reporting import cards, page, record
+from nein.reporting import cards, page, record, thumbnails
 from nein.reporting.cards import Cell
 
 SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
@@ -105,7 +105,7 @@ class Questions:
     def details(self) -> Iterator[cards.Detail]:
         for name, one in self.asked.items():
             picture = vlm.picture(one.data.media, one.question.image)
-            shown = {"none": picture} if isinstance(picture, str) else cards.thumbnail(picture, SIDE)
+            shown = {"none": picture} if isinstance(picture, str) else thumbnails.of_picture(picture, SIDE)
             captions = [
                 f"{option.shown}{' (right)' if k == one.question.correct else ''}"
                 for k, option in enumerate(one.question.options)

@@ -14,7 +14,6 @@ by more from the one that is compared with; the pairs within the bound, ties amo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import numpy as np
 from metrics.base import choose
 from metrics.dual.base import prepare, products
 from nein.benchmarks.negbench.mcq import PROTOCOLS
+from nein.engine import cores
 
 KS = (1, 5)
 #: A tile of scores: captions by pictures. A byte counts to 255, so up to 255 rows are added up eight pictures
@@ -166,8 +166,7 @@ class _Search:
         padded = np.zeros((width, gallery.shape[1]), dtype=np.float32)
         padded[: len(gallery)] = gallery
         self.columns = torch.from_numpy(padded).to(self.device)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = cores if self.device.type == "cpu" else 1
+        self.workers = cores.count() if self.device.type == "cpu" else 1
 
     def own_scores(self) -> _Own:
         text = np.empty(len(self.said), dtype=np.float32)

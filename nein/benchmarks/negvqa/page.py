@@ -11,8 +11,9 @@ from nein.benchmarks.negvqa.folder import AnswersDir
 from nein.datasets.negvqa.questions import VARIANTS, Item
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.reporting import cards, page, record
+from nein.reporting import cards, page, record, thumbnails
 from nein.reporting.cards import Cell
+from nein.reporting.thumbnails import Thumbnail
 
 SIDE = 256
 OUTCOMES: dict[tuple[float | None, float | None], str] = {
@@ -112,11 +113,11 @@ class Questions:
             rows.append((row["question"], said, read, logs))
         return cards.Said(cells=cells, rows=rows)
 
-    def _picture(self, name: str) -> cards.Thumbnail | None:
+    def _picture(self, name: str) -> Thumbnail | None:
         if name not in self.pictures:
             return None
         try:
-            return cards.thumbnail(self.pictures[name].load(), SIDE)
+            return thumbnails.of_picture(self.pictures[name].load(), SIDE)
         except images.ImageError as error:
             return {"none": str(error)}
 

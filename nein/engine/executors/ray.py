@@ -15,7 +15,7 @@ import socket
 import threading
 from typing import Any
 
-from nein.engine import environment, store
+from nein.engine import cores, environment, store
 from nein.engine.errors import UserError
 from nein.engine.executors.crew import Crew
 from nein.engine.progress import Bars, announce
@@ -89,8 +89,7 @@ def _connect(address: str | None) -> Any:
     if passed_on:
         options["runtime_env"] = {"env_vars": passed_on}
     if address is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        _init(ray, num_cpus=cores, include_dashboard=False, **options)
+        _init(ray, num_cpus=cores.count(), include_dashboard=False, **options)
         return ray
     try:
         host, _, port = address.rpartition(":")

@@ -14,7 +14,7 @@ from typing import Any
 
 from nein.datasets.negvqa.questions import VARIANTS
 from nein.engine import atomic
-from nein.reporting import cards, page
+from nein.reporting import cards, page, thumbnails
 
 FORMAT = "nein negvqa check 1"
 HOW = (
@@ -74,7 +74,7 @@ def _detail(path: Path, row: Mapping[str, Any]) -> cards.Detail:
         right = row[f"{variant}_answer"]
         options = [cards.Cell(row[letter], mark="right" if right == letter else "") for letter in "AB"]
         said.append(cards.Said(cells=[cards.Cell(row[f"{variant}_question"]), *options]))
-    picture = cards.thumbnail_of(path.parent / row["image"], SIDE)
+    picture = thumbnails.of_file(path.parent / row["image"], SIDE)
     return cards.Detail([("", picture)], said=said)
 
 

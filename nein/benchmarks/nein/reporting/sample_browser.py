@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,14 @@ from nein.benchmarks.nein.reporting.collect import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
-from nein.engine.ahead import read_ahead
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
-from nein.reporting import cards, page
+from nein.reporting import cards, page, thumbnails
+from nein.reporting.thumbnails import Place, Thumbnail
 
 #: Longest side of a source image in pixels -> the class it is counted under.
 SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
 SIZE_CLASSES = tuple(name for _, name in SIZES)
-#: Samples whose pictures one thread makes smaller before it is given more.
-TOGETHER = 8
 COLUMNS = ("metric", "value", "reason", "evidence")
 #: What a page shows of what a judge said; evidence.js makes words of it.
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
@@ -124,27 +121,18 @@ class Browser:
 
     def details(self, side: int) -> Iterator[cards.Detail]:
         """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
-        parts = (self.ids[start : start + TOGETHER] for start in range(0, len(self.ids), TOGETHER))
-        work = functools.partial(self._thumbnails, side=side)
+        shown = thumbnails.of_samples(map(self._places, self.ids), side)
         with contextlib.ExitStack() as files:
+            files.callback(shown.close)
             judged = [files.enter_context(run.said()) for run in self.runs]
-            for names, rows in read_ahead(work, parts, ahead=os.cpu_count() or 1):
-                yield from (self._detail(name, row, judged) for name, row in zip(names, rows, strict=True))
-
-    def _thumbnails(self, names: Sequence[str], side: int) -> list[list[cards.Thumbnail]]:
-        """The pictures of samples, each file read once."""
-        if not side:
-            return [[] for _ in names]
-        rows = [self._paths(name) for name in names]
-        files = dict.fromkeys(path for row in rows for path in row if isinstance(path, Path))
-        made = {path: cards.thumbnail_of(path, side) for path in files}
-        return [[made[p] if isinstance(p, Path) else {"none": p} for p in row] for row in rows]
+            for name, row in zip(self.ids, shown, strict=True):
+                yield self._detail(name, row, judged)
 
     def _detail(
-        self, name: str, shown: Sequence[cards.Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
+        self, name: str, shown: Sequence[Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
     ) -> cards.Detail:
         pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
-        none: cards.Thumbnail = {"none": "no pictures in this report"}
+        none: Thumbnail = {"none": "no pictures in this report"}
         made = shown[2:] or [none] * len(self.runs)
         said = [
             self._said(run.edits.get(name), picture, rows(name))
@@ -152,7 +140,7 @@ class Browser:
         ]
         return cards.Detail(pictures, said=said)
 
-    def _said(self, edit: Row | None, picture: cards.Thumbnail, judged: Sequence[Row]) -> cards.Said:
+    def _said(self, edit: Row | None, picture: Thumbnail, judged: Sequence[Row]) -> cards.Said:
         if edit is None:
             return cards.Said(picture)
         seed, error, note = edit.get("seed", ""), edit.get("error"), edit.get("note")
@@ -162,7 +150,7 @@ class Browser:
 
     def _row(self, row: Row) -> list[Any]:
         """The place of the metric, the value, and where there is one the reason and what the judge said."""
-        shown, reason, detail = [self._places[row["metric"]], row["value"]], row["reason"], row["detail"]
+        shown, reason, detail = [self._columns[row["metric"]], row["value"]], row["reason"], row["detail"]
         if detail:
             shown += reason, {key: detail[key] for key in EVIDENCE if key in detail}
         elif reason:
@@ -170,23 +158,24 @@ class Browser:
         return shown
 
     @functools.cached_property
-    def _places(self) -> dict[str, int]:
+    def _columns(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.metrics)}
 
-    def _paths(self, name: str) -> list[Path | str]:
+    def _places(self, name: str) -> list[Place]:
+        """Of the pictures of a sample, its target, and of every edit."""
         sample = self.samples.get(name)
-        paths: list[Path | str] = ["not at hand", "not at hand"]
+        places: list[Place] = [{"none": "not at hand"}] * 2
         if sample is not None:
-            paths = [sample.sample_path, sample.source_path]
+            places = [str(sample.sample_path), str(sample.source_path)]
         for run in self.runs:
             edit = run.edits.get(name)
             if edit is None:
-                paths.append("not in this run")
+                places.append({"none": "not in this run"})
             elif edit["image"] is None:
-                paths.append(f"failed: {edit['error']}")
+                places.append({"none": f"failed: {edit['error']}"})
             else:
-                paths.append(run.directory.image_path(name))
-        return paths
+                places.append(str(run.directory.image_path(name)))
+        return places
 
 
 def _unasked(run: Run, name: str) -> str:
