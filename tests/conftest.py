@@ -27,6 +27,9 @@ from tests.helpers.hub import Hub
 sys.path.insert(0, str(PLUGINS))
 
 keep_freed_memory()  # a multiple of the speed for everything below that runs a model
+gc.disable()  # until everything is imported, which is no garbage
+#: Thresholds of the three generations: Python's own, and those of the tests.
+OFTEN, SELDOM = gc.get_threshold(), (50_000, 5, 2)
 
 
 #: The files that take longest, longest first: one that is begun last would leave the other core idle.
@@ -98,7 +101,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now is no garbage, and need not be looked through again and again."""
+    """Garbage is looked for seldom: what models and figures leave behind in a test fits into memory."""
+    gc.set_threshold(*SELDOM)
+    gc.enable()
+
+
+@pytest.fixture
+def often_swept() -> Iterator[None]:
+    """For tests that measure memory: garbage is looked for as often as in a command."""
+    gc.set_threshold(*OFTEN)
+    yield
+    gc.set_threshold(*SELDOM)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def swept() -> None:
+    """What a file leaves behind is thrown away, and what is alive after it is not looked through again."""
+    gc.collect()
     gc.freeze()
 
 

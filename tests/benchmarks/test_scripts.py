@@ -37,6 +37,7 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert files == ["corpus.json", "edits.jsonl", "features", "images", "manifest.json", "scores.jsonl"]
 
 
+@pytest.mark.usefixtures("often_swept")
 def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tmp_path: Path) -> None:
     runs = report.make(tmp_path, 40, editors=1, side=8)
     tracemalloc.start()
@@ -72,6 +73,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
         assert (one.p, one.means) == (pytest.approx(test.p), pytest.approx(test.means))
 
 
+@pytest.mark.usefixtures("often_swept")
 def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
     runs, peaks = report.make(tmp_path, 8, editors=1, side=8), []
     [scores] = runs.glob("*/*/scores.jsonl")

@@ -370,6 +370,7 @@ def test_figures_are_the_same_from_what_is_read_back(
     assert figures.of_choices(results.read(path)) == figures.of_choices(whole)
 
 
+@pytest.mark.usefixtures("often_swept")
 def test_a_row_takes_a_fraction_of_its_line_where_figures_are_made(tmp_path: Path) -> None:
     task = RetrievalTask("x/retrieval", *items(400), MEDIA)
     path = tmp_path / "rows.jsonl"

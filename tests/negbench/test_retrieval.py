@@ -161,6 +161,7 @@ def test_neither_threads_nor_the_size_of_a_tile_decide_a_value(monkeypatch: pyte
         assert [x.tolist() for x in astuple(one)] == [x.tolist() for x in astuple(other)]
 
 
+@pytest.mark.usefixtures("often_swept")
 def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     pictures, texts = features(0, 300, 64), features(1, 3000, 64)

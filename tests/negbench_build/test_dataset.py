@@ -56,6 +56,7 @@ def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
     assert found == {"README.md", "negated_retrieval.csv", "retrieval.csv", "mcq.csv"}
 
 
+@pytest.mark.usefixtures("often_swept")
 def test_memory_does_not_grow_with_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "CHUNK", 50)
 

@@ -265,24 +265,30 @@ def test_agreement_of_the_judges(table: list[dict[str, str]], raw: dict[tuple[st
             close(row["value"], (same - chance) / (1 - chance))
 
 
-def cohen(pairs: list[tuple[float, float]]) -> float:
-    n = len(pairs)
-    agree = sum(x == y for x, y in pairs) / n
-    p, q = sum(x for x, _ in pairs) / n, sum(y for _, y in pairs) / n
-    chance = p * q + (1 - p) * (1 - q)
-    return (agree - chance) / (1 - chance) if chance < 1 else math.nan
-
-
-def krippendorff(pairs: list[tuple[float, float]]) -> float:
-    """Nominal alpha from the coincidence matrix of two judges: every pair counts in both orders."""
-    matrix = np.zeros((2, 2))
+def table_of(pairs: list[tuple[float, float]]) -> np.ndarray:
+    """(2, 2): how often the first judge said x and the second y."""
+    counts = np.zeros((2, 2))
     for x, y in pairs:
-        matrix[int(x), int(y)] += 1
-        matrix[int(y), int(x)] += 1
-    total, margin = matrix.sum(), matrix.sum(1)
-    apart = total - np.trace(matrix)
-    expected = (total**2 - (margin**2).sum()) / (total - 1)
-    return 1 - apart / expected if expected else math.nan
+        counts[int(x), int(y)] += 1
+    return counts
+
+
+def cohen(counts: np.ndarray) -> np.ndarray:
+    """(...) kappa of (..., 2, 2) counts."""
+    n = counts.sum((-2, -1))
+    agree = np.trace(counts, axis1=-2, axis2=-1) / n
+    p, q = counts[..., 1, :].sum(-1) / n, counts[..., :, 1].sum(-1) / n
+    chance = p * q + (1 - p) * (1 - q)
+    return (agree - chance) / (1 - chance)
+
+
+def krippendorff(counts: np.ndarray) -> np.ndarray:
+    """Nominal alpha, (...) of (..., 2, 2) counts, from the coincidence matrix: every pair counts in both
+    orders."""
+    matrix = counts + np.swapaxes(counts, -2, -1)
+    total, margin = matrix.sum((-2, -1)), matrix.sum(-1)
+    apart = total - np.trace(matrix, axis1=-2, axis2=-1)
+    return 1 - apart / ((total**2 - (margin**2).sum(-1)) / (total - 1))
 
 
 @pytest.mark.parametrize(("statistic", "rule"), [("kappa", cohen), ("alpha", krippendorff)])
@@ -298,21 +304,20 @@ def test_the_intervals_of_agreement_are_those_of_reweighted_source_images(
         for name in a:
             if name in b:
                 of[run.source(name)].append((a[name], b[name]))
-        close(row["value"], rule([pair for own in of.values() for pair in own]))
+        pictures = np.array([table_of(own) for own in of.values()])
+        close(row["value"], float(rule(pictures.sum(0))))
         assert int(row["clusters"]) == len(of)
         # Copies of the pictures by the thousand, and of one more in which the judges disagree, or agree.
-        rng, sizes = np.random.default_rng(1), np.array([len(own) for own in of.values()])
+        rng, sizes = np.random.default_rng(1), pictures.sum((1, 2))
         more = round((sizes**2).sum() / sizes.sum())
         for end, pair, level in (
             ("low", [(0.0, 1.0), (1.0, 0.0)], 0.025),
             ("high", [(0.0, 0.0), (1.0, 1.0)], 0.975),
         ):
-            pictures = [*of.values(), pair * more]
-            found = []
-            for _ in range(1500):
-                copies = np.rint(20 * rng.exponential(size=len(pictures))).astype(int)
-                copies[-1] = copies[-1] // 2  # the pair stands for two samples
-                found.append(rule([p for k, own in zip(copies, pictures, strict=True) for p in own * int(k)]))
+            every = np.array([*pictures, more * table_of(pair)])
+            copies = np.rint(20 * rng.exponential(size=(1500, len(every))))
+            copies[:, -1] //= 2  # the pair stands for two samples
+            found = rule(np.tensordot(copies, every, 1))
             assert float(row[end]) == pytest.approx(np.quantile(found, level), abs=0.06)
 
 

@@ -191,6 +191,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path: Path) -> No
         found[4]
 
 
+@pytest.mark.usefixtures("often_swept")
 def test_memory_holds_a_few_bytes_of_a_row(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         folder = tmp_path / str(count)
