@@ -78,8 +78,8 @@ class Benchmark:
     failed    (run, its folder) -> how many samples a model or an endpoint failed on, which the same command
               tries again; None: it tries nothing again.
     blocks    Output -> shape of its rows, as `Folder.row_shapes`.
-    report    (configuration, folders) -> text for the terminal or None, for a benchmark whose report is more
-              than these sections; None: `write_report`.
+    report    (configuration, runs, their folders) -> text for the terminal or None, for a benchmark whose
+              report is more than these sections; None: `write_report`.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Benchmark:
     figures: Callable[[Any, Run, Folder], pd.DataFrame]
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
-    report: Callable[[Any, Sequence[Folder]], str | None] | None = None
+    report: Callable[[Any, Sequence[Any], Sequence[Folder]], str | None] | None = None
     unscored: Callable[[Any, Folder], Iterable[str]] | None = None
     failed: Callable[[Run, Folder], int] | None = None
     blocks: Mapping[str, Shape] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if trackers:
         tracking.log(trackers, config.out_dir, dataclasses.asdict(config), frames.concat(made_figures))
     write = benchmark.report or functools.partial(_write_report, benchmark)
-    text = write(config, folders)
+    text = write(config, runs, folders)
     if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):
         return text
     print(text or "", end="", flush=True)
@@ -220,7 +220,7 @@ def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
     return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
 
 
-def _write_report(benchmark: Benchmark, config: Any, folders: Sequence[Folder]) -> str:
+def _write_report(benchmark: Benchmark, config: Any, runs: Sequence[Run], folders: Sequence[Folder]) -> str:
     return write_report(benchmark, config.out_dir, folders)
 
 

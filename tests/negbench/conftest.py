@@ -200,7 +200,7 @@ def settings(tmp_path: Path, data: Path | str, pictures: Path | None, *extra: st
 
 
 #: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
-FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report=lambda config, folders: None)
+FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report=lambda config, runs, folders: None)
 
 
 def evaluate(

@@ -71,6 +71,24 @@ def test_the_released_files_are_evaluated_as_they_are(
     assert len(figures) == 1 + sum(len(run.figures) for run in found.values())
 
 
+def test_a_command_reads_its_records_once_and_shows_them_on_the_page(
+    tmp_path: Path, data: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    def load(*given: Any, **more: Any) -> Any:
+        loaded.append(given[0])
+        return read(*given, **more)
+
+    read = loading.load
+    monkeypatch.setattr(loading, "load", load)
+    evaluate(tmp_path, data, pictures, "--model", "random,words=random", page=True)
+    assert loaded == [str(data)]
+    html = (tmp_path / "out" / "report.html").read_text()
+    index = json.loads(html.partition('id="index">')[2].partition("</script>")[0])
+    assert len(set(index["id"])) == len(index["id"]) > 0  # of two models the data are one
+
+
 def test_figures_are_those_of_a_plain_loop_over_the_model(
     tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
 ) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nein.datasets.negbench import official
-from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, ORIGINAL
+from nein.datasets.negbench import drawn, official
+from nein.datasets.negbench.records import AFFIRMATION, HYBRID, KINDS, NEGATION, ORIGINAL
 from nein.engine.errors import UserError
 from tests.negbench import conftest
 
@@ -163,3 +163,17 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"filepath,captions\n\xff\xfe,[]\n")
     with pytest.raises(UserError, match="not UTF-8"):
         official.read_retrieval(tmp_path / "a.csv")
+
+
+def test_what_records_repeat_is_held_once(tmp_path: Path) -> None:
+    """A scene of the miniature world has 9 options and 5 names, most of which others have too."""
+    paths = drawn.write(tmp_path, "val", 12)
+    original, negated = (
+        official.read_retrieval(path, kind) for path, kind in zip(paths, KINDS, strict=False)
+    )
+    asked = official.read_questions(paths[2])
+    options = [option for question in asked for option in question.options]
+    assert len({id(option) for option in options}) == len(set(options)) < len(options)
+    names = [text for record in (*original, *negated, *asked) for text in (record.image, record.source)]
+    assert len({id(name) for name in names}) == len(set(names))
+    assert not hasattr(asked[0], "__dict__")  # 100 bytes of each

@@ -45,29 +45,35 @@ class Means:
     @classmethod
     def of(cls, pictures: np.ndarray, texts: np.ndarray, features: str = "normalised") -> Means:
         """pictures, texts: (N, D) and (M, D), as the model gives them."""
-        return cls(_mean(pictures, features), _mean(texts, features))
+        return cls(*(_mean(each, np.arange(len(each)), features) for each in (pictures, texts)))
 
 
-def _mean(vectors: np.ndarray, features: str) -> np.ndarray:
+def _mean(vectors: np.ndarray, rows: np.ndarray, features: str) -> np.ndarray:
+    """Of those rows, prepared."""
     total = np.zeros(vectors.shape[1])
-    for start in range(0, len(vectors), _ROWS):
-        total += prepare(vectors[start : start + _ROWS], features).sum(0)
-    return total / max(1, len(vectors))
+    for start in range(0, len(rows), _ROWS):
+        total += prepare(vectors[rows[start : start + _ROWS]], features).sum(0)
+    return total / max(1, len(rows))
 
 
-def alone(pictures: np.ndarray, texts: np.ndarray, said: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(scores of the captions with the mean picture, of the pictures with the mean caption), float32.
+def alone(
+    pictures: np.ndarray, texts: np.ndarray, said: np.ndarray, shown: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(scores of the captions with the mean picture, of the gallery with the mean caption), float32.
 
-    pictures  (G, D) features of the gallery.     said  (N,) the row of `texts` of each caption.
+    pictures, texts  (P, D) and (T, D) features, which may lie in a file.
+    said             (N,) the row of `texts` of each caption, N >= 1.
+    shown            (G,) the row of `pictures` of each entry of the gallery.
     """
-    means = Means.of(pictures, texts[sorted(set(said))])
-    return _scores(texts, said, means.picture), _scores(pictures, range(len(pictures)), means.text)
+    of_pictures, of_texts = (
+        _mean(vectors, rows, "normalised") for vectors, rows in ((pictures, shown), (texts, np.unique(said)))
+    )
+    return _scores(texts, said, of_pictures), _scores(pictures, shown, of_texts)
 
 
-def _scores(vectors: np.ndarray, rows: Sequence[int], other: np.ndarray) -> np.ndarray:
+def _scores(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:
     parts = [
-        products(prepare(vectors[list(rows[start : start + _ROWS])]), other)
-        for start in range(0, len(rows), _ROWS)
+        products(prepare(vectors[rows[start : start + _ROWS]]), other) for start in range(0, len(rows), _ROWS)
     ]
     return np.concatenate(parts)
 

@@ -94,16 +94,15 @@ def _one_kind(
 ) -> Iterator[dict[str, Any]]:
     readable = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
     column = {index: number for number, index in enumerate(readable)}
-    captions = [
+    captions = (
         (column[entry], texts.rows[text])
         for item, entry in zip(items, gallery.place, strict=True)
         if entry in column
         for text in item.captions
         if _why_not(text, texts) == ""
-    ]
-    place, said = (np.array([pair[side] for pair in captions], dtype=np.int64) for side in (0, 1))
-    queries = iter(range(len(captions)))
-    del captions
+    )
+    place, said = np.fromiter(captions, np.dtype((np.int64, 2))).T
+    queries = iter(range(len(said)))
     to_image: _Values = _no_values
     to_text: _Values = _no_values
     if len(said):
@@ -111,7 +110,7 @@ def _one_kind(
         of_captions, of_pictures = retrieval.ranks(
             texts.features, pictures.features, said, shown, place, device=device
         )
-        by_words, by_picture = blind.alone(pictures.features[shown], texts.features, said.tolist())
+        by_words, by_picture = blind.alone(pictures.features, texts.features, said, shown)
         to_image = _values(of_captions, scale, bias, protocol, blind.of_captions(by_picture, place))
         to_text = _values(
             of_pictures, scale, bias, protocol, blind.of_gallery(by_words, place, len(readable))

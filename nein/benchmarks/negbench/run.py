@@ -399,11 +399,13 @@ def _summary(config: EvalConfig, run: ModelRun, folder: Folder) -> dict[str, Any
     }
 
 
-def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str:
+def write_report(config: EvalConfig, runs: Sequence[ModelRun], folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     from nein.benchmarks.negbench import report
 
-    return report.report(config.out_dir, folders, lambda: [data for data, _ in requested.selected(config)])
+    return report.report(
+        config.out_dir, folders, lambda: list({run.data.sha256: run.data for run in runs}.values())
+    )
 
 
 def failed(run: Run, folder: Folder) -> int:

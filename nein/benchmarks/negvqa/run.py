@@ -373,7 +373,7 @@ def _unseen_lines(items: Mapping[str, Item], rows: Iterable[Mapping[str, Any]]) 
             yield {**line, "baseline": row["baseline"]}
 
 
-def write_report(config: NegvqaConfig, folders: Sequence[Folder]) -> str:
+def write_report(config: NegvqaConfig, runs: Sequence[Run], folders: Sequence[Folder]) -> str:
     """The page with its tables and plots; the headline as text."""
     from nein.benchmarks.negvqa import report
 

@@ -46,7 +46,7 @@ def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
     UserError, EditorError or MetricError.
     """
     if not {"edit", "score"} & set(config.stages):
-        return write_report(config, []) if executor.is_main else None
+        return write_report(config, [], []) if executor.is_main else None
     _dataset.cache_clear()  # a command sees the data as they are now
     if executor.is_main:
         plan = load_plan(config)
@@ -224,7 +224,7 @@ def figures(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
     return of_run.summarise(place)
 
 
-def write_report(config: EvalConfig, folders: Sequence[Folder]) -> str | None:
+def write_report(config: EvalConfig, runs: Sequence[Run], folders: Sequence[Folder]) -> str | None:
     """The tables of all runs in the output folder, where the command asks for them."""
     return report.report(config.out_dir) if "report" in config.stages else None
 

@@ -328,7 +328,10 @@ def _same_names(tasks: Sequence[Task]) -> list[Task]:
             first.setdefault(official.file_name(reference), reference)
 
     def renamed(records: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(replace(r, image=first.get(official.file_name(r.image), r.image)) for r in records)
+        names = (first.get(official.file_name(r.image), r.image) for r in records)
+        return tuple(
+            r if r.image == name else replace(r, image=name) for r, name in zip(records, names, strict=True)
+        )
 
     same: list[Task] = []
     for task in tasks:

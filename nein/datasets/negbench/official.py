@@ -18,6 +18,7 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from sys import intern
 
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -28,6 +29,7 @@ from nein.datasets.negbench.records import (
     Option,
     Question,
     RetrievalItem,
+    Shared,
     check_items,
     check_questions,
 )
@@ -63,18 +65,18 @@ def read_retrieval(
     rows = _rows(path, ("filepath", "captions"))
     names = short_names(cell(row, "filepath", path, line) for line, row in rows)
     seen: Counter[str] = Counter()
-    items = []
+    items, same = [], Shared()
     for line, row in rows:
         image = cell(row, "filepath", path, line)
         items.append(
             RetrievalItem(
-                id=row.get("id") or _name(names[image], seen),
-                image=image,
+                id=intern(row.get("id") or _name(names[image], seen)),
+                image=intern(image),
                 captions=strings(row["captions"], f"{path}, line {line}, captions"),
                 kind=kind,
-                positives=_optional(row, "positive_objects", path, line),
-                negatives=_optional(row, "negative_objects", path, line),
-                source=row.get("source", names[image]),
+                positives=same(_optional(row, "positive_objects", path, line)),
+                negatives=same(_optional(row, "negative_objects", path, line)),
+                source=intern(row.get("source", names[image])),
             )
         )
     check_items(items, str(path), allow_empty=allow_empty)
@@ -90,7 +92,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     rows = _rows(path, ("correct_answer", "caption_0", "caption_1", "image_path"))
     names = short_names(cell(row, "image_path", path, line) for line, row in rows)
     seen: Counter[str] = Counter()
-    questions = []
+    questions, same = [], Shared()
     for line, row in rows:
         image = cell(row, "image_path", path, line)
         texts = option_texts(row)
@@ -99,14 +101,14 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
         templates = _templates(row, len(texts), correct, type_, layout, f"{path}, line {line}")
         questions.append(
             Question(
-                id=row.get("id") or _name(names[image], seen),
-                image=image,
-                options=tuple(Option(text, kind) for text, kind in zip(texts, templates, strict=True)),
+                id=intern(row.get("id") or _name(names[image], seen)),
+                image=intern(image),
+                options=tuple(same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True)),
                 correct=correct,
                 type=type_,
-                positives=_optional(row, "positive_objects", path, line),
-                negatives=_optional(row, "negative_objects", path, line),
-                source=row.get("source") or names[image],
+                positives=same(_optional(row, "positive_objects", path, line)),
+                negatives=same(_optional(row, "negative_objects", path, line)),
+                source=intern(row.get("source") or names[image]),
             )
         )
     check_questions(questions, str(path))

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,11 +25,12 @@ KINDS = (ORIGINAL, NEGATED)
 AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
 TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)
 
+Value = TypeVar("Value")
 #: Questions that belong together: the score that counts such groups, the group's name, how many it has.
 Group = tuple[str, str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RetrievalItem:
     """One picture or video with its captions of one kind.
 
@@ -60,7 +61,7 @@ class RetrievalItem:
         return self.source or self.id
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """A caption to choose, and how it is made: "affirmation", "negation", "hybrid", or None where unknown.
 
@@ -78,7 +79,7 @@ class Option:
         return PurePosixPath(self.image).name if self.image else self.text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Question:
     """Which of the options describes the picture?
 
@@ -238,6 +239,21 @@ def _digest(records: Sequence[RetrievalItem | Question]) -> str:
     """SHA-256 over the records in order, not over pixels."""
     total = hashlib.sha256()
     for record in records:
-        line = json.dumps(vars(record), default=vars, ensure_ascii=False, sort_keys=True)
+        line = json.dumps(_fields(record), default=_fields, ensure_ascii=False, sort_keys=True)
         total.update(line.encode() + b"\n")
     return total.hexdigest()
+
+
+def _fields(record: RetrievalItem | Question | Option) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+class Shared:
+    """Of equal values the first, so that what many records repeat (a name, an option, the objects of a
+    picture) is held once."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, Any] = {}
+
+    def __call__(self, value: Value) -> Value:
+        return self._values.setdefault(value, value)
