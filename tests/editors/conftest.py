@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -76,24 +77,27 @@ def zone_models(checkpoint: Path, sam_folder: Path, tmp_path_factory: pytest.Tem
     }
 
 
+@pytest.fixture(scope="session")
+def shared_zone(zone_models: dict) -> Callable:
+    """ZONE at the size of the tiny models, with a SAM that is content with its own segments; one for each
+    set of options, which tests share and leave as it is."""
+    small = {
+        "steps": STEPS,
+        "resolution": 64,
+        "protocol": "fixed",
+        "map_stride": 8,
+        "points_per_side": 3,
+        "segment_quality": 0.0,
+        "segment_stability": 0.0,
+        "least_area": 4,
+        "dilation": 1,
+        "smooth_radius": 25.0,
+        "smooth_closing": 3,
+    }
+    return functools.cache(lambda **options: get_editor("zone", **{**zone_models, **small, **options}))
+
+
 @pytest.fixture
-def zone_editor(zone_models: dict) -> Callable:
-    """ZONE at the size of the tiny models, with a SAM that is content with its own segments."""
-
-    def build(**options):
-        small = {
-            "steps": STEPS,
-            "resolution": 64,
-            "protocol": "fixed",
-            "map_stride": 8,
-            "points_per_side": 3,
-            "segment_quality": 0.0,
-            "segment_stability": 0.0,
-            "least_area": 4,
-            "dilation": 1,
-            "smooth_radius": 25.0,
-            "smooth_closing": 3,
-        }
-        return get_editor("zone", **{**zone_models, **small, **options})
-
-    return build
+def zone_editor(shared_zone: Callable) -> Callable:
+    """The same, one for each call, which a test may alter."""
+    return shared_zone.__wrapped__

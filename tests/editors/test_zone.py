@@ -253,10 +253,10 @@ def test_a_segment_of_one_pixel_is_pasted_when_that_is_enough(zone_editor, reque
 
 @pytest.mark.parametrize("width, height", [(64, 40), (33, 64), (100, 50), (1, 1), (1, 90), (200, 3)])
 def test_a_picture_of_any_shape_comes_back_in_its_own_size_in_fixed_and_padded_in_paper(
-    width, height, zone_editor, picture
+    width, height, shared_zone, picture
 ):
     request = EditRequest("a", picture(1, height, width), "Remove the cat.", 3, maps=True)
-    fixed, paper = (zone_editor(protocol=protocol).edit([request])[0] for protocol in ("fixed", "paper"))
+    fixed, paper = (shared_zone(protocol=protocol).edit([request])[0] for protocol in ("fixed", "paper"))
     assert fixed.error is None
     assert fixed.image.shape == (height, width, 3)
     framed = editors.resize.zone(request.image, 64)
@@ -283,8 +283,8 @@ def test_fixed_gives_back_exactly_the_picture_inside_the_frame(zone_editor, pict
 # Determinism --------------------------------------------------------------------------------------------
 
 
-def test_maps_change_nothing_and_come_only_when_asked_for(zone_editor, requests_of):
-    editor, requests = zone_editor(), requests_of(3)
+def test_maps_change_nothing_and_come_only_when_asked_for(shared_zone, requests_of):
+    editor, requests = shared_zone(), requests_of(3)
     plain, shown = editor.edit(requests), editor.edit(with_maps(requests))
     for without, with_them in zip(plain, shown, strict=True):
         assert without.maps == {}
@@ -297,18 +297,18 @@ def test_maps_change_nothing_and_come_only_when_asked_for(zone_editor, requests_
             assert made.ndim == 2 or made.shape[2] == 3
 
 
-def test_batch_and_order_decide_nothing_but_last_bits(zone_editor, requests_of):
+def test_batch_and_order_decide_nothing_but_last_bits(shared_zone, requests_of):
     requests = with_maps(requests_of(5))
-    together, alone = zone_editor().edit(requests), zone_editor(batch_size=1).edit(requests[::-1])[::-1]
+    together, alone = shared_zone().edit(requests), shared_zone(batch_size=1).edit(requests[::-1])[::-1]
     for one, other in zip(together, alone, strict=True):
         for name in ("first token", "last token", "difference", "edit"):
             assert np.abs(one.maps[name].astype(int) - other.maps[name]).max() <= 1, name
         assert (one.maps["rough mask"] != other.maps["rough mask"]).mean() < 0.01
 
 
-def test_several_threads_give_what_one_gives(zone_editor, requests_of):
+def test_several_threads_give_what_one_gives(zone_editor, shared_zone, requests_of):
     requests = requests_of(4)
-    editor = zone_editor()
+    editor = shared_zone()
     expected = [editor.edit([request])[0] for request in requests]
     editor = zone_editor()
     with ThreadPoolExecutor(4) as pool:
@@ -335,21 +335,21 @@ def test_a_failing_sample_has_an_error_and_the_rest_succeed(zone_editor, request
     assert (results[0].image != expected[0].image).any(-1).mean() < 0.01
 
 
-def test_the_words_can_take_the_place_of_the_last_token(zone_editor, requests_of):
+def test_the_words_can_take_the_place_of_the_last_token(shared_zone, requests_of):
     request = with_maps(requests_of(1))
-    last = zone_editor().edit(request)[0].maps
-    words = zone_editor(against="words", floor="least").edit(request)[0].maps
+    last = shared_zone().edit(request)[0].maps
+    words = shared_zone(against="words", floor="least").edit(request)[0].maps
     assert list(words) == [name.replace("last token", "words") for name in SHEET]
     assert words["words"].min() == 0
     assert words["words"].max() == 255
     assert (words["difference"] != last["difference"]).any()
 
 
-def test_branches_of_attention_follow_the_protocol_unless_chosen(zone_editor, requests_of):
-    assert zone_editor().describe()["branches"] == "text"
-    assert zone_editor(protocol="paper").describe()["branches"] == "uncond"
+def test_branches_of_attention_follow_the_protocol_unless_chosen(shared_zone, requests_of):
+    assert shared_zone().describe()["branches"] == "text"
+    assert shared_zone(protocol="paper").describe()["branches"] == "uncond"
     request = with_maps(requests_of(1))
-    text, uncond = (zone_editor(branches=b).edit(request)[0].maps for b in ("text", "uncond"))
+    text, uncond = (shared_zone(branches=b).edit(request)[0].maps for b in ("text", "uncond"))
     assert (text["last token"] != uncond["last token"]).any()
 
 
@@ -368,19 +368,21 @@ def test_branches_of_attention_follow_the_protocol_unless_chosen(zone_editor, re
         {"fallback": "edit"},
     ],
 )
-def test_each_setting_is_described_and_in_the_fingerprint(option, zone_editor):
-    base, other = zone_editor(), zone_editor(**option)
+def test_each_setting_is_described_and_in_the_fingerprint(option, shared_zone):
+    base, other = shared_zone(), shared_zone(**option)
     (name,) = option
     assert other.describe()[name] == option[name]
     assert base.fingerprint != other.fingerprint
 
 
-def test_a_moved_model_keeps_the_fingerprint_and_another_one_changes_it(zone_editor, zone_models, tmp_path):
+def test_a_moved_model_keeps_the_fingerprint_and_another_one_changes_it(
+    zone_editor, shared_zone, zone_models, tmp_path
+):
     import shutil
 
     from tests.editors.tiny import build_action, build_sam
 
-    base = zone_editor().fingerprint
+    base = shared_zone().fingerprint
     moved = {role: str(shutil.copytree(zone_models[role], tmp_path / role)) for role in ("sam", "action")}
     assert zone_editor(**moved).fingerprint == base
     assert zone_editor(sam=str(build_sam(tmp_path / "s", seed=1))).fingerprint != base
@@ -422,8 +424,8 @@ def test_a_folder_that_is_no_sam_is_refused(zone_editor, zone_models):
         zone_editor(sam=zone_models["checkpoint"] + "/text_encoder")
 
 
-def test_a_grid_the_unet_does_not_have_is_an_error_of_the_samples(zone_editor, requests_of):
-    results = zone_editor(map_stride=32).edit(requests_of(2))
+def test_a_grid_the_unet_does_not_have_is_an_error_of_the_samples(shared_zone, requests_of):
+    results = shared_zone(map_stride=32).edit(requests_of(2))
     for result in results:
         assert result.image is None
         assert "no cross-attention of 2 x 2 cells" in result.error
@@ -449,10 +451,10 @@ def test_the_released_classifier_file_is_read_as_tensors_and_nothing_else(tmp_pa
         load_classifier(str(tmp_path / "part.pth"))
 
 
-def test_the_classifier_reads_the_text_encoders_states_of_each_text(zone_editor, zone_models):
+def test_the_classifier_reads_the_text_encoders_states_of_each_text(shared_zone, zone_models):
     from transformers import CLIPTextModel, CLIPTokenizer
 
-    editor = zone_editor()
+    editor = shared_zone()
     encoder = CLIPTextModel.from_pretrained(zone_models["checkpoint"] + "/text_encoder")
     tokenizer = CLIPTokenizer.from_pretrained(zone_models["checkpoint"] + "/tokenizer")
     classifier = load_classifier(zone_models["action"])
