@@ -28,8 +28,9 @@ from nein.engine import cores, images
 Thumbnail = str | dict[str, str]
 #: A file; or why there is none, which stays as it is.
 Place = str | dict[str, str]
-#: Samples whose pictures are made together; from how many samples on other processes make them.
-TOGETHER, MANY = 8, 1000
+#: Samples whose pictures are made together; from how many samples on other processes make them, of which
+#: there are at most so many.
+TOGETHER, MANY, MOST = 8, 100, 16
 _START = "import sys; sys.path[:] = {}; from nein.reporting import thumbnails; thumbnails.main(sys.argv[1:])"
 
 
@@ -65,7 +66,7 @@ def of_samples(samples: Iterable[Sequence[Place]], side: int) -> Iterator[Iterat
         listed = Path(folder) / "files.jsonl"
         with listed.open("w", encoding="utf-8") as file:
             parts = sum(1 for part in every if file.write(json.dumps(part) + "\n"))
-        count = min(cores.count(), parts)
+        count = min(cores.count(), MOST, parts)
         words = [[str(listed), str(side), str(first), str(count)] for first in range(count)]
         makers = [running.enter_context(_maker(line)) for line in words]
         yield _said(itertools.islice(itertools.cycle(makers), parts))
