@@ -16,11 +16,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json, to_json
 
 from nein.engine import cores, images
 
@@ -28,8 +29,9 @@ from nein.engine import cores, images
 Thumbnail = str | dict[str, str]
 #: A file; or why there is none, which stays as it is.
 Place = str | dict[str, str]
-#: Samples whose pictures are made together; from how many samples on other processes make them.
-TOGETHER, MANY = 8, 1000
+#: Samples whose pictures are made together; from how many samples on other processes make them, of which
+#: there are at most so many.
+TOGETHER, MANY, MOST = 8, 100, 16
 _START = "import sys; sys.path[:] = {}; from nein.reporting import thumbnails; thumbnails.main(sys.argv[1:])"
 
 
@@ -46,32 +48,39 @@ def of_file(path: Path, side: int) -> Thumbnail:
         return {"none": str(error).rpartition(": ")[2]}
 
 
-def of_samples(samples: Iterable[Sequence[Place]], side: int) -> Generator[list[Thumbnail], None, None]:
-    """The pictures of every sample, in order; side 0: none. Raises CalledProcessError where a process that
-    made them ended before it was done."""
+@contextlib.contextmanager
+def of_samples(samples: Iterable[Sequence[Place]], side: int) -> Iterator[Iterator[list[Thumbnail]]]:
+    """The pictures of every sample, in order; side 0: none. Processes begin at once, and end with the block.
+
+    The iterator raises CalledProcessError where one of them ended before it was done.
+    """
     if not side:
-        yield from ([] for _ in samples)
+        yield ([] for _ in samples)
         return
     coming = iter(samples)
     few = [*itertools.islice(coming, MANY)]
     every = _together(itertools.chain(few, coming))
     if len(few) < MANY:
-        for part in every:
-            yield from _of_part(part, side)
+        yield itertools.chain.from_iterable(_of_part(part, side) for part in every)
         return
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         listed = Path(folder) / "files.jsonl"
         with listed.open("w", encoding="utf-8") as file:
             parts = sum(1 for part in every if file.write(json.dumps(part) + "\n"))
-        count = min(cores.count(), parts)
+        count = min(cores.count(), MOST, parts)
         words = [[str(listed), str(side), str(first), str(count)] for first in range(count)]
         makers = [running.enter_context(_maker(line)) for line in words]
-        for maker in itertools.islice(itertools.cycle(makers), parts):
-            assert maker.stdout is not None
-            line = maker.stdout.readline()
-            if not line.endswith(b"\n"):
-                raise subprocess.CalledProcessError(maker.wait(), "nein.reporting.thumbnails")
-            yield from json.loads(line)
+        yield _said(itertools.islice(itertools.cycle(makers), parts))
+
+
+def _said(makers: Iterable[subprocess.Popen[bytes]]) -> Iterator[list[Thumbnail]]:
+    """A line of each."""
+    for maker in makers:
+        assert maker.stdout is not None
+        line = maker.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise subprocess.CalledProcessError(maker.wait(), "nein.reporting.thumbnails")
+        yield from from_json(line)
 
 
 def main(words: Sequence[str]) -> None:
@@ -81,7 +90,7 @@ def main(words: Sequence[str]) -> None:
     side, first, count = map(int, words[1:])
     with Path(words[0]).open(encoding="utf-8") as lines:
         for line in itertools.islice(lines, first, None, count):
-            sys.stdout.write(json.dumps(_of_part(json.loads(line), side)) + "\n")
+            sys.stdout.buffer.write(to_json(_of_part(json.loads(line), side)) + b"\n")
             sys.stdout.flush()
 
 

@@ -67,8 +67,6 @@ def test_the_released_files_are_evaluated_as_they_are(
         "chexpert/binary.templated",
         "chexpert/binary-control.templated",
     }
-    for name in ("recall.png", "mcq.png", "choices.png"):
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     figures = (tmp_path / "out" / "figures.csv").read_text().splitlines()
     assert len(figures) == 1 + sum(len(run.figures) for run in found.values())
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from nein.benchmarks.negbench.folder import ResultsDir, samples
 from nein.benchmarks.negbench.page import Questions, Results, part
 from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.engine import atomic
+from tests.negbench.conftest import evaluate
 
 
 @pytest.fixture
@@ -83,3 +85,12 @@ def test_the_part_is_the_same_until_a_row_is_another(tmp_path: Path, data: DataS
     one = part([results(tmp_path, "a", data)], lambda: [data]).made_of
     assert part([results(tmp_path, "a", data)], lambda: [data]).made_of == one
     assert part([results(tmp_path, "a", data, reason="x")], lambda: [data]).made_of != one
+
+
+def test_the_plots_beside_a_page_are_pictures(tmp_path: Path) -> None:
+    evaluate(tmp_path, "nano", None, "--model", "random", "--scenes", "8", page=True)
+    for name in ("recall.png", "mcq.png", "choices.png"):
+        with Image.open(tmp_path / "out" / name) as picture:
+            colours = picture.convert("RGB").getcolors(2**24)
+            assert min(picture.size) > 200
+        assert len(colours) > 20

@@ -30,10 +30,15 @@ def samples(tmp_path: Path) -> list[list[Place]]:
     return made
 
 
+def made(samples: list[list[Place]], side: int = 128) -> list[list[Any]]:
+    with thumbnails.of_samples(iter(samples), side) as pictures:
+        return list(pictures)
+
+
 def test_processes_make_what_this_one_makes(
     samples: list[list[Place]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = list(thumbnails.of_samples(iter(samples), 128))
+    here = made(samples)
     assert [row[3] for row in here] == [{"none": "failed: <b>é</b>\n"}] * 12
     assert "this is not an image file" in here[0][2]["none"]
     assert len({row[0] for row in here}) == 12
@@ -41,8 +46,8 @@ def test_processes_make_what_this_one_makes(
     monkeypatch.setattr(thumbnails, "TOGETHER", 5)
     monkeypatch.setattr(thumbnails, "_of_part", None)  # here nothing is made
     monkeypatch.setattr(thumbnails.cores, "count", lambda: 2)
-    assert list(thumbnails.of_samples(iter(samples), 128)) == here
-    assert list(thumbnails.of_samples(iter(samples), 0)) == [[]] * 12
+    assert made(samples) == here
+    assert made(samples, 0) == [[]] * 12
 
 
 def test_processes_end_with_whoever_asked_and_one_that_is_killed_is_an_error(
@@ -58,16 +63,16 @@ def test_processes_end_with_whoever_asked_and_one_that_is_killed_is_an_error(
     monkeypatch.setattr(subprocess, "Popen", Noted)
     monkeypatch.setattr(thumbnails, "MANY", 5)
     monkeypatch.setattr(thumbnails, "TOGETHER", 1)
-    rows = thumbnails.of_samples(samples * 200, 128)
-    assert len(next(rows)) == 4
-    rows.close()
+    with thumbnails.of_samples(samples * 200, 128) as rows:
+        assert len(next(rows)) == 4
+        assert all(process.poll() is None for process in started)
     assert started
     assert all(process.returncode is not None for process in started)
-    rows = thumbnails.of_samples(samples * 200, 128)
-    next(rows)
-    os.kill(started[-1].pid, signal.SIGKILL)
-    with pytest.raises(subprocess.CalledProcessError, match="SIGKILL"):
-        list(rows)
+    with thumbnails.of_samples(samples * 200, 128) as rows:
+        next(rows)
+        os.kill(started[-1].pid, signal.SIGKILL)
+        with pytest.raises(subprocess.CalledProcessError, match="SIGKILL"):
+            list(rows)
 
 
 def test_a_script_that_asks_for_a_page_is_run_once(tmp_path: Path, samples: list[list[Place]]) -> None:
@@ -75,7 +80,8 @@ def test_a_script_that_asks_for_a_page_is_run_once(tmp_path: Path, samples: list
     script = tmp_path / "script.py"
     script.write_text(
         "import sys; sys.path.pop(0)\nprint('once')\nfrom nein.reporting import thumbnails\n"
-        f"thumbnails.MANY = 1\nprint(len(list(thumbnails.of_samples({samples!r}, 128))))\n"
+        f"thumbnails.MANY = 1\nwith thumbnails.of_samples({samples!r}, 128) as made:\n"
+        "    print(len(list(made)))\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False

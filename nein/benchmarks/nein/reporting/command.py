@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,27 +12,43 @@ from nein.engine.errors import UserError
 
 if TYPE_CHECKING:
     from nein.benchmarks.nein.reporting.collect import Run
+    from nein.benchmarks.nein.reporting.sample_browser import Browser
+    from nein.reporting.thumbnails import Thumbnail
 
 
 def report(options: ReportConfig) -> int:
     """Writes the report. Raises UserError for anything the user can mend."""
+    from nein.benchmarks.nein.reporting import collect, sample_browser
+    from nein.engine import atomic
+
+    atomic.check_writable(options.out.parent)
+    loaded, unfinished = collect.load(options.runs)
+    browser = sample_browser.Browser.of(loaded, options.data, options.split)
+    with browser.pictures(options.thumbnails if "html" in options.formats else 0) as pictures:
+        return _write(options, loaded, unfinished, browser, pictures)
+
+
+def _write(
+    options: ReportConfig,
+    loaded: list[Run],
+    unfinished: list[str],
+    browser: Browser,
+    pictures: Iterator[list[Thumbnail]],
+) -> int:
+    """Works out the figures and writes them."""
     out, formats = options.out, options.formats
     from nein.benchmarks.nein import protocols, sections
     from nein.benchmarks.nein import report as run_report
     from nein.benchmarks.nein.reporting import collect, comparisons, costs, judge_tables, sample_browser
-    from nein.engine import atomic
     from nein.reporting import figures as frames
     from nein.reporting import page
     from nein.reporting import report as reporting
     from nein.reporting.report import Section
 
-    atomic.check_writable(out.parent)
-    loaded, unfinished = collect.load(options.runs)
     folders = options.calibration or [r.directory.out / "calibration" for r in loaded]
     folders = list(dict.fromkeys(folders))
     calibrations = judge_tables.load(folders, explicit=bool(options.calibration))
     rewards = judge_tables.load_rewards(folders)
-    browser = sample_browser.Browser.of(loaded, options.data, options.split)
     negative = [run for run in loaded if run.track == "negative"] or loaded
     compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
     rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs.costs(loaded)]
@@ -75,7 +92,7 @@ def report(options: ReportConfig) -> int:
     ]
     manifests = {run.label: run.manifest for run in loaded}
     target = out if out.suffix in (".html", ".htm") else out.with_suffix(".html")
-    samples = [browser.part(target, options.thumbnails, options.budget * 2**20)]
+    samples = [browser.part(target, pictures, options.budget * 2**20)]
     written = reporting.write(
         target, figures, sections=shown, parts=samples, formats=formats,
         title=options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,17 @@ class Browser:
             loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note
         )
 
-    def part(self, out: Path, side: int, budget: int) -> page.Part:
-        """What the page at `out` shows of the samples.
+    def pictures(self, side: int) -> AbstractContextManager[Iterator[list[Thumbnail]]]:
+        """Of every sample, its target and all edits, as `thumbnails.of_samples` makes them.
 
-        side    Longer side of a thumbnail in pixels; 0 for a page without pictures.
-        budget  Bytes of chunks that may be in the page.
+        side  Longer side of a thumbnail in pixels; 0 for a page without pictures.
         """
+        return thumbnails.of_samples(map(self._places, self.ids), side)
+
+    def part(self, out: Path, pictures: Iterator[list[Thumbnail]], budget: int) -> page.Part:
+        """What the page at `out` shows of the samples. budget: bytes of chunks that may be in the page."""
         return cards.browser(
-            lambda: (self.described(), self.details(side)), note=self.note, out=out, budget=budget,
+            lambda: (self.described(), self.details(pictures)), note=self.note, out=out, budget=budget,
             scripts=[Path(__file__).with_name("evidence.js")],
         )  # fmt: skip
 
@@ -119,13 +123,11 @@ class Browser:
         parts = [f"source image {edit['source_id']}", f"object: {edit['object']}"]
         return " · ".join([*parts, *([f"caption: {caption}"] if caption else [])])
 
-    def details(self, side: int) -> Iterator[cards.Detail]:
-        """Sample after sample. side: longer side of a thumbnail; 0: no thumbnails."""
-        shown = thumbnails.of_samples(map(self._places, self.ids), side)
+    def details(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Detail]:
+        """Sample after sample."""
         with contextlib.ExitStack() as files:
-            files.callback(shown.close)
             judged = [files.enter_context(run.said()) for run in self.runs]
-            for name, row in zip(self.ids, shown, strict=True):
+            for name, row in zip(self.ids, pictures, strict=True):
                 yield self._detail(name, row, judged)
 
     def _detail(
