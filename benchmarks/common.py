@@ -112,10 +112,10 @@ def decode(path: Path) -> np.ndarray:
 
 
 def timed(function: Callable[[], Result]) -> tuple[Result, float]:
-    """(result, seconds)."""
-    start = time.perf_counter()
+    """(result, seconds of the processor per thread, so that other work on the machine does not count)."""
+    start = time.process_time()
     result = function()
-    return result, time.perf_counter() - start
+    return result, (time.process_time() - start) / torch.get_num_threads()
 
 
 @dataclass(frozen=True)
@@ -246,9 +246,11 @@ def blocks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 
 def setup(threads: int) -> None:
-    """Equal conditions: the given number of threads for torch, no progress bars."""
+    """Equal conditions: the given number of threads for torch, freed memory kept as commands keep it, no
+    progress bars."""
     import transformers
 
+    environment.keep_freed_memory()
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

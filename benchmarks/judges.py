@@ -22,7 +22,7 @@ import metrics
 from benchmarks.common import Pair, arguments, blocks, decode, line, model_folders, pairs, setup, timed
 from metrics.base import MemoryRecords
 from metrics.judges.templates import template
-from metrics.objects import caption_objects, spacy_model
+from metrics.objects import spacy_model
 from nein.engine.images import pixel_hash
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
@@ -52,7 +52,7 @@ def naive(work: Sequence[Pair], judges: dict[str, Any], library: Any) -> dict[st
 
     result: dict[str, list[float | None]] = {name: [] for name in names(judges)}
     for pair in work:
-        roots = caption_objects([pair.caption])[0]
+        roots = [chunk.root.text for chunk in spacy_model()(pair.caption).noun_chunks]
         if "vqa" in judges:
             result["removal_vqa"].append(float(generate(pair.edited, pair.object) == "No"))
             kept = [word for word in roots if generate(pair.sample, word).lower() == "yes"]

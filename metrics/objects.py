@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -58,26 +59,52 @@ def caption_objects(
     choose("protocol", protocol, ("paper", "fixed"))
     if excluded is not None and len(excluded) != len(captions):
         raise MetricError(f"{len(captions)} captions but {len(excluded)} excluded objects were given.")
-    docs = spacy_model().pipe(captions)
+    parsed = _parsed(captions)
     if protocol == "paper":
-        return [[chunk.root.text for chunk in doc.noun_chunks] for doc in docs]
+        return [list(one.roots) for one in parsed]
     left_out = excluded if excluded is not None else [""] * len(captions)
-    return [_nouns(doc, _singular(name)) for doc, name in zip(docs, left_out, strict=True)]
+    return [_others(one.nouns, _singular(name)) for one, name in zip(parsed, left_out, strict=True)]
 
 
-def _nouns(doc: Any, excluded: str) -> list[str]:
-    nouns = []
+@dataclass(frozen=True)
+class _Parsed:
+    """Of a caption the roots of its noun chunks as written, and the names of what they are, in order."""
+
+    roots: tuple[str, ...]
+    nouns: tuple[str, ...]
+
+
+#: Captions that were parsed lately: several samples, two judges and every editor ask about the same.
+_LATELY: dict[str, _Parsed] = {}
+_MOST = 4096
+
+
+def _parsed(captions: Sequence[str]) -> list[_Parsed]:
+    found = {caption: _LATELY[caption] for caption in captions if caption in _LATELY}
+    fresh = [caption for caption in dict.fromkeys(captions) if caption not in found]
+    for caption, doc in zip(fresh, spacy_model().pipe(fresh), strict=True):
+        found[caption] = _Parsed(tuple(chunk.root.text for chunk in doc.noun_chunks), tuple(_nouns(doc)))
+    if len(_LATELY) + len(fresh) > _MOST:
+        _LATELY.clear()
+    _LATELY.update((caption, found[caption]) for caption in fresh[:_MOST])
+    return [found[caption] for caption in captions]
+
+
+def _nouns(doc: Any) -> Iterator[str]:
     for chunk in doc.noun_chunks:
         root = chunk.root
         if root.pos_ not in ("NOUN", "PROPN") or root.lemma_.lower() in NOT_OBJECTS:
             continue
         compounds = [token.lemma_.lower() for token in root.lefts if token.dep_ == "compound"]
-        name = " ".join([*compounds, root.lemma_.lower()])
-        # "kitchen table" is a table; whoever leaves out tables leaves out that one too.
-        if excluded and (name == excluded or name.endswith(f" {excluded}")):
-            continue
-        nouns.append(name)
-    return list(dict.fromkeys(nouns))
+        yield " ".join([*compounds, root.lemma_.lower()])
+
+
+def _others(nouns: Sequence[str], excluded: str) -> list[str]:
+    """Each once; "kitchen table" is a table: whoever leaves out tables leaves out that one too."""
+    names = dict.fromkeys(nouns)
+    if not excluded:
+        return list(names)
+    return [name for name in names if name != excluded and not name.endswith(f" {excluded}")]
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ question. Answers equal those of `generate` called for every question alone.
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ class LlavaNextJudge:
         self.max_cache_tokens = max_cache_tokens
         tokenizer = processor.tokenizer
         self._tokenizer = SharedTokenizer(tokenizer)
+        self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
         self._image_id = int(model.config.image_token_id)
         self._image_word = tokenizer.convert_ids_to_tokens(self._image_id)
         eos = model.generation_config.eos_token_id
@@ -88,6 +90,7 @@ class LlavaNextJudge:
         yes, no = first_tokens(tokenizer, YES), first_tokens(tokenizer, NO)
         self._yes, self._no = sorted(yes - no), sorted(no - yes)
         self.fingerprint = fingerprint(self.describe())
+        _skip_unread_layers(model)
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
@@ -171,7 +174,13 @@ class LlavaNextJudge:
         return jobs
 
     def _tokens(self, prompt: str, count: int) -> list[int]:
-        return list(self._tokenizer(prompt.replace(self._image_word, self._image_word * count))["input_ids"])
+        """The ids of a prompt, `count` of them for its picture."""
+        ids = self._ids(prompt)
+        place = ids.index(self._image_id)
+        return [*ids[:place], *[self._image_id] * count, *ids[place + 1 :]]
+
+    def _encoded(self, prompt: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(prompt)["input_ids"])
 
     def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
         """Jobs whose beginnings have one length, at most `batch_size` at a time."""
@@ -285,6 +294,23 @@ class LlavaNextJudge:
         probabilities = logits.softmax(-1)
         columns = [probabilities[:, ids].sum(-1) for ids in (self._yes, self._no)]
         return torch.stack(columns, 1).cpu().numpy()
+
+
+def _skip_unread_layers(model: Any) -> None:
+    """Lets the vision tower's layers behind the last one that is read do nothing: LLaVA reads the last but
+    one, and transformers works out all."""
+    tower, read = model.model.vision_tower, model.config.vision_feature_layer
+    count = int(model.config.vision_config.num_hidden_layers)
+    lists = [one for one in tower.modules() if isinstance(one, torch.nn.ModuleList) and len(one) == count]
+    if len(lists) == 1:
+        # Of the count + 1 states the first is what goes into the first layer.
+        places = [place % (count + 1) for place in (read if isinstance(read, list) else [read])]
+        for layer in lists[0][max(places) :]:
+            layer.forward = _unchanged
+
+
+def _unchanged(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return hidden_states
 
 
 def _after(row: Sequence[int], token: int) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json, to_json
 
 from nein.engine import cores, images
 
@@ -79,7 +80,7 @@ def _said(makers: Iterable[subprocess.Popen[bytes]]) -> Iterator[list[Thumbnail]
         line = maker.stdout.readline()
         if not line.endswith(b"\n"):
             raise subprocess.CalledProcessError(maker.wait(), "nein.reporting.thumbnails")
-        yield from json.loads(line)
+        yield from from_json(line)
 
 
 def main(words: Sequence[str]) -> None:
@@ -89,7 +90,7 @@ def main(words: Sequence[str]) -> None:
     side, first, count = map(int, words[1:])
     with Path(words[0]).open(encoding="utf-8") as lines:
         for line in itertools.islice(lines, first, None, count):
-            sys.stdout.write(json.dumps(_of_part(json.loads(line), side)) + "\n")
+            sys.stdout.buffer.write(to_json(_of_part(json.loads(line), side)) + b"\n")
             sys.stdout.flush()
 
 

@@ -242,3 +242,15 @@ def test_the_fingerprint_depends_on_wording_and_precision(models: Path, llava) -
     other = metrics.load_judge("vqa", str(models / "llava"), template="plain")
     half = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
     assert len({llava.fingerprint, other.fingerprint, half.fingerprint}) == 3
+
+
+def test_vision_layers_that_nobody_reads_are_not_worked_out(models: Path) -> None:
+    from transformers import LlavaNextForConditionalGeneration
+
+    folder = tiny.make_llava(models / "unread", seed=3)
+    judge = metrics.load_judge("vqa", str(folder))
+    plain = LlavaNextForConditionalGeneration.from_pretrained(folder).eval()
+    asked = [naive(plain, judge.processor, IMAGES[0], prompt) for prompt in QUESTIONS[0]]
+    assert said(judge.ask(IMAGES[:1], QUESTIONS[:1])) == [asked]
+    idle = [part for part in judge.model.model.vision_tower.modules() if "forward" in vars(part)]
+    assert len(idle) == 1  # the last: what goes into it is read
