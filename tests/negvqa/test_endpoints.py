@@ -223,7 +223,7 @@ def test_a_process_that_is_killed_outright_leaves_a_run_that_goes_on(server: Ser
     questions, out = write_questions(tmp_path), tmp_path / "out"
     asked = [
         "--model", f"openai:{server.url}#eye-7b", "--data", str(questions), "--out", str(out),
-        "--concurrency", "3", "--formats", "csv",
+        "--concurrency", "3", "--formats", "csv", "--blind", "0",
     ]  # fmt: skip
     process = subprocess.Popen([sys.executable, "-m", "nein", "negvqa", *asked], stderr=subprocess.DEVNULL)
     try:
