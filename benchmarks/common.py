@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 import torch
 from PIL import Image
 
+from arithmetic import products
 from nein.engine import environment, memory
 from nein.engine.foresight import count_operations
 from nein.nano import data
@@ -53,6 +55,13 @@ def arguments(description: str | None, limit: int) -> argparse.ArgumentParser:
         "--tiny", action="store_true", help="random weights instead of the trained nano models"
     )
     return parser
+
+
+@contextmanager
+def plain_layers() -> Iterator[None]:
+    """Models that are loaded meanwhile compute as PyTorch does, without `arithmetic.products`."""
+    with mock.patch.object(products, "AVAILABLE", False):
+        yield
 
 
 @contextmanager

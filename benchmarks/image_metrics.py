@@ -19,7 +19,18 @@ import torch
 from PIL import Image
 
 import metrics
-from benchmarks.common import Pair, arguments, blocks, decode, line, model_folders, pairs, setup, timed
+from benchmarks.common import (
+    Pair,
+    arguments,
+    blocks,
+    decode,
+    line,
+    model_folders,
+    pairs,
+    plain_layers,
+    setup,
+    timed,
+)
 from metrics.base import MemoryFeatures
 from metrics.fid import frechet_distance
 from nein.engine.images import pixel_hash
@@ -112,10 +123,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
         work = pairs(options.limit, Path(root))
         encoders = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
-        naive(work[:2], encoders)  # both sides warm
+        with plain_layers():
+            theirs = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
+        naive(work[:2], theirs)  # both sides warm
         ours(work[:2], encoders, MemoryFeatures(), options.batch_size)
         store = MemoryFeatures()
-        expected, naive_seconds = timed(lambda: naive(work, encoders))
+        expected, naive_seconds = timed(lambda: naive(work, theirs))
         first, seconds = timed(lambda: ours(work, encoders, store, options.batch_size))
         second, cached_seconds = timed(lambda: ours(work, encoders, store, options.batch_size))
     assert max(largest_difference(values, expected) for values in (first, second)) < 1e-4

@@ -31,7 +31,7 @@ import torch
 import metrics
 from arithmetic.dtypes import DTYPES
 from benchmarks import editing, image_metrics, judges, published
-from benchmarks.common import Measured, Pair, describe_device, limits, measure, pairs, setup
+from benchmarks.common import Measured, Pair, describe_device, limits, measure, pairs, plain_layers, setup
 from metrics.base import MemoryFeatures, MemoryRecords
 from metrics.objects import spacy_model
 from nein.engine.environment import keep_freed_memory
@@ -204,8 +204,9 @@ def judge(kind: str, root: Path, dtype: str, options: argparse.Namespace) -> Sta
 
     batch_size = best_batch(rate, options.batch_size)
     mine = measure(lambda: ours(batch_size, work), options.device, profile=True)
-    library = judges.detection_pipeline(str(folder), loaded) if kind == "ovd" else None
-    naive = measure(lambda: judges.naive(work, models, library), options.device)
+    theirs = judges.untouched(models, {kind: str(folder)})
+    library = judges.detection_pipeline(str(folder), theirs[kind]) if kind == "ovd" else None
+    naive = measure(lambda: judges.naive(work, theirs, library), options.device)
     total, flips, most = disagreement(mine.result, naive.result)
     return compared(
         mine, naive, len(work), batch_size=batch_size,
@@ -235,15 +236,21 @@ def encoders(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
     for kind, folder in folders.items():
         published.make(kind, folder, tiny=options.tiny)
     work = pairs(options.images, _made(root / "edited"), (40, 32) if options.tiny else RESIZED)
-    loaded: dict[str, Any] = {
-        kind: metrics.load_encoder(kind, str(folder), device=options.device)
-        for kind, folder in folders.items()
-    }
-    loaded["fid"] = published.inception(options.device)
+
+    def load() -> dict[str, Any]:
+        made: dict[str, Any] = {
+            kind: metrics.load_encoder(kind, str(folder), device=options.device)
+            for kind, folder in folders.items()
+        }
+        return made | {"fid": published.inception(options.device)}
+
+    loaded = load()
+    with plain_layers():
+        theirs = load()
     size = 16 if options.batch_size == "auto" else int(options.batch_size)
     ours = functools.partial(image_metrics.ours, work, loaded)
     mine = measure(lambda: ours(MemoryFeatures(), size), options.device, profile=True)
-    naive = measure(lambda: image_metrics.naive(work, loaded), options.device)
+    naive = measure(lambda: image_metrics.naive(work, theirs), options.device)
     most = image_metrics.largest_difference(mine.result, naive.result)
     return compared(
         mine, naive, len(work), batch_size=size, difference=most, agreement=f"values equal to {most:.0e}",

@@ -33,13 +33,14 @@ def cluster() -> Iterator[Any]:
     """Two nodes of one core each, beside a head without any."""
     from ray.cluster_utils import Cluster
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(commands.ROOT), os.environ.get("PYTHONPATH", "")])
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        made.add_node(num_cpus=1)
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(commands.ROOT))
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        for _ in range(2):
+            made.add_node(num_cpus=1)
+        yield made
+        ray.shutdown()
+        made.shutdown()
 
 
 @pytest.fixture(autouse=True)

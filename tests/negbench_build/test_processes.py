@@ -135,8 +135,9 @@ def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_
     rule = Slow()
 
     def dying(body: dict[str, Any], count: int) -> Reply:
-        """Four answers, then none; later than those, since what is on its way when a build ends is lost."""
-        if count <= 4:
+        """Twelve answers, then none; later than those, since what is on its way when a build ends is lost.
+        Many more questions are left than are waited for, so that a late answer among them does not matter."""
+        if count <= 12:
             return rule(body, count)
         time.sleep(0.1)
         return 500, {"error": "down"}, {}
@@ -146,7 +147,7 @@ def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_
     done = negbench(*given)
     assert done.code == 2
     assert "20 questions in a row without an answer" in done.stderr
-    assert len(server.requests) < 40
+    assert len(server.requests) < 50 < whole[1]
     server.rule = rule
     again = negbench(*given)
     assert again.code == 0, again.stderr
