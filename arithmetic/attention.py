@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from arithmetic import products
+
 # Queries of a tile; with fewer keys torch's kernel is as fast.
 _TILE, _FEW_KEYS = 256, 128
+# Parameters of a model beside whose arithmetic what `tiled` adds to every call of torch, microseconds, is
+# nothing.
+_LARGE = 20_000_000
+_PARAMETERS: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
 
 
-def pays(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether tiles are faster than torch's own kernel."""
-    return device.type == "cpu" and dtype == torch.bfloat16
+def pays(device: torch.device, dtype: torch.dtype, model: torch.nn.Module) -> bool:
+    """Whether tiles are faster than torch's own kernel in the passes of `model`.
+
+    In float32 only with products by oneDNN, and where the model is large.
+    """
+    if device.type != "cpu" or dtype != torch.float32:
+        return device.type == "cpu" and dtype == torch.bfloat16
+    if model not in _PARAMETERS:
+        _PARAMETERS[model] = sum(weight.numel() for weight in model.parameters())
+    return products.AVAILABLE and _PARAMETERS[model] >= _LARGE
 
 
 def tiled() -> AbstractContextManager[Any]:
@@ -41,6 +55,8 @@ def _attend(
 ) -> torch.Tensor:
     """torch's signature, since it stands in its place."""
     plain = attn_mask is None and not dropout_p and query.ndim == 4
+    if query.dtype == torch.float32:
+        plain = plain and products.applies(query, key)
     if plain and key.shape[2] >= _FEW_KEYS and query.shape[2] > 1:
         return tiled_attention(query, key, value, scale, causal=is_causal)
     return torch.nn.functional.scaled_dot_product_attention(
@@ -63,7 +79,7 @@ def tiled_attention(
     works out what lies beyond.
 
     torch's own kernel for CPUs is no faster in bfloat16 than in float32 where the processor has no matrix
-    unit; matrix products are.
+    unit, and multiplies by MKL in float32; matrix products (`arithmetic.products`) are.
     """
     scaled = (query * (query.shape[-1] ** -0.5 if scale is None else scale)).flatten(0, 1)
     keys, values = key.flatten(0, 1).transpose(1, 2).contiguous(), value.flatten(0, 1).contiguous()
@@ -73,11 +89,16 @@ def tiled_attention(
         for start in range(0, query.shape[2], _TILE):
             end = min(start + _TILE, query.shape[2])
             seen = min(end, key.shape[2]) if causal else key.shape[2]
-            scores = torch.mm(scaled[head, start:end], keys[head // shared, :, :seen])
+            scores = _product(scaled[head, start:end], keys[head // shared, :, :seen])
             if causal:
                 scores.masked_fill_(_later(start, end, seen, scores.device), float("-inf"))
-            torch.mm(scores.softmax(-1), values[head // shared, :seen], out=into[start:end])
+            into[start:end] = _product(scores.softmax(-1), values[head // shared, :seen])
     return output
+
+
+def _product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """(M, K) times (K, N)."""
+    return products.product(x, y.T, None, "none") if products.applies(x, y) else torch.mm(x, y)
 
 
 def _later(start: int, end: int, seen: int, device: torch.device) -> torch.Tensor:

@@ -15,6 +15,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import register_flop_formula
 
+# Below so many channels oneDNN's convolution of 1 x 1 is the slower one.
+_FEW_CHANNELS = 16
+
 #: Whether there are such products here.
 AVAILABLE = (
     torch.backends.mkldnn.is_available()
@@ -24,8 +27,8 @@ AVAILABLE = (
 
 
 def install(module: Any, kinds: Mapping[type, type] | None = None) -> None:
-    """Gives every linear layer of `module` a product by oneDNN where there is one, and every layer that
-    holds some: `nn.MultiheadAttention`, and `nn.Sequential` where a GELU follows.
+    """Gives every linear layer and 1 x 1 convolution of `module` a product by oneDNN where there is one, and
+    every layer that holds some: `nn.MultiheadAttention`, and `nn.Sequential` where a GELU follows.
 
     kinds  Class of a layer -> what computes the same with `product`, for further kinds of layers.
 
@@ -34,6 +37,7 @@ def install(module: Any, kinds: Mapping[type, type] | None = None) -> None:
     if AVAILABLE:
         chosen = {
             nn.Linear: _Linear,
+            nn.Conv2d: Convolution,
             nn.MultiheadAttention: _SelfAttention,
             nn.Sequential: _Sequential,
             **(kinds or {}),
@@ -52,8 +56,13 @@ def _operations(x: Sequence[int], weight: Sequence[int], *more: Any, **out: Any)
     return 2 * math.prod(x) * weight[0]
 
 
+def _convolved(x: Sequence[int], weight: Sequence[int], *more: Any, out_shape: Any = None, **out: Any) -> int:
+    return 2 * math.prod(out_shape) * math.prod(weight[1:])
+
+
 if AVAILABLE:
     register_flop_formula(torch.ops.mkldnn._linear_pointwise)(_operations)
+    register_flop_formula(torch.ops.aten.mkldnn_convolution)(_convolved)
 
 
 def applies(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -62,11 +71,27 @@ def applies(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return plain and torch.is_inference_mode_enabled()
 
 
+def installed(*parts: nn.Module) -> bool:
+    """Whether all of these are linear layers that compute by `product` and nothing else."""
+    return all(type(part) is _Linear for part in parts)
+
+
 class _Linear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not applies(input, self.weight):
             return super().forward(input)
         return product(input, self.weight, self.bias, "none")
+
+
+class Convolution(nn.Conv2d):
+    """Of 1 x 1, which torch does by MKL for few pictures where it has one thread."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        few = min(self.in_channels, self.out_channels) < _FEW_CHANNELS
+        if self.kernel_size != (1, 1) or self.padding != (0, 0) or few or not applies(input, self.weight):
+            return super().forward(input)
+        how = (self.padding, self.stride, self.dilation, self.groups)
+        return torch.mkldnn_convolution(input, self.weight, self.bias, *how)
 
 
 class _SelfAttention(nn.MultiheadAttention):

@@ -7,12 +7,13 @@ import contextlib
 import ctypes
 import gc
 import json
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -29,6 +30,8 @@ from nein.nano import data
 Result = TypeVar("Result")
 #: Sizes of the probes: a square matrix and a 3 x 3 convolution (channels, side) of the kind a UNet has.
 PROBES = {"cpu": (1536, 320, 48), "other": (8192, 1280, 64)}
+#: Of what takes less than a second.
+PASSES = 7
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class Pair:
     caption: str
 
 
-def arguments(description: str | None, limit: int) -> argparse.ArgumentParser:
-    """The options both benchmarks have."""
+def arguments(description: str | None, limit: int, out: str) -> argparse.ArgumentParser:
+    """The options both benchmarks have. out: the name of the file that is written."""
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    results(parser, out)
     parser.add_argument("--limit", type=int, default=limit, help=f"samples (default {limit})")
     parser.add_argument(
         "--batch-size", type=int, default=16, help="samples per call of ours (default 16, as in nein eval)"
@@ -55,6 +59,11 @@ def arguments(description: str | None, limit: int) -> argparse.ArgumentParser:
         "--tiny", action="store_true", help="random weights instead of the trained nano models"
     )
     return parser
+
+
+def results(parser: argparse.ArgumentParser, name: str) -> None:
+    """The option that says where `save` writes."""
+    parser.add_argument("--out", default=f"build/{name}.json", help=f"file (default build/{name}.json)")
 
 
 @contextmanager
@@ -120,13 +129,6 @@ def decode(path: Path) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def timed(function: Callable[[], Result]) -> tuple[Result, float]:
-    """(result, seconds of the processor per thread, so that other work on the machine does not count)."""
-    start = time.process_time()
-    result = function()
-    return result, (time.process_time() - start) / torch.get_num_threads()
-
-
 @dataclass(frozen=True)
 class Measured:
     """What one side of a comparison took.
@@ -149,6 +151,11 @@ class Measured:
         """Operations per second."""
         return None if self.operations is None else self.operations / self.seconds
 
+    def share(self, limit: float) -> float | None:
+        """Of `limit`, in operations per second."""
+        rate = self.rate()
+        return None if rate is None else rate / limit
+
 
 def measure(
     work: Callable[[], Any],
@@ -158,11 +165,16 @@ def measure(
     scale: float = 1.0,
     count: bool = True,
     profile: bool = False,
+    threads: int | None = None,
+    passes: int = 1,
 ) -> Measured:
     """`work` after a warm-up, whose operations are counted.
 
-    warm   The warm-up, if not `work` itself; scale: how many times its operations those of `work` are.
-    count  False for what is compiled: the counter sees no operators there.
+    warm     The warm-up, if not `work` itself; scale: how many times its operations those of `work` are.
+    count    False for what is compiled: the counter sees no operators there.
+    threads  Of a CPU, that `work` keeps busy; None: PyTorch's.
+    passes   Of `work`, one after the other, whose median counts: other guests of a machine slow down the
+             processor itself, for seconds at a time.
     """
     operations = None
     warm = warm or work
@@ -173,15 +185,15 @@ def measure(
     most = profiled(warm, device) if profile else ()
     synchronize(device)
     reset_peak(device)
-    clock, start = time.perf_counter(), time.process_time()
-    result = work()
-    synchronize(device)
-    seconds, processor = time.perf_counter() - clock, time.process_time() - start
-    if device == "cpu":
-        return Measured(
-            result, processor / torch.get_num_threads(), seconds, operations, memory.peak(device), most
-        )
-    return Measured(result, seconds, seconds, operations, memory.peak(device), most)
+    taken = []
+    for _ in range(passes):
+        clock, start = time.perf_counter(), time.process_time()
+        result = work()
+        synchronize(device)
+        taken.append((time.perf_counter() - clock, time.process_time() - start))
+    seconds, processor = (statistics.median(column) for column in zip(*taken, strict=True))
+    own = processor / (threads or torch.get_num_threads()) if device == "cpu" else seconds
+    return Measured(result, own, seconds, operations, memory.peak(device), most)
 
 
 def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple[str, float, int], ...]:
@@ -204,7 +216,8 @@ def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple
 
 def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
     """Operations per second of a large matrix product and of a 3 x 3 convolution, the best of a few: what
-    this device reaches in this number type."""
+    this device reaches in this number type. Of a CPU what one thread reaches, times PyTorch's threads, which
+    wait for each other within an operation wherever the machine has other work."""
     size, channels, side = PROBES["cpu" if device == "cpu" else "other"]
     matrix = torch.randn(size, size, device=device).to(dtype)
     picture = torch.randn(2, channels, side, side, device=device).to(dtype)
@@ -216,12 +229,37 @@ def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
             2 * 2 * side**2 * channels**2 * 9,
         ),
     }
-    rates = {}
+    rates, threads = {}, torch.get_num_threads()
+    torch.set_num_threads(1 if device == "cpu" else threads)
     with torch.inference_mode():
         for name, (function, operations) in work.items():
             fastest = min(measure(function, device, count=False).seconds for _ in range(8))
-            rates[name] = operations / max(fastest, 1e-9)
+            rates[name] = operations / max(fastest, 1e-9) * (threads if device == "cpu" else 1)
+    torch.set_num_threads(threads)
     return rates
+
+
+def compared(
+    stage: str, dtype: str, ours: Measured, theirs: Measured, items: int, limit: float, **more: Any
+) -> dict[str, Any]:
+    """What is written of a stage. limit: operations per second, as the largest of `limits`."""
+    sides = {
+        name: {key: value for key, value in asdict(one).items() if key != "result"}
+        | {"share": one.share(limit)}
+        for name, one in (("ours", ours), ("theirs", theirs))
+    }
+    ratio = theirs.seconds / ours.seconds
+    return {"stage": stage, "dtype": dtype, "items": items, "ratio": ratio, **more, **sides}
+
+
+def save(path: str, device: str, tops: dict[str, dict[str, float]], stages: Sequence[dict[str, Any]]) -> Any:
+    """Writes what was measured. tops: `limits` by number type; stages: of `compared`."""
+    result = {
+        "device": describe_device(device), "torch": torch.__version__, "limits": tops, "stages": [*stages],
+    }  # fmt: skip
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
 
 
 def synchronize(device: str) -> None:
@@ -265,7 +303,22 @@ def setup(threads: int) -> None:
     transformers.logging.disable_progress_bar()
 
 
-def line(name: str, seconds: float, count: int, reference: float | None = None) -> str:
-    """One row of the printed table."""
-    ratio = f"{reference / seconds:7.1f}x" if reference is not None else f"{'1.0x':>8}"
-    return f"{name:<44}{seconds:>9.2f} s{1000 * seconds / count:>10.1f} ms/sample{ratio}"
+def line(name: str, one: Measured, count: int, limit: float, reference: Measured | None = None) -> str:
+    """One row of the printed table. limit: operations per second that the device reaches."""
+    ratio = "1.0x" if reference is None else f"{reference.seconds / one.seconds:.1f}x"
+    row = f"{name:<44}{one.seconds:>9.2f} s{1000 * one.seconds / count:>10.1f} ms/sample{ratio:>8}"
+    return row + arithmetic(one, limit)
+
+
+def arithmetic(one: Measured, limit: float) -> str:
+    """ ", 9.1 GFLOP, 0.041 TFLOP/s (24 % of the limit)"; nothing where it was not counted."""
+    rate, share = one.rate(), one.share(limit)
+    if one.operations is None or rate is None or share is None:
+        return ""
+    return f", {one.operations / 1e9:.1f} GFLOP, {rate / 1e12:.3f} TFLOP/s ({100 * share:.0f} % of the limit)"
+
+
+def operators(name: str, one: Measured) -> str:
+    """The profile in lines."""
+    rows = [f"{100 * part:6.1f} %{calls:8} x {operator}" for operator, part, calls in one.profile]
+    return "\n".join([f"{name}, longest operators:", *rows])

@@ -6,8 +6,11 @@
 
 Both sides get the same weights, pictures, instructions, seeds, steps and guidance; each is warmed up once.
 In float32 the pictures are compared as well; in other dtypes diffusers draws its step noise in that dtype, so
-the pictures differ by design. The arithmetic is counted operation by operation and set against the fastest
-matrix product or convolution of the device in the same number type.
+the pictures differ by design. On a CPU ours works on as many batches side by side as there are threads, each
+on one thread, as `nein eval` does; diffusers' pipeline has all threads for each operation. They wait for each
+other there, all the more where the machine has other work. The arithmetic is counted operation by operation
+and set against the fastest matrix product or convolution of the device in the same number type; it is written
+to --out, with a profile.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import math
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +38,22 @@ from PIL import Image
 
 from arithmetic.dtypes import DTYPES
 from benchmarks import published
-from benchmarks.common import Measured, describe_device, limits, measure, synchronize
+from benchmarks.common import (
+    Measured,
+    arithmetic,
+    compared,
+    describe_device,
+    limits,
+    measure,
+    operators,
+    results,
+    save,
+    synchronize,
+)
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
 from editors.machine import ATTENTIONS
+from nein.engine.ahead import one_thread
 from nein.engine.environment import keep_freed_memory
 from nein.models.references import resolve
 
@@ -88,7 +106,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--attention", choices=ATTENTIONS, default="auto")
     parser.add_argument("--compile", action="store_true", help="torch.compile, on our side only")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--profile", action="store_true", help="say which operators of ours take longest")
+    results(parser, "editing")
     options = parser.parse_args(words)
     options.dtype = options.dtype or ("bfloat16" if options.size == "sd15" else "float32")
     torch.set_num_threads(options.threads)
@@ -103,7 +121,8 @@ def side_by_side(checkpoint: str, options: argparse.Namespace) -> Sides:
 
 
 def show(sides: Sides, options: argparse.Namespace) -> None:
-    limit = max(limits(options.device, DTYPES[options.dtype]).values())
+    top = limits(options.device, DTYPES[options.dtype])
+    limit = max(top.values())
     side = sides.settings["resolution"]
     print(
         f"{options.images} pictures of {side} x {options.height or side}, {options.steps} steps, "
@@ -111,19 +130,21 @@ def show(sides: Sides, options: argparse.Namespace) -> None:
         f"{limit / 1e12:.2f} TFLOP/s"
     )
     for name, one in (("diffusers, one at a time", sides.theirs), ("editors, batched", sides.ours)):
-        rate = one.rate()
-        share = (
-            "" if rate is None else f", {rate / 1e12:.3f} TFLOP/s ({100 * rate / limit:.1f} % of the limit)"
-        )
-        print(f"{name:<26}{options.images / one.seconds:8.2f} images/s{share}")
+        print(f"{name:<26}{options.images / one.seconds:8.2f} images/s{arithmetic(one, limit)}")
         if one.peak is not None:
             print(f"{'':<26}peak memory {one.peak['bytes'] / 2**30:.1f} GiB")
     print(f"{'ratio':<26}{sides.theirs.seconds / sides.ours.seconds:8.2f}")
-    for name, part, calls in sides.ours.profile:
-        print(f"{100 * part:6.1f} %{calls:8} x {name}")
+    print(operators("editors, batched", sides.ours))
+    agreement = "noise drawn in another type"
     if options.dtype == "float32":
         difference = sides.difference()
         print(f"{'largest difference':<26}{difference.max():8d} of 255 (mean {difference.mean():.4f})")
+        agreement = f"{difference.max()} of 255 grey levels at most"
+    stage = compared(
+        "edit", options.dtype, sides.ours, sides.theirs, options.images, limit,
+        agreement=agreement, parts=sides.parts,
+    )  # fmt: skip
+    save(options.out, options.device, {options.dtype: top}, [stage])
 
 
 def measure_ours(
@@ -151,9 +172,27 @@ def measure_ours(
             raise RuntimeError(errors[0])
         return [result.image for result in results]
 
-    parts = Parts(editor._unet, editor._vae, options.device)
+    at_once = 1
+    if options.device == "cpu":
+        at_once = min(options.threads, math.ceil(options.images / options.batch_size))
+    parts = Parts(editor._unet, editor._vae, options.device, lambda: time.thread_time() / at_once)
     requests = make_requests(options.images, settings["resolution"], options.height)
-    measured = compared(batched, requests, options.batch_size, options, parts, count=not options.compile)
+    first = requests[: options.batch_size]
+
+    def warm() -> None:
+        batched(first)
+        parts.seconds.clear()
+
+    def work() -> list[Any]:
+        start = one_thread if options.device == "cpu" else None
+        batches = [requests[i : i + options.batch_size] for i in range(0, len(requests), options.batch_size)]
+        with ThreadPoolExecutor(at_once, initializer=start) as pool:
+            return [image for images in pool.map(batched, batches) for image in images]
+
+    measured = measure(
+        work, options.device, warm=warm, scale=len(requests) / len(first), count=not options.compile,
+        profile=True, threads=at_once,
+    )  # fmt: skip
     return measured, settings, parts.seconds
 
 
@@ -177,37 +216,45 @@ def measure_stock(
             pictures.append(np.asarray(output.images[0]))
         return pictures
 
-    parts = Parts(stock.unet, stock.vae, options.device)
+    parts = Parts(
+        stock.unet, stock.vae, options.device, lambda: time.process_time() / torch.get_num_threads()
+    )
     requests = make_requests(options.images, settings["resolution"], options.height)
-    return compared(one_by_one, requests, 1, options, parts), parts.seconds
+
+    def warm() -> None:
+        one_by_one(requests[:1])
+        parts.seconds.clear()
+
+    measured = measure(lambda: one_by_one(requests), options.device, warm=warm, scale=len(requests))
+    return measured, parts.seconds
 
 
 class Parts:
-    """How long UNet and VAE take: seconds as in `common.Measured`, and calls, of the latest pass."""
+    """How long UNet and VAE take: seconds as in `common.Measured`, and calls, since `seconds` was cleared.
 
-    def __init__(self, unet: Any, vae: Any, device: str) -> None:
-        self._device = device
+    processor  Seconds of the processor, for a CPU.
+    """
+
+    def __init__(self, unet: Any, vae: Any, device: str, processor: Callable[[], float]) -> None:
+        self._device, self._processor = device, processor
+        self._lock, self._of_thread = threading.Lock(), threading.local()
         self.seconds: dict[str, tuple[float, int]] = {}
         for name, module in (("unet", unet), ("encoder", vae.encoder), ("decoder", vae.decoder)):
             module.register_forward_pre_hook(self._begin)
             module.register_forward_hook(functools.partial(self._end, name))
-        self._start = 0.0
-
-    def forget(self) -> None:
-        self.seconds.clear()
 
     def _now(self) -> float:
         synchronize(self._device)
-        if self._device == "cpu":
-            return time.process_time() / torch.get_num_threads()
-        return time.perf_counter()
+        return self._processor() if self._device == "cpu" else time.perf_counter()
 
     def _begin(self, module: Any, inputs: Any) -> None:
-        self._start = self._now()
+        self._of_thread.start = self._now()
 
     def _end(self, name: str, module: Any, inputs: Any, output: Any) -> None:
-        before, calls = self.seconds.get(name, (0.0, 0))
-        self.seconds[name] = before + self._now() - self._start, calls + 1
+        passed = self._now() - self._of_thread.start
+        with self._lock:
+            before, calls = self.seconds.get(name, (0.0, 0))
+            self.seconds[name] = before + passed, calls + 1
 
 
 def make_requests(count: int, width: int, height: int | None = None) -> list[EditRequest]:
@@ -222,29 +269,6 @@ def make_requests(count: int, width: int, height: int | None = None) -> list[Edi
         )
         for i in range(count)
     ]
-
-
-def compared(
-    work: Callable[[list[EditRequest]], list[Any]],
-    requests: list[EditRequest],
-    batch_size: int,
-    options: argparse.Namespace,
-    parts: Parts,
-    *,
-    count: bool = True,
-    profile: bool = False,
-) -> Measured:
-    """All requests after a warm-up with a batch of them."""
-    first = requests[:batch_size]
-
-    def warm() -> None:
-        work(first)
-        parts.forget()
-
-    return measure(
-        lambda: work(requests), options.device, warm=warm, scale=len(requests) / len(first), count=count,
-        profile=profile,
-    )  # fmt: skip
 
 
 def load_stock(checkpoint: str, options: argparse.Namespace) -> Any:

@@ -7,13 +7,14 @@ Both get the same model, pictures, sentences, batch and precision. The recipe as
 input and target and the text encoder on the sentences and on "" in every step; its pictures lie decoded in
 memory, which favours it. Ours is the real command, reading stored features from disk; making them once is
 timed apart. The arithmetic limit is the fastest large matrix product or convolution of this machine in the
-same number type.
+same number type. What was measured is written to --out, with a profile of the command.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import os
@@ -31,7 +32,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import published
-from benchmarks.common import describe_device, limits
+from benchmarks.common import (
+    Measured,
+    compared,
+    describe_device,
+    limits,
+    operators,
+    profiled,
+    results,
+    save,
+)
 from editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
@@ -61,10 +71,18 @@ def main() -> None:
             f"{options.precision}, {describe_device(options.device)}"
         )
         operations = count_operations(base, options)
-        peak = max(limits(options.device, PRECISIONS[options.precision]).values())
+        tops = limits(options.device, PRECISIONS[options.precision])
+        peak = max(tops.values())
         plain, plain_memory = plain_loop(base, options)
-        ours, ours_memory, preparation = command(base, options, root, precompute=True)
-        every_step, _, _ = command(base, options, root, precompute=False)
+        ours, ours_memory, preparation = command(base, options, root / "stored", precompute=True)
+        every_step, _, _ = command(base, options, root / "fresh", precompute=False)
+
+        def again(name: str, precompute: bool) -> Any:
+            work = functools.partial(command, base, options, root / name, precompute=precompute)
+            return profiled(work, options.device)
+
+        profiles = [again("profiled-fresh", False), again("profiled-stored", True)]
+    stages: list[dict[str, Any]] = []
     print(
         f"arithmetic of the UNet    {operations / 1e12:10.3f} TFLOP a step, limit {peak / 1e12:.2f} TFLOP/s"
     )
@@ -78,6 +96,15 @@ def main() -> None:
         speed = f"{1000 * seconds:10.1f} ms/step{plain / seconds:7.2f} x  {100 * share:5.1f} % of the limit"
         print(f"{name:<26}{speed}{shown}")
     print(f"making the features once  {1000 * preparation:10.1f} ms/pair")
+    theirs = Measured(None, plain, plain, operations)
+    for name, seconds, profile in (
+        ("fine-tuning, every step", every_step, profiles[0]),
+        ("fine-tuning, stored features", ours, profiles[1]),
+    ):
+        side = Measured(None, seconds, seconds, operations, profile=profile)
+        stages.append(compared(name, options.precision, side, theirs, options.batch_size, peak))
+    print(operators("ours, stored features", side))
+    save(options.out, options.device, {options.precision: tops}, stages)
 
 
 def _parse() -> argparse.Namespace:
@@ -89,6 +116,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or bf16 on CUDA")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    results(parser, "finetune")
     options = parser.parse_args()
     options.resolution = options.resolution or (256 if options.size == "sd15" else 64)
     options.precision = options.precision or ("bf16" if options.device == "cuda" else "fp32")
@@ -96,9 +124,8 @@ def _parse() -> argparse.Namespace:
     return options
 
 
-def command(base: str, options: Any, root: Path, *, precompute: bool) -> tuple[float, float | None, float]:
+def command(base: str, options: Any, out: Path, *, precompute: bool) -> tuple[float, float | None, float]:
     """(seconds per step, most memory, seconds per pair of making the features) of the real command."""
-    out = root / ("stored" if precompute else "fresh")
     line = [f"--base={base}", "--data=nano", "--nano-sources=60", "--trackers=none", "--flip=0", "--ema=0"]
     line += [f"--steps={options.steps}", f"--batch-size={options.batch_size}", "--learning-rate=1e-5"]
     line += [
@@ -106,7 +133,7 @@ def command(base: str, options: Any, root: Path, *, precompute: bool) -> tuple[f
         "--align-resolution=64",
         f"--precision={options.precision}",
     ]
-    line += ["--log-every=1", "--save-every=100000", f"--out={out}", f"--features={root / 'features'}"]
+    line += ["--log-every=1", "--save-every=100000", f"--out={out}", f"--features={out.parent / 'features'}"]
     line += ["--device=cpu"] if options.device == "cpu" else []
     preparation = 0.0
     with contextlib.redirect_stderr(io.StringIO()):

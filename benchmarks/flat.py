@@ -3,7 +3,8 @@
     python -m benchmarks.flat [--sizes 1000,2000,4000] [--only eval,report] [--out build/flat.json]
 
 Every command runs in a process of its own on made-up data of that many records: samples of NeIn with pictures
-of 16 pixels, captions of COCO's kind, questions of NegVQA, a quarter as many scenes of NegBench. The peak is
+of 16 pixels, captions of COCO's kind, questions of NegVQA, a quarter as many scenes of NegBench. Models that
+answer are functions: what a network takes for a moment would hide the records. The peak is
 the resident set as the system tells it. "KiB a record" is the slope from the smallest to the largest
 size: what remains where memory is flat are the records themselves (names, sentences, scores), never pictures.
 """
@@ -18,8 +19,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from benchmarks import report
+from metrics.judges.base import Answer
 from nein.datasets.negbench import drawn
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,9 +62,12 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
     ),
     "negvqa": (
         "questions",
-        lambda root, count: ["negvqa", "--questions", count, "--model", "nano:negvqa", "--device", "cpu",
-                             "--samples", 0,
-                             "--out", root / "negvqa"],
+        lambda root, count: ["negvqa", "--questions", count, "--model", "judge", "--judge",
+                             "benchmarks.flat:Letters", "--judge-asking", "letters", "--device", "cpu",
+                             "--samples", 0, "--out", root / "negvqa"],
+    ),
+    "negvqa report": (
+        "questions", lambda root, count: ["negvqa", "report", root / "negvqa", "--out", root / "page.html"],
     ),
     "negvqa generate": (
         "questions",
@@ -67,7 +75,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
     ),
 }  # fmt: skip
 #: Records of these cost more: so many times fewer.
-FEWER = {"negbench eval": 4, "negvqa": 4, "generate": 4, "negvqa generate": 2}
+FEWER = {"negbench eval": 4, "generate": 4, "negvqa generate": 2}
 #: Runs the command and prints the peak of this process in KiB. Linux counts what the parent held before the
 #: program began in `ru_maxrss`, and not in VmHWM.
 SCRIPT = """
@@ -83,6 +91,24 @@ lines = status.read_text().splitlines() if status.exists() else []
 peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
 print("PEAK", *peaks or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss], flush=True)
 """
+
+
+class Letters:
+    """A judge that says A or B by how bright a picture is."""
+
+    fingerprint, template = "letters", "question"
+
+    def __init__(self, **machine: Any) -> None:
+        pass
+
+    def describe(self) -> dict[str, Any]:
+        return {"judge": "Letters"}
+
+    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+        return [
+            [Answer("AB"[int(image.sum()) % 2], 1)] * len(q)
+            for image, q in zip(images, questions, strict=True)
+        ]
 
 
 def peak(words: Sequence[object]) -> float:
@@ -103,6 +129,8 @@ def prepare(root: Path, name: str, count: int) -> None:
         (root / "captions.txt").write_text("\n".join(lines))
     elif kind == "scenes":
         drawn.write(root / "negbench", "val", count)
+    elif name == "negvqa report":
+        peak(COMMANDS["negvqa"][1](root, count))
     elif kind == "samples" and name != "generate":
         report.make(root, count, editors=2, side=16)
 

@@ -4,7 +4,8 @@
 
 Naive: one pair at a time; every metric opens both files and encodes both pictures again. Ours: one decode and
 one encode per picture and network, edits in batches, a target once for all samples that share it; then the
-same with the targets' features cached from an earlier editor. Values must agree to 1e-4.
+same with the targets' features cached from an earlier editor. Values must agree to 1e-4. Arithmetic and
+profile of both are printed and written to --out.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ from PIL import Image
 
 import metrics
 from benchmarks.common import (
+    PASSES,
     Pair,
     arguments,
     blocks,
+    compared,
     decode,
+    limits,
     line,
+    measure,
     model_folders,
+    operators,
     pairs,
     plain_layers,
+    save,
     setup,
-    timed,
 )
 from metrics.base import MemoryFeatures
 from metrics.fid import frechet_distance
@@ -118,27 +124,39 @@ def largest_difference(a: dict[str, Any], b: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__, limit=160).parse_args()
+    options = arguments(__doc__, limit=160, out="image-metrics").parse_args()
     setup(options.threads)
+    top = limits("cpu", torch.float32)
     with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
         work = pairs(options.limit, Path(root))
         encoders = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
         with plain_layers():
             theirs = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
-        naive(work[:2], theirs)  # both sides warm
-        ours(work[:2], encoders, MemoryFeatures(), options.batch_size)
+
+        def one_editor(store: MemoryFeatures) -> dict[str, Any]:
+            return ours(work, encoders, store, options.batch_size)
+
+        expected = measure(lambda: naive(work, theirs), "cpu", passes=3)
+        first = measure(lambda: one_editor(MemoryFeatures()), "cpu", profile=True, passes=PASSES)
         store = MemoryFeatures()
-        expected, naive_seconds = timed(lambda: naive(work, theirs))
-        first, seconds = timed(lambda: ours(work, encoders, store, options.batch_size))
-        second, cached_seconds = timed(lambda: ours(work, encoders, store, options.batch_size))
-    assert max(largest_difference(values, expected) for values in (first, second)) < 1e-4
-    ours_fid, naive_fid = (frechet_distance(*values["fid"]) for values in (first, expected))
+        one_editor(store)
+        again = measure(lambda: one_editor(store), "cpu", profile=True, passes=PASSES)
+    assert max(largest_difference(one.result, expected.result) for one in (first, again)) < 1e-4
+    ours_fid, naive_fid = (frechet_distance(*one.result["fid"]) for one in (first, expected))
     assert abs(ours_fid - naive_fid) < 1e-4
     targets = len({p.target for p in work})
     print(f"{len(work)} samples, {targets} targets, {options.threads} thread(s), metrics: {', '.join(NAMES)}")
-    print(line("naive: one pair and one metric at a time", naive_seconds, len(work)))
-    print(line("ours, first editor (no target cached)", seconds, len(work), naive_seconds))
-    print(line("ours, next editor (targets cached)", cached_seconds, len(work), naive_seconds))
+    limit = max(top.values())
+    print(line("naive: one pair and one metric at a time", expected, len(work), limit))
+    print(line("ours, first editor (no target cached)", first, len(work), limit, expected))
+    print(line("ours, next editor (targets cached)", again, len(work), limit, expected))
+    print(operators("ours, first editor", first))
+    sides = {"image metrics, first editor": first, "image metrics, next editor": again}
+    stages = [
+        compared(name, "float32", one, expected, len(work), limit, agreement="values equal to 1e-4")
+        for name, one in sides.items()
+    ]
+    save(options.out, "cpu", {"float32": top}, stages)
     print("values equal to 1e-4: yes")
 
 

@@ -7,21 +7,21 @@ question, with all its options. Ours: every picture and every distinct sentence 
 on disk; then the same command again. Every figure must be equal. The model is a ViT of open_clip with random
 weights (speed does not depend on their values); its pictures are scenes of the nano world, as files. Seconds
 are of the processor, so that other work on the machine does not count; ours has the loading of the model, the
-rows on disk, tables and plots in it.
+rows on disk, tables and plots in it. Arithmetic (of encoding; with one thread) and profile are written to
+--out.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from PIL import Image
 
+from benchmarks.common import compared, limits, line, measure, operators, results, save, setup
 from metrics.dual import openclip
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import drawn, official
@@ -29,7 +29,6 @@ from nein.engine.executors.threads import Threads
 from nein.engine.processes import Processes
 
 BATCH = 32
-Result = TypeVar("Result")
 
 
 def make_model(folder: Path, width: int, layers: int) -> Path:
@@ -98,13 +97,6 @@ class Plain:
         return float((scores.argmax(1) == right).float().mean())
 
 
-def timed(function: Callable[[], Result]) -> tuple[Result, float]:
-    """(result, seconds of the processor)."""
-    start = time.process_time()
-    result = function()
-    return result, time.process_time() - start
-
-
 def plain_run(model: Plain, folder: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind, name in (("original", "retrieval.csv"), ("negated", "negated_retrieval.csv")):
@@ -115,9 +107,9 @@ def plain_run(model: Plain, folder: Path) -> dict[str, float]:
 
 
 def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
-    line = ["--data", str(folder), "--image-root", str(folder), "--model", str(model), "--out", str(out)]
+    words = ["--data", str(folder), "--image-root", str(folder), "--model", str(model), "--out", str(out)]
     run.NEGBENCH(
-        config.EvalConfig.parse([*line, "--device", "cpu", "--batch-size", str(BATCH)]), Threads("cpu")
+        config.EvalConfig.parse([*words, "--device", "cpu", "--batch-size", str(BATCH)]), Threads("cpu")
     )
     (evaluated,) = report.read(out)
     found: dict[str, float] = {}
@@ -141,8 +133,10 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=192, help="width of both towers (default 192)")
     parser.add_argument("--layers", type=int, default=4, help="layers of both towers (default 4)")
     parser.add_argument("--threads", type=int, default=1, help="threads of both sides (default 1)")
+    results(parser, "negbench")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    setup(options.threads)
+    top = limits("cpu", torch.float32)
     Processes.workers = lambda self, device: options.threads  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -153,21 +147,31 @@ def main() -> None:
         (data / "mcq_rephrased.csv").write_text(text)
         folder = make_model(root, options.width, options.layers)
         plain = Plain(folder)
-        plain.images([next(data.rglob("*.png"))])  # warm
-        plain.pictures = plain.sentences = 0
-        theirs, slow = timed(lambda: plain_run(plain, data))
-        ours, fast = timed(lambda: our_run(folder, data, root / "out"))
-        again, resumed = timed(lambda: our_run(folder, data, root / "out"))
-        for key, value in theirs.items():
-            assert abs(value - ours[key]) < 1e-6, (key, value, ours[key])
-        assert again == ours
-        print(f"{len(theirs)} figures equal: {', '.join(f'{k} {100 * v:.1f} %' for k, v in theirs.items())}")
-        print(
-            f"plain, a pass per task:  {slow:6.2f} s, {plain.pictures} pictures, {plain.sentences} sentences"
+        theirs = measure(lambda: plain_run(plain, data), "cpu")
+        outs = (root / f"out{number}" for number in itertools.count())
+        ours = measure(lambda: our_run(folder, data, root / "out"), "cpu",
+                       warm=lambda: our_run(folder, data, next(outs)), profile=True)  # fmt: skip
+        again = measure(lambda: our_run(folder, data, root / "out"), "cpu", profile=True)
+    for key, value in theirs.result.items():
+        assert abs(value - ours.result[key]) < 1e-6, (key, value, ours.result[key])
+    assert again.result == ours.result
+    figures = ", ".join(f"{key} {100 * value:.1f} %" for key, value in theirs.result.items())
+    limit, scenes = max(top.values()), options.scenes
+    print(f"{len(theirs.result)} figures equal: {figures}")
+    print(
+        line(
+            f"plain: {plain.pictures // 2} pictures, {plain.sentences // 2} sentences", theirs, scenes, limit
         )
-        print(f"ours:                    {fast:6.2f} s, {options.scenes} pictures, each sentence once")
-        print(f"ours again:              {resumed:6.2f} s, nothing to encode")
-        print(f"ratio plain / ours: {slow / fast:.2f}; again: {slow / resumed:.1f}")
+    )
+    print(line(f"ours: {scenes} pictures, each sentence once", ours, scenes, limit, theirs))
+    print(line("ours again: nothing to encode", again, scenes, limit, theirs))
+    print(operators("ours", ours))
+    sides = {"negbench, first run": ours, "negbench, again": again}
+    stages = [
+        compared(name, "float32", one, theirs, scenes, limit, agreement="figures equal")
+        for name, one in sides.items()
+    ]
+    save(options.out, "cpu", {"float32": top}, stages)
 
 
 if __name__ == "__main__":

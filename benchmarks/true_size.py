@@ -21,7 +21,6 @@ import functools
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,18 @@ import torch
 import metrics
 from arithmetic.dtypes import DTYPES
 from benchmarks import editing, image_metrics, judges, published
-from benchmarks.common import Measured, Pair, describe_device, limits, measure, pairs, plain_layers, setup
+from benchmarks.common import (
+    Measured,
+    Pair,
+    compared,
+    limits,
+    measure,
+    pairs,
+    plain_layers,
+    results,
+    save,
+    setup,
+)
 from metrics.base import MemoryFeatures, MemoryRecords
 from metrics.objects import spacy_model
 from nein.engine.environment import keep_freed_memory
@@ -39,8 +49,8 @@ from nein.engine.environment import keep_freed_memory
 STEPS = 100  # of InstructPix2Pix as published
 #: (width, height) of InstructPix2Pix's pictures where COCO's are 640 x 480, and of COCO's.
 RESIZED, COCO = (512, 384), (640, 480)
-#: What is written of a stage, and what ours gave.
-Stage = tuple[dict[str, Any], Any]
+#: Ours, theirs, the number of items, and what else is written of a stage.
+Stage = tuple[Measured, Measured, int, dict[str, Any]]
 
 
 def main() -> None:
@@ -50,17 +60,11 @@ def main() -> None:
         print(table(json.loads(Path(options.table).read_text(encoding="utf-8"))))
         return
     setup(options.threads)
-    result: dict[str, Any] = {
-        "device": describe_device(options.device),
-        "torch": torch.__version__,
-        "limits": {dtype: limits(options.device, DTYPES[dtype]) for dtype in options.dtypes},
-        "stages": [],
-    }
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for stage in measured(options, result["limits"]):
-        result["stages"].append(stage)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    tops = {dtype: limits(options.device, DTYPES[dtype]) for dtype in options.dtypes}
+    stages: list[dict[str, Any]] = []
+    for stage in measured(options, tops):
+        stages.append(stage)
+        result = save(options.out, options.device, tops, stages)
         print(f"{stage['stage']}, {stage['dtype']}: {stage['ratio']:.2f} x, {stage['agreement']}", flush=True)
     print(table(result))
 
@@ -76,13 +80,18 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", default="1", help="pictures in a pass of ours; auto: what pays")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU")
     parser.add_argument("--tiny", action="store_true", help="tiny models in place of published ones")
-    parser.add_argument("--out", default="build/true-size.json", help="file of the results")
+    results(parser, "true-size")
     parser.add_argument("--table", help="print the table of this file, and measure nothing")
     options = parser.parse_args(words)
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
-    for name in ("dtypes", "stages"):
+    for name, known in (("dtypes", DTYPES), ("stages", STAGES)):
         setattr(options, name, getattr(options, name).split(","))
+        for one in getattr(options, name):
+            if one not in known:
+                parser.error(f"--{name}: unknown {one!r}; choose of {', '.join(known)}")
+    if options.steps < 2:
+        parser.error(f"--steps is {options.steps}; the editor needs at least 2")
     return options
 
 
@@ -92,15 +101,13 @@ def measured(options: argparse.Namespace, top: dict[str, dict[str, float]]) -> I
         for stage in options.stages:
             exact: Any = None
             for dtype in options.dtypes if stage != "encoders" else ["float32"]:
-                row, values = STAGES[stage](root, dtype, options)
+                ours, theirs, items, more = STAGES[stage](root, dtype, options)
                 if dtype == "float32":
-                    exact = values
+                    exact = ours.result
                 elif exact is not None:
-                    row["from_float32"] = apart(values, exact)
+                    more["from_float32"] = apart(ours.result, exact)
                 limit = max(top.setdefault(dtype, limits(options.device, DTYPES[dtype])).values())
-                for side in ("ours", "theirs"):
-                    row[side]["share"] = share(row[side], limit)
-                yield {"stage": stage, "dtype": dtype, **row}
+                yield compared(stage, dtype, ours, theirs, items, limit, **more)
 
 
 def apart(values: Any, exact: Any) -> str:
@@ -110,20 +117,6 @@ def apart(values: Any, exact: Any) -> str:
         return f"{flips} of {total} decisions flipped"
     difference = np.abs(np.stack(values).astype(int) - np.stack(exact).astype(int))
     return f"{difference.mean():.1f} grey levels on average, {difference.max()} at most"
-
-
-def share(side: dict[str, Any], limit: float) -> float | None:
-    return None if side["operations"] is None else side["operations"] / side["seconds"] / limit
-
-
-def side(one: Measured) -> dict[str, Any]:
-    """What is written of one side."""
-    return {key: value for key, value in asdict(one).items() if key != "result"}
-
-
-def compared(ours: Measured, theirs: Measured, items: int, **more: Any) -> Stage:
-    sides = {"ours": side(ours), "theirs": side(theirs)}
-    return {"items": items, "ratio": theirs.seconds / ours.seconds, **more, **sides}, ours.result
 
 
 def best_batch(measure_with: Callable[[int], float], wanted: str) -> int:
@@ -152,7 +145,7 @@ def edit(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
     if not folder.exists():
         published.make("ip2p", folder, tiny=options.tiny)
     width, height = (64, 64) if options.tiny else RESIZED
-    words = [f"--dtype={dtype}", f"--device={options.device}", f"--threads={options.threads}", "--profile"]
+    words = [f"--dtype={dtype}", f"--device={options.device}", f"--threads={options.threads}"]
     words += [f"--steps={options.steps}", f"--resolution={width}", f"--height={height}"]
 
     def given(batch_size: int, images: int) -> argparse.Namespace:
@@ -175,11 +168,11 @@ def edit(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
         agreement = f"{difference.max()} of 255 grey levels at most"
     else:
         agreement = "noise drawn in another type"
-    return compared(
-        sides.ours, sides.theirs, images, batch_size=batch_size, agreement=agreement,
-        what=f"{published.describe('ip2p', tiny=options.tiny)}, {width} x {height}, {options.steps} steps",
-        parts=sides.parts, step_seconds=steps, edit_seconds=whole,
-    )  # fmt: skip
+    what = f"{published.describe('ip2p', tiny=options.tiny)}, {width} x {height}, {options.steps} steps"
+    return sides.ours, sides.theirs, images, {
+        "batch_size": batch_size, "what": what, "agreement": agreement,
+        "parts": sides.parts, "step_seconds": steps, "edit_seconds": whole,
+    }  # fmt: skip
 
 
 # --- judges ----------------------------------------------------------------------------------------------
@@ -208,11 +201,11 @@ def judge(kind: str, root: Path, dtype: str, options: argparse.Namespace) -> Sta
     library = judges.detection_pipeline(str(folder), theirs[kind]) if kind == "ovd" else None
     naive = measure(lambda: judges.naive(work, theirs, library), options.device)
     total, flips, most = disagreement(mine.result, naive.result)
-    return compared(
-        mine, naive, len(work), batch_size=batch_size,
-        what=published.describe(kind, layers=options.layers, tiny=options.tiny),
-        decisions=total, flips=flips, difference=most, agreement=f"{flips} of {total} decisions differ",
-    )  # fmt: skip
+    what = published.describe(kind, layers=options.layers, tiny=options.tiny)
+    return mine, naive, len(work), {
+        "batch_size": batch_size, "what": what, "agreement": f"{flips} of {total} decisions differ",
+        "decisions": total, "flips": flips, "difference": most,
+    }  # fmt: skip
 
 
 def disagreement(a: dict[str, list[Any]], b: dict[str, list[Any]]) -> tuple[int, int, float]:
@@ -252,11 +245,11 @@ def encoders(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
     mine = measure(lambda: ours(MemoryFeatures(), size), options.device, profile=True)
     naive = measure(lambda: image_metrics.naive(work, theirs), options.device)
     most = image_metrics.largest_difference(mine.result, naive.result)
-    return compared(
-        mine, naive, len(work), batch_size=size, difference=most, agreement=f"values equal to {most:.0e}",
-        what="CLIP B/32, DINO S/16, Inception-v3, LPIPS (AlexNet), L1 and L2, all whole, "
-        f"{RESIZED[0]} x {RESIZED[1]}",
-    )  # fmt: skip
+    sizes = f"{RESIZED[0]} x {RESIZED[1]}"
+    what = f"CLIP B/32, DINO S/16, Inception-v3, LPIPS (AlexNet), L1 and L2, all whole, {sizes}"
+    return mine, naive, len(work), {
+        "batch_size": size, "what": what, "agreement": f"values equal to {most:.0e}", "difference": most,
+    }  # fmt: skip
 
 
 def _made(folder: Path) -> Path:

@@ -14,7 +14,7 @@ import torch
 from diffusers.models.upsampling import Upsample2D
 from torch import nn
 
-from arithmetic.products import applies
+from arithmetic.products import Convolution, applies
 
 
 class _Doubled(Upsample2D):
@@ -30,7 +30,7 @@ class _Doubled(Upsample2D):
 
 def _simple(conv: Any) -> TypeGuard[nn.Conv2d]:
     settings = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-    return type(conv) is nn.Conv2d and settings == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros")
+    return type(conv) in (nn.Conv2d, Convolution) and settings == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros")
 
 
 def doubled(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

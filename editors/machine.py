@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,11 @@ import torch
 
 from arithmetic import attention, products
 from arithmetic.dtypes import DTYPES
-from editors import doubling, gates
+from editors import doubling, gates, inplace
 from editors.base import EditorError
 
 # "sdpa" leaves the choice to torch's scaled_dot_product_attention, the last four are its kernels; "tiled" is
-# ours; "auto" is tiled in bfloat16 on a CPU and sdpa elsewhere.
+# ours; "auto" is tiled where `attention.pays` says so and sdpa elsewhere.
 ATTENTIONS = ("auto", "sdpa", "tiled", "flash", "efficient", "cudnn", "math")
 OFFLOADS = ("none", "model", "sequential")
 
@@ -56,9 +56,6 @@ class Machine:
         for name in ("channels_last", "compile"):
             if not isinstance(getattr(self, name), bool):
                 raise EditorError(f"{name} is {getattr(self, name)!r}; expected true or false")
-        if self.attention == "auto":
-            tiled = attention.pays(self.device, self.torch_dtype) and not self.compile
-            object.__setattr__(self, "attention", "tiled" if tiled else "sdpa")
         if self.offload != "none" and self.device.type == "cpu":
             raise EditorError(f"offload is {self.offload!r}, which needs a GPU, but the device is 'cpu'")
         self._check_kernel()
@@ -82,7 +79,7 @@ class Machine:
         device = self.device if self.offload == "none" else "cpu"
         placed = module.to(device=device, dtype=self.torch_dtype, memory_format=layout).eval()
         if not self.compile:  # which finds kernels of its own
-            products.install(placed, {**gates.KINDS, **doubling.KINDS})
+            products.install(placed, {**gates.KINDS, **doubling.KINDS, **inplace.KINDS})
         return placed.requires_grad_(False)
 
     @contextmanager
@@ -97,24 +94,22 @@ class Machine:
         finally:
             module.to("cpu")
 
-    @contextmanager
-    def attending(self) -> Iterator[None]:
-        """The chosen attention kernel is in force inside."""
-        if self.attention == "sdpa":
-            yield
-        elif self.attention == "tiled":
-            with attention.tiled():
-                yield
-        else:
-            with _only_kernel(self.attention):
-                yield
+    def attending(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
+        """The chosen attention kernel is in force inside, where `model` does most of the work."""
+        chosen = self.attention
+        if chosen == "auto":
+            tiles = not self.compile and attention.pays(self.device, self.torch_dtype, model)
+            chosen = "tiled" if tiles else "sdpa"
+        if chosen == "sdpa":
+            return nullcontext()
+        return attention.tiled() if chosen == "tiled" else _only_kernel(chosen)
 
     def _check_kernel(self) -> None:
-        if self.attention in ("sdpa", "tiled"):
+        if self.attention in ("auto", "sdpa", "tiled"):
             return
         probe = torch.zeros(1, 1, 8, 8, device=self.device, dtype=self.torch_dtype)
         try:
-            with self.attending():
+            with _only_kernel(self.attention):
                 torch.nn.functional.scaled_dot_product_attention(probe, probe, probe)
         except RuntimeError as error:
             raise EditorError(

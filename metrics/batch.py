@@ -135,7 +135,8 @@ class Batch:
     """Items scored together, the models that may be asked, and what has been worked out about them.
 
     models    Kind -> what `load_encoder` or `load_judge` gave.
-    names     The metrics that are scored together: a judge is asked for all of them in one pass.
+    names     The metrics that belong together: a judge is asked for all of them in one pass, also where some
+              are scored already, since the last bits of an answer can depend on what is asked with it.
     features  Cache for the features of targets, which five samples and every editor share. Keys hold the
               encoder's fingerprint, the target's key, the alignment, and a digest of the targets encoded
               together.

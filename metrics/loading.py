@@ -322,8 +322,10 @@ def load_model(
             f"'{lacking[0]}'; it is of another class, or was saved by another version than {library()} reads."
         )
     if "quantization_config" not in kwargs:
+        from metrics import layers
+
         model = model.to(device)
-        products.install(model)
+        products.install(model, layers.KINDS)
     model.eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
@@ -395,7 +397,7 @@ def exact(model: Any = None) -> Iterator[None]:
 
     model  Its attention goes in tiles where that pays.
     """
-    tiles = model is not None and attention.pays(model.device, model.dtype)
+    tiles = model is not None and attention.pays(model.device, model.dtype, model)
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

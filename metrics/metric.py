@@ -91,7 +91,8 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
     """Metric name -> one Score per item of `batch`, in item order.
 
     An item without a picture that a metric needs, or that a metric fails on, is unscored with the reason and
-    does not disturb the others. Metrics that need the same pictures share what is worked out about them.
+    does not disturb the others. Metrics that need the same pictures share what is worked out about them, and
+    judges are asked as if those of `batch.names` were wanted too.
     Raises MetricError for a metric whose model is not in `batch.models`.
     """
     for metric in wanted:
@@ -99,11 +100,12 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             if kind not in batch.models:
                 raise MetricError(f"The metric '{metric.name}' needs the model '{kind}', which is not there.")
     rows: dict[str, list[Score]] = {}
+    names = list(dict.fromkeys([*batch.names, *(metric.name for metric in wanted)]))
     for pictures in dict.fromkeys(metric.pictures for metric in wanted):
         together = [metric for metric in wanted if metric.pictures == pictures]
         lacking = [item.lacks(pictures) for item in batch.items]
         usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
-        part = batch.of(usable, [metric.name for metric in together])
+        part = batch.of(usable, names)
         for metric in together:
             scores = iter(_isolated(metric, part))
             rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]

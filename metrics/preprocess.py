@@ -129,6 +129,8 @@ class CleanResize:
     def __call__(self, image: np.ndarray) -> np.ndarray:
         from cleanfid.resize import make_resizer
 
+        if image.shape[:2] == (self.size, self.size):
+            return image.astype(np.float32)  # PIL copies a picture that has the size already
         return make_resizer("PIL", False, "bicubic", (self.size, self.size))(image)
 
 

@@ -48,12 +48,8 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
     """Cosine of every pair, float64 arithmetic on float32 features; a sentence in place of features becomes
     the reason.
 
-    torchmetrics' `pairwise_cosine_similarity` is asked for one pair at a time: it keeps float64 (its
-    `cosine_similarity` does not), and a value then does not depend on the other samples to the last bit.
+    One pair at a time: a value then does not depend on the other samples to the last bit.
     """
-    import torch
-    from torchmetrics.functional import pairwise_cosine_similarity
-
     scores: list[Score] = []
     for a, b in zip(first, second, strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -61,8 +57,8 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
         elif not (np.any(a) and np.any(b)):
             scores.append(Score(None, "a feature vector is zero"))
         else:
-            x, y = (torch.from_numpy(np.asarray(row, dtype=np.float64)[None]) for row in (a, b))
-            value = float(pairwise_cosine_similarity(x, y)[0, 0])
+            x, y = (np.asarray(row, dtype=np.float64) for row in (a, b))
+            value = float(x @ y / np.sqrt((x @ x) * (y @ y)))
             # Rounding can leave [-1, 1] by an ulp, on identical pictures above all. More would be a mistake.
             assert abs(value) <= 1 + 1e-9, value
             scores.append(Score(min(1.0, max(-1.0, value))))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
-from tests.loopback import Server
 
 # They are read when the libraries are first imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -19,17 +19,22 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 from nein.engine import store
-from nein.engine.environment import keep_freed_memory
-from tests.helpers import drawings
+from nein.engine.environment import keep_freed_memory, look_for_garbage_seldom
 from tests.helpers.commands import PLUGINS
 from tests.helpers.hub import Hub
+from tests.helpers.memory import Peak
+from tests.loopback import Server
+
+if TYPE_CHECKING:
+    from tests.helpers.drawings import Drawn
 
 sys.path.insert(0, str(PLUGINS))
 
-keep_freed_memory()  # a multiple of the speed for everything below that runs a model
 gc.disable()  # until everything is imported, which is no garbage
+keep_freed_memory()  # a multiple of the speed for everything below that runs a model
 #: Thresholds of the three generations: Python's own, and those of the tests.
 OFTEN, SELDOM = gc.get_threshold(), (50_000, 5, 2)
+look_for_garbage_seldom()  # above all not at the end, which would take seconds
 
 
 #: The files that take longest, longest first: one that is begun last would leave the other core idle.
@@ -110,10 +115,25 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def often_swept() -> Iterator[None]:
-    """For tests that measure memory: garbage is looked for as often as in a command."""
+    """For tests that measure memory: garbage is looked for often, so that little of it is counted."""
     gc.set_threshold(*OFTEN)
     yield
     gc.set_threshold(*SELDOM)
+
+
+@pytest.fixture
+def peak(often_swept: None) -> Peak:
+    """What gives the bytes that a call holds at most."""
+
+    def measured(call: Callable[[], object]) -> int:
+        tracemalloc.start()
+        try:
+            call()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    return measured
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,15 +152,29 @@ def no_power_cuts() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def drawn() -> Iterator[drawings.Drawn]:
+def drawn() -> Iterator[Drawn]:
     """Every plot that has been drawn, and is not drawn again while it is in there."""
+    from tests.helpers import drawings
+
     with pytest.MonkeyPatch.context() as patch:
         yield drawings.remember(patch)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def loaded() -> Iterator[None]:
+    """Models that are loaded often are read twice and copied from then on."""
+    from tests.helpers import loads
+
+    with pytest.MonkeyPatch.context() as patch:
+        loads.remember(patch)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
-def sketched(request: pytest.FixtureRequest, drawn: drawings.Drawn) -> Iterator[None]:
+def sketched(request: pytest.FixtureRequest, drawn: Drawn) -> Iterator[None]:
     """In the files of `SKETCHED` plots are a few pixels; slow tests compare them with other processes'."""
+    from tests.helpers import drawings
+
     slow = any(item.get_closest_marker("slow") for item in request.session.items)
     with pytest.MonkeyPatch.context() as patch:
         if request.node.nodeid in SKETCHED and not slow:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pkgutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +17,7 @@ import yaml
 import editors
 import metrics
 from editors.presets import _ROWS
-from nein import fetch
+from nein import cli, fetch
 from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
 from nein.config.groups import Stored
@@ -29,7 +26,8 @@ from nein.engine.errors import UserError
 from nein.engine.store import Need
 from nein.models import fetching, lineage, needs
 from nein.nano import zoo
-from tests.helpers.commands import environment, exit_code, outcome
+from tests.helpers import killing
+from tests.helpers.commands import exit_code, in_a_fork, outcome
 from tests.helpers.hub import Hub, Repository
 
 WEIGHTS = bytes(range(256)) * 64  # larger than what the hub keeps as a text
@@ -269,22 +267,20 @@ def test_a_fetch_that_was_killed_goes_on(hub: Hub, tmp_path: Path) -> None:
     for number in range(4):
         hub.add(f"own/model{number}", {**SMALL, "model.safetensors": WEIGHTS + bytes([number])})
     hub.pause = 0.3
-    words = [sys.executable, "-m", "nein", "fetch", "negbench", "eval", "--model", "none", "--vlm",
+    words = ["fetch", "negbench", "eval", "--model", "none", "--vlm",
              "own/model0,own/model1,own/model2,own/model3", "--models-from", str(tmp_path / "m")]  # fmt: skip
-    surroundings = {**environment(), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
-    process = subprocess.Popen(words, env=surroundings, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = killing.start(cli.main, words)
     until = time.monotonic() + 60
     while not (tmp_path / "m" / "manifest.json").exists() and time.monotonic() < until:
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     sets = store.read_manifest(tmp_path / "m")
     assert 0 < len(sets) < 4
     hub.pause = 0
     hub.requests.clear()
-    finished = subprocess.run(
-        words, env=surroundings, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    finished = in_a_fork(*words)
+    assert finished.returncode == 0
     assert "12 files" in finished.stderr
     assert not any("own/model0" in path for path in hub.downloads())
     assert len(store.read_manifest(tmp_path / "m")) == 4

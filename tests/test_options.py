@@ -169,3 +169,10 @@ def test_what_is_wrong_with_the_words_alone_is_said_before_any_work() -> None:
 
     with pytest.raises(UserError, match=r"^No\.$"):
         dataclass(kw_only=True)(Sure).parse([])
+
+
+@pytest.mark.parametrize("command", ["report", "negvqa report", "negbench report"])
+def test_a_page_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = outcome(capsys, *command.split(), "runs", "--out", "/")
+    assert done.code == 2
+    assert "'/' is a folder; --out takes a file" in done.stderr

@@ -68,5 +68,21 @@ assert "numpy" not in sys.modules
     assert loaded_by(code) == ""
 
 
+def test_a_command_looks_for_garbage_seldom_and_not_at_its_end():
+    code = (
+        "import gc\n"
+        "from nein.cli import main\n"
+        "class Cycle:\n"
+        "    def __init__(self): self.itself = self\n"
+        "    def __del__(self): print('looked for')\n"
+        "try: main(['list', 'data'])\n"
+        "except SystemExit: pass\n"
+        "print(gc.get_threshold()[0])\n"
+        "Cycle()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "10000"
+
+
 def test_the_probe_sees_a_heavy_import():
     assert loaded_by("import PIL.Image") == "PIL"

@@ -112,14 +112,27 @@ def published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
 
 
 def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+    path_or_id: str,
+    *,
+    revision: str | None,
+    device: str,
+    dtype: str,
+    batch_size: int = 32,
+    patches: bool = False,
 ) -> ClipEncoder:
-    """Load a CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub."""
+    """Load a CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub.
+
+    patches  Whether more will be read of a picture's last state than the first token, of which features are.
+    """
     from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+    from metrics.layers import read_first_only
 
     model, source = load_model(
         CLIPModel, path_or_id, model_type="clip", revision=revision, device=device, dtype=dtype
     )
+    if not patches:
+        read_first_only(model.vision_model)
     commit = source.revision
     processor = from_pretrained(AutoImageProcessor, source.reference, revision=commit)
     tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=commit)

@@ -53,8 +53,11 @@ class DinoEncoder:
 
 
 def load_vit(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> tuple[Any, Source, Any]:
-    """(ViTModel without pooling layer, source, image processor)."""
+    """(ViTModel without pooling layer, of whose last state the class token alone is to be read, source, image
+    processor)."""
     from transformers import AutoImageProcessor, ViTModel
+
+    from metrics.layers import read_first_only
 
     model, source = load_model(
         ViTModel,
@@ -65,6 +68,7 @@ def load_vit(path_or_id: str, *, revision: str | None, device: str, dtype: str) 
         dtype=dtype,
         add_pooling_layer=False,
     )
+    read_first_only(model)
     return model, source, from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
 
 

@@ -8,15 +8,20 @@ question. Answers equal those of `generate` called for every question alone.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib.util
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 
 from metrics.base import MetricError, choose
 from metrics.judges.base import Answer, check_batch
@@ -91,6 +96,8 @@ class LlavaNextJudge:
         self._yes, self._no = sorted(yes - no), sorted(no - yes)
         self.fingerprint = fingerprint(self.describe())
         _skip_unread_layers(model)
+        _look_at_equal_tiles_once(model.model.vision_tower)
+        self._filling = _filled_alone(model.model.language_model.layers[-1])
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
@@ -222,14 +229,14 @@ class LlavaNextJudge:
             ]
         )
         ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)
-        output = self.model(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            pixel_values=values.to(self.model.device, self.model.dtype),
-            image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        with self._filling():
+            output = self.model.model(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                pixel_values=values.to(self.model.device, self.model.dtype),
+                image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
+                use_cache=True,
+            )
         return output.past_key_values
 
     def _decode(self, cache: Any, prefix: int, suffixes: Sequence[tuple[int, ...]]) -> list[Answer]:
@@ -307,6 +314,61 @@ def _skip_unread_layers(model: Any) -> None:
         places = [place % (count + 1) for place in (read if isinstance(read, list) else [read])]
         for layer in lists[0][max(places) :]:
             layer.forward = _unchanged
+
+
+def _look_at_equal_tiles_once(tower: Any) -> None:
+    """Of a tile that is equal to the one before it, as the only tile of a small picture is to the whole, the
+    tower works out nothing."""
+    looked = tower.forward
+
+    def once(pixel_values: torch.Tensor, **kwargs: Any) -> Any:
+        """(N, 3, H, W) pixels; the states of all N."""
+        new = torch.cat(
+            [
+                torch.ones(1, dtype=torch.bool, device=pixel_values.device),
+                (pixel_values[1:] != pixel_values[:-1]).flatten(1).any(1),
+            ]
+        )
+        if bool(new.all()):
+            return looked(pixel_values, **kwargs)
+        seen, place = looked(pixel_values[new], **kwargs), new.cumsum(0) - 1
+        seen.last_hidden_state = seen.last_hidden_state[place]
+        # The library leaves None in the place of states that nobody reads.
+        seen.hidden_states = tuple(None if one is None else one[place] for one in seen.hidden_states)
+        return seen
+
+    tower.forward = once
+
+
+def _filled_alone(layer: Any) -> Callable[[], AbstractContextManager[None]]:
+    """A context in which the last layer of the language model (in this thread) fills the cache and works out
+    nothing else: of the tokens before a question nobody reads more. Elsewhere the layer is as it was."""
+    here, whole, attention = threading.local(), layer.forward, layer.self_attn
+
+    def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not getattr(here, "filling", False):
+            return whole(hidden_states, *args, **kwargs)
+        normed = layer.input_layernorm(hidden_states)
+        key, value = (
+            part(normed).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+            for part in (attention.k_proj, attention.v_proj)
+        )
+        _, key = apply_rotary_pos_emb(key, key, *kwargs["position_embeddings"])
+        kwargs["past_key_values"].update(key, value, attention.layer_idx)
+        return hidden_states
+
+    @contextlib.contextmanager
+    def filling() -> Iterator[None]:
+        here.filling = True
+        try:
+            yield
+        finally:
+            here.filling = False
+
+    # Other language models than Llama and Mistral do more with keys.
+    if isinstance(layer, (LlamaDecoderLayer, MistralDecoderLayer)):
+        vars(layer)["forward"] = forward
+    return filling
 
 
 def _unchanged(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

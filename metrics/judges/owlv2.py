@@ -83,8 +83,7 @@ class Owlv2Detector:
         result: list[dict[str, Detection]] = [{} for _ in images]
         wanted = [i for i, row in enumerate(labels) if row]
         with exact(self.model):
-            for label in dict.fromkeys(label for row in labels for label in row):
-                self._query(label)
+            self._read([label for row in labels for label in row])
             for start in range(0, len(wanted), self.batch_size):
                 chunk = wanted[start : start + self.batch_size]
                 features, boxes = self._look([images[i] for i in chunk])
@@ -104,28 +103,29 @@ class Owlv2Detector:
         x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)
         return features, torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
 
-    def _query(self, label: str) -> tuple[torch.Tensor, bool]:
-        """(D,) normalised embedding of a label, and whether the model counts it as a query at all."""
-        if label not in self._queries:
-            tokens = self.tokenizer(label, return_tensors="pt").to(self.model.device)
-            limit = int(self.model.config.text_config.max_position_embeddings)
-            if tokens["input_ids"].shape[1] > limit:
+    def _read(self, labels: Sequence[str]) -> None:
+        """Keeps of every new label its (D,) normalised embedding, and whether the model counts it as a query
+        at all. Each is read alone: the last bits of several depend on which they are, and so on what was
+        asked before."""
+        limit = int(self.model.config.text_config.max_position_embeddings)
+        for label in dict.fromkeys(labels):
+            if label in self._queries:
+                continue
+            ids = torch.tensor([self.tokenizer(label)["input_ids"]], device=self.model.device)
+            if ids.shape[1] > limit:
                 raise MetricError(
                     f"The label '{label}' is longer than the {limit} tokens that OWLv2 can read."
                 )
-            output = self.model.owlv2.get_text_features(
-                input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
-            )
-            embedding = output if isinstance(output, torch.Tensor) else output.pooler_output
-            embedding = embedding / torch.linalg.norm(embedding, ord=2, dim=-1, keepdim=True)
+            output = self.model.owlv2.get_text_features(input_ids=ids, attention_mask=torch.ones_like(ids))
+            embedding = (output if isinstance(output, torch.Tensor) else output.pooler_output)[0]
+            embedding = embedding / torch.linalg.norm(embedding, ord=2)
             # The model takes a query whose first token is 0 for padding.
-            self._queries[label] = (embedding[0], bool(tokens["input_ids"][0, 0] > 0))
-        return self._queries[label]
+            self._queries[label] = (embedding, bool(ids[0, 0] > 0))
 
     def _score(
         self, features: torch.Tensor, boxes: torch.Tensor, names: Sequence[str], threshold: float
     ) -> dict[str, Detection]:
-        queries = [self._query(name) for name in names]
+        queries = [self._queries[name] for name in names]
         embeddings = torch.stack([embedding for embedding, _ in queries])[None]
         valid = torch.tensor([[counts for _, counts in queries]], device=features.device)
         logits, _ = self.model.class_predictor(features[None], embeddings, valid)

@@ -122,8 +122,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
             path = folder.manifest_path
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
             folder.open(run.identity, facts, overwrite=config.overwrite)
-            for output, identity in run.outputs.items():
-                folder.open_output(output, identity, overwrite=config.overwrite)
+            _open_outputs(folder, run.outputs, config.overwrite)
             if finished and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):
                 # Another command that shared the work may be writing its report of it by now.
                 folder.update(status=COMPLETE)
@@ -164,6 +163,12 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         return text
     print(text or "", end="", flush=True)
     return UNSCORED
+
+
+def _open_outputs(folder: Folder, outputs: Mapping[str, Mapping[str, Any]], overwrite: bool) -> None:
+    atomic.side_by_side(
+        lambda name: folder.open_output(name, outputs[name], overwrite=overwrite), list(outputs)
+    )
 
 
 def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequence[Step]) -> str | None:

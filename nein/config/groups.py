@@ -11,6 +11,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.complaints import Device
 from nein.config.options import Names, Options, Paths, argument, option
+from nein.engine.errors import UserError
 
 FORMATS = ("html", "md", "csv", "tex", "plots")
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -224,3 +225,16 @@ class Formats(Options):
     formats: Names = option(
         list(FORMATS), f"parts of the report: {', '.join(FORMATS)}", "Output", among=FORMATS, what="format"
     )
+
+
+@dataclass(kw_only=True)
+class Page(Formats):
+    """Where a report goes."""
+
+    out: Path = option(Path("report.html"), "page to write; the other files lie beside it", "Output")
+
+    def check(self) -> None:
+        if self.out.is_dir():
+            raise UserError(
+                f"'{self.out}' is a folder; --out takes a file, for example {self.out / 'report.html'}."
+            )

@@ -34,8 +34,9 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
         return 0
     from nein.engine import environment, executors
 
-    work = pkgutil.resolve_name(command.work)
+    environment.look_for_garbage_seldom()
     environment.keep_freed_memory()
+    work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
         with contextlib.closing(executors.start(config)) as executor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import inspect
 import re
 import typing
@@ -266,7 +267,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse.ArgumentParser:
     """The parser of a command, without the values of a preset."""
-    outer, nested = typing.get_type_hints(cls), _nested(cls)
+    outer, nested = _types(cls), _nested(cls)
     places = [item for item in fields(cls) if "metavar" in item.metadata]
     source = "--config, then the preset" if cls.presets is not None else "--config"
     parser = jsonargparse.ArgumentParser(
@@ -292,7 +293,7 @@ def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse
                 groups[title] = parser.add_argument_group(title) if title else parser
             _add(groups[title], cls, key(cls, item).replace("_", "-"), item, outer[item.name])
     for name, kind in nested.items():
-        inner = typing.get_type_hints(kind)
+        inner = _types(kind)
         group = parser.add_argument_group(name.capitalize(), " ".join((kind.__doc__ or "").split()))
         for item in dataclasses.fields(kind):
             _add(group, kind, f"{name}.{item.name}", item, inner[item.name])
@@ -320,15 +321,22 @@ def _add(group: Any, cls: type, flag: str, item: dataclasses.Field[Any], hint: A
         group.add_argument(*flags, type=LISTS.get(hint, hint), default=default, help=text)
 
 
+def _types(cls: Any) -> Mapping[str, Any]:
+    return _worked_out(cls)
+
+
+_worked_out = functools.cache(typing.get_type_hints)
+
+
 def _nested(cls: type) -> dict[str, Any]:
-    return {name: hint for name, hint in typing.get_type_hints(cls).items() if dataclasses.is_dataclass(hint)}
+    return {name: hint for name, hint in _types(cls).items() if dataclasses.is_dataclass(hint)}
 
 
 def hints(cls: type) -> dict[str, Any]:
     """Type of every option, dotted names included."""
-    types = typing.get_type_hints(cls)
+    types = dict(_types(cls))
     for name, kind in _nested(cls).items():
-        types |= {f"{name}.{key}": hint for key, hint in typing.get_type_hints(kind).items()}
+        types |= {f"{name}.{key}": hint for key, hint in _types(kind).items()}
     return types
 
 
@@ -342,9 +350,7 @@ def _files_first(cls: type[Options], argv: Sequence[str], prog: str) -> tuple[li
 
     jsonargparse applies options in the order they stand; here a flag beats a file wherever it stands.
     """
-    listed = {
-        f"--{n.replace('_', '-')}" for n, hint in typing.get_type_hints(cls).items() if hint in LISTS.keys()
-    }
+    listed = {f"--{n.replace('_', '-')}" for n, hint in _types(cls).items() if hint in LISTS.keys()}
     front: list[str] = []
     rest: list[str] = []
     lists: dict[str, list[str]] = {}

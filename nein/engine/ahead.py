@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -10,7 +12,11 @@ Item = TypeVar("Item")
 
 
 def one_thread() -> None:
-    """For worker threads: PyTorch's own threads off. The setting belongs to the thread that makes it."""
+    """PyTorch's own threads off, in the thread that calls. Where the environment says one thread, PyTorch is
+    not loaded for that."""
+    said = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", "1")
+    if "torch" not in sys.modules and said == ("1", "1"):
+        return
     import torch
 
     torch.set_num_threads(1)

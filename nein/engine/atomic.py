@@ -8,14 +8,20 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from nein.engine import shapes
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 
+Item = TypeVar("Item")
+# Files that are written side by side.
+_AT_ONCE = 8
+_LOOKING = threading.Lock()
 _NOT_OURS = "It was not written like that: bring the file back, or make the folder's results again."
 
 
@@ -44,6 +50,22 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def side_by_side(write: Callable[[Item], Any], items: Sequence[Item]) -> None:
+    """Calls `write`, which writes a file, with each of `items`; several at a time, since a disk keeps them in
+    the time that it takes to keep one.
+
+    Raises what the first that fails raises, when the others are written.
+    """
+    if len(items) < 2:
+        for item in items:
+            write(item)
+        return
+    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), thread_name_prefix="write") as pool:
+        begun = [pool.submit(write, item) for item in items]
+    for one in begun:
+        one.result()
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -231,6 +253,7 @@ def check_writable(path: Path) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
+    with _LOOKING:  # the system tells the mask only to who changes it
+        mask = os.umask(0)
+        os.umask(mask)
     return mask

@@ -71,8 +71,9 @@ class FeatureCache:
 
     def flush(self) -> None:
         """Writes every changed space, whole."""
-        for space in sorted(self._changed):
-            write(self._root, space, self._scope, self._spaces[space])
+        atomic.side_by_side(
+            lambda space: write(self._root, space, self._scope, self._spaces[space]), sorted(self._changed)
+        )
         self._changed.clear()
 
     def _load(self, space: str) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from nein.engine import cores, environment
+from nein.engine.ahead import one_thread
 from nein.engine.errors import UserError
 
 
@@ -76,9 +77,7 @@ class Processes:
         """
         if device != "cpu":
             return 1
-        import torch
-
-        torch.set_num_threads(1)
+        one_thread()
         return max(1, cores.count() // self.size)
 
     def close(self) -> None:

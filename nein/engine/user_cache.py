@@ -1,7 +1,8 @@
-"""The user's cache: folders that are made on first use, once, and never half-written."""
+"""The user's cache: folders and files that are made on first use, once, and never half-written."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
+
+from nein.engine import atomic
 
 
 def root() -> Path:
@@ -40,3 +43,13 @@ def made_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Pa
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def file_of(data: bytes) -> Path:
+    """A file with these bytes, named by their SHA-256: what records hold in place of pictures, which are read
+    where they are needed."""
+    digest = hashlib.sha256(data).hexdigest()
+    path = root() / "files" / digest[:2] / digest
+    if not path.is_file():
+        atomic.write_bytes(path, data)
+    return path

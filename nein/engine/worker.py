@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from nein.engine import memory
+from nein.engine import atomic, memory
 from nein.engine.attendance import Presence, new_name
 from nein.engine.environment import peak_memory
 from nein.engine.fitting import Fitting
@@ -105,8 +105,7 @@ class Worker:
         with self._present(folder).at(stage.name, task.number):
             start = time.perf_counter()
             made = self._work(step, model, lambda: stage.work(model, inputs[0], task.missing))
-            for output in task.missing:
-                folder.write(output, task.number, made[output])
+            atomic.side_by_side(lambda output: folder.write(output, task.number, made[output]), task.missing)
             seconds = round(time.perf_counter() - start, 3)
         cost = {"seconds": seconds, "at": round(time.time(), 1), "peak_memory": peak_memory()}
         folder.cost(stage.name, task.number, cost, self.name)
@@ -160,8 +159,9 @@ class Worker:
         place = (step.folder.path, model.name)
         with self._mutex:
             if place not in self._noted:
-                for kind, (fingerprint, description) in model.describe(loaded).items():
-                    step.folder.note_model(kind, fingerprint, description)
+                atomic.side_by_side(
+                    lambda one: step.folder.note_model(one[0], *one[1]), list(model.describe(loaded).items())
+                )
                 self._noted.add(place)
         return loaded
 

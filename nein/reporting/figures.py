@@ -69,19 +69,27 @@ def number(value: float | None, *, unit: str, n: int | None = None, **what: Any)
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows as a frame with its columns in order and of one type each."""
-    return _tidy(pd.DataFrame(list(rows)))
+    given = list(rows)
+    names = dict.fromkeys(name for row in given for name in row)
+    return _tidy({name: [row.get(name) for row in given] for name in names}, len(given))
 
 
 def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """The frames below each other; columns that one of them lacks are empty there."""
     given = [frame for frame in frames if len(frame)]
-    return _tidy(pd.concat(given, ignore_index=True)) if given else _tidy(pd.DataFrame())
+    columns: dict[str, list[Any]] = {name: [] for frame in given for name in frame.columns}
+    for frame in given:
+        for name, entries in columns.items():
+            entries += frame[name].tolist() if name in frame else [None] * len(frame)
+    return _tidy(columns, sum(map(len, given)))
 
 
 def label(figures: pd.DataFrame, **what: Any) -> pd.DataFrame:
     """The same figures with further columns: `label(frame, benchmark="nein", model="ip2p")`. An entry holds
     for all rows, or there is one for each."""
-    return _tidy(figures.assign(**what))
+    labelled = figures.assign(**what)
+    tidy = _tidy({name: labelled[name].tolist() for name in labelled.columns}, len(labelled))
+    return tidy.set_axis(figures.index)
 
 
 def of_scores(
@@ -123,20 +131,29 @@ def of_scores(
     return frame(made)
 
 
-def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
+def _tidy(columns: Mapping[str, Sequence[Any]], rows: int) -> pd.DataFrame:
     """Columns in order: what a figure is of, then its numbers. Counts are integers where all are whole."""
-    dimensions = [name for name in figures.columns if name not in (*LEADING, *TRAILING)]
+    dimensions = [name for name in columns if name not in (*LEADING, *TRAILING)]
     needed = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
-    order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in figures.columns or name in needed]
-    figures = figures.reindex(columns=order)
-    for name in order:
-        if name in NUMBERS:
-            numbers = pd.to_numeric(figures[name]).astype("float64")
-            whole = name in COUNTS and bool((numbers.dropna() % 1 == 0).all())
-            figures[name] = numbers.astype("Int64") if whole else numbers
-        else:
-            figures[name] = pd.Series(map(_text, figures[name]), index=figures.index, dtype=object)
-    return figures
+    order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in columns or name in needed]
+    nothing = [None] * rows
+    made = {
+        name: (_numbers if name in NUMBERS else _texts)(columns.get(name, nothing), name) for name in order
+    }
+    return pd.DataFrame(made, index=pd.RangeIndex(rows), copy=False)
+
+
+def _numbers(entries: Sequence[Any], name: str) -> Any:
+    """Float64 with NaN where there is none; counts that are all whole as Int64."""
+    values = np.array([None if entry is pd.NA else entry for entry in entries], dtype=np.float64)
+    absent = np.isnan(values)
+    if name not in COUNTS or (values[~absent] % 1 != 0).any():
+        return values
+    return pd.arrays.IntegerArray(np.where(absent, 0, values).astype(np.int64), absent)
+
+
+def _texts(entries: Sequence[Any], name: str) -> pd.Series:
+    return pd.Series([entry if type(entry) is str else _text(entry) for entry in entries], dtype=object)
 
 
 def _text(entry: Any) -> str:
@@ -232,11 +249,12 @@ def read(path: Path) -> pd.DataFrame:
 def read_csv(text: str) -> pd.DataFrame:
     """The frame of `to_csv`'s text."""
     cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    for name in cells.columns:
+    columns = {name: cells[name].tolist() for name in cells.columns}
+    for name, entries in columns.items():
         if name in NUMBERS:
-            cells[name] = [float(cell) if cell else None for cell in cells[name]]
+            columns[name] = [float(cell) if cell else None for cell in entries]
         else:
-            cells[name] = [
-                cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell for cell in cells[name]
+            columns[name] = [
+                cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell for cell in entries
             ]
-    return _tidy(cells)
+    return _tidy(columns, len(cells))

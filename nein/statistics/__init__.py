@@ -12,6 +12,8 @@ from nein.statistics.estimates import (
     mean,
     paired_difference,
     paired_test,
+    pairs_ratio,
+    pairs_test,
     ratio,
 )
 
@@ -24,5 +26,7 @@ __all__ = [
     "mean",
     "paired_difference",
     "paired_test",
+    "pairs_ratio",
+    "pairs_test",
     "ratio",
 ]

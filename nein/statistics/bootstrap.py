@@ -17,7 +17,7 @@ from nein.statistics.bounds import TAIL
 from nein.statistics.estimates import Estimate, cluster_columns
 
 DRAWS = 4000
-_CELLS = 20_000_000  # numbers held at once
+_CELLS = 1_000_000  # numbers held at once: what decides the memory, whatever the number of clusters
 
 
 def _interval(
@@ -26,12 +26,14 @@ def _interval(
     """replicates  (weights (B, clusters + 1), whether the last picture says the best) -> (B,) values."""
     rng = np.random.default_rng(0)
     step = max(1, _CELLS // (clusters + 1))
-    parts = [
-        rng.standard_exponential((min(step, draws - start), clusters + 1)) for start in range(0, draws, step)
-    ]
+    ends: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for start in range(0, draws, step):
+        part = rng.standard_exponential((min(step, draws - start), clusters + 1))
+        for end, best in zip(ends, (False, True), strict=True):
+            end.append(replicates(part, best))
     low, high = (
-        float(np.quantile(np.concatenate([replicates(part, best) for part in parts]), level))
-        for best, level in ((False, TAIL), (True, 1 - TAIL))
+        float(np.quantile(np.concatenate(end), level))
+        for end, level in zip(ends, (TAIL, 1 - TAIL), strict=True)
     )
     return Estimate(value, min(value, low), max(value, high), None, n, clusters)
 

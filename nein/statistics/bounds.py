@@ -21,10 +21,11 @@ counterexample is known, and `benchmarks/coverage.py` looks for some in the shap
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,7 @@ _STEP, _BLOCK = 0.05, 40
 _NODES = np.arange(0.0, 12.0, _STEP)
 _HEIGHT, _SLOPE = np.sinh(_NODES), np.cosh(_NODES) * np.where(_NODES == 0, 0.5, 1.0) * _STEP
 
+_RESULTS = 65536  # of intervals and of p values that are remembered
 _MANY, _ENDS = 200, 20  # terms of a sum; of more, neighbours are taken together
 
 Terms = tuple[tuple[float, float, float], ...]  # (sum, size, how many pictures are of that kind)
@@ -75,7 +77,30 @@ def kinds(sums: np.ndarray, sizes: np.ndarray) -> Terms:
     return tuple(zip(pairs.real.tolist(), pairs.imag.tolist(), counts.astype(float).tolist(), strict=True))
 
 
-@lru_cache(maxsize=65536)
+P = ParamSpec("P")
+Found = TypeVar("Found")
+
+
+def _remembered(function: Callable[Concatenate[Terms, P], Found]) -> Callable[Concatenate[Terms, P], Found]:
+    """The function, which is asked once for the same arguments; of terms, of which there may be one for every
+    picture, a hash is kept."""
+    results: dict[bytes, Found] = {}
+
+    @functools.wraps(function)
+    def asked(terms: Terms, *others: P.args, **named: P.kwargs) -> Found:
+        said = hashlib.sha256(np.array(terms).tobytes())
+        said.update(repr((others, named)).encode())
+        key = said.digest()
+        if key not in results:
+            if len(results) == _RESULTS:
+                results.clear()
+            results[key] = function(terms, *others, **named)
+        return results[key]
+
+    return asked
+
+
+@_remembered
 def interval(
     terms: Terms, worst: tuple[float, float], best: tuple[float, float], tail: float = TAIL
 ) -> tuple[float, float]:
@@ -94,7 +119,7 @@ def interval(
     return lower, upper
 
 
-@lru_cache(maxsize=65536)
+@_remembered
 def p_value(terms: Terms, worst: tuple[float, float], best: tuple[float, float], at: float = 0.0) -> float:
     """Two-sided p of the hypothesis that the ratio is `at`: the level at which the interval just excludes
     it."""

@@ -209,7 +209,11 @@ def ratio(
     """mean(numerator) / mean(denominator) over the ids scored in both, of values from 0 to 1; None without
     ids or for a zero below. The interval of `bounds`, from 0 upwards: the picture more has nothing above, or
     nothing below."""
-    above, below, clusters = pairs(numerator, denominator, cluster_of)
+    return pairs_ratio(*pairs(numerator, denominator, cluster_of))
+
+
+def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Estimate | None:
+    """`ratio` of the values of the pairs, (n,) float64 each."""
     if not below.sum():
         return None
     tops, bottoms, sizes = _cluster_sums(clusters, above, below, np.ones(len(below)))

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from arithmetic import attention
+from arithmetic import attention, products
 from arithmetic.attention import tiled_attention
+from arithmetic.dtypes import DTYPES
 from editors.machine import Machine
 
 
@@ -15,11 +16,14 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+@pytest.mark.parametrize("by_onednn", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_tiles_give_what_torch_gives(scale: float | None) -> None:
+def test_tiles_give_what_torch_gives(scale: float | None, by_onednn: bool) -> None:
     query, key, value = drawn(2, 3, 600, 20), drawn(2, 3, 300, 20), drawn(2, 3, 300, 12)
+    with torch.inference_mode(by_onednn):
+        made = tiled_attention(query, key, value, scale)
     torch.testing.assert_close(
-        tiled_attention(query, key, value, scale),
+        made,
         scaled_dot_product_attention(query, key, value, scale=scale),
         rtol=1e-4, atol=1e-5,
     )  # fmt: skip
@@ -47,24 +51,60 @@ def test_in_bfloat16_tiles_are_as_near_to_the_truth_as_the_library() -> None:
     assert ours < 1.5 * theirs
 
 
-def test_only_where_they_pay_and_can_stand_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Machine.of("cpu", "bfloat16").describe()["attention"] == "tiled"
-    assert Machine.of("cpu", "float32").describe()["attention"] == "sdpa"
-    assert Machine.of("cpu", "bfloat16", compile=True).describe()["attention"] == "sdpa"
-    assert Machine.of("cpu", "bfloat16", attention="sdpa").describe()["attention"] == "sdpa"
-
+@pytest.fixture
+def tiles(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of the queries that tiles were asked for."""
     calls: list[tuple[int, ...]] = []
-    tiles = attention.tiled_attention
-    monkeypatch.setattr(
-        attention,
-        "tiled_attention",
-        lambda *parts, **how: calls.append(parts[0].shape) or tiles(*parts, **how),
-    )
-    many, few = drawn(1, 1, 200, 8), drawn(1, 1, 77, 8)
-    with Machine.of("cpu", "bfloat16").attending():
+
+    def record(query: torch.Tensor, *parts: torch.Tensor, **how: bool) -> torch.Tensor:
+        calls.append(tuple(query.shape))
+        return tiled_attention(query, *parts, **how)
+
+    monkeypatch.setattr(attention, "tiled_attention", record)
+    return calls
+
+
+MANY, FEW = drawn(1, 1, 200, 8), drawn(1, 1, 77, 8)
+SMALL, LARGE = torch.nn.Linear(4, 4), torch.nn.Linear(5000, 5000, device="meta")
+
+
+def test_only_where_they_can_stand_for_it(tiles: list[tuple[int, ...]]) -> None:
+    many, few = MANY.bfloat16(), FEW.bfloat16()
+    with Machine.of("cpu", "bfloat16").attending(SMALL):
         scaled_dot_product_attention(many, many, many)
         scaled_dot_product_attention(many, few, few)
         scaled_dot_product_attention(few[:, :, :1], many, many)
-        scaled_dot_product_attention(many, many, many, attn_mask=torch.zeros(200, 200))
+        scaled_dot_product_attention(many, many, many, attn_mask=torch.zeros(200, 200).bfloat16())
     scaled_dot_product_attention(many, many, many)
-    assert calls == [(1, 1, 200, 8)]
+    assert tiles == [(1, 1, 200, 8)]
+
+
+@pytest.mark.parametrize(
+    "dtype, model, chosen, times",
+    [
+        ("bfloat16", SMALL, {}, 1),
+        ("bfloat16", SMALL, {"attention": "sdpa"}, 0),
+        ("bfloat16", SMALL, {"compile": True}, 0),
+        ("float32", SMALL, {}, 0),
+        ("float32", SMALL, {"attention": "tiled"}, 1),
+        ("float32", LARGE, {}, 1),
+        ("float32", LARGE, {"attention": "sdpa"}, 0),
+    ],
+)
+def test_only_where_they_pay_or_are_asked_for(
+    dtype: str, model: torch.nn.Module, chosen: dict, times: int, tiles: list[tuple[int, ...]]
+) -> None:
+    if dtype == "float32" and not products.AVAILABLE:
+        times = 0
+    many = MANY.to(DTYPES[dtype])
+    with torch.inference_mode(), Machine.of("cpu", dtype, **chosen).attending(model):
+        made = scaled_dot_product_attention(many, many, many)
+    assert len(tiles) == times
+    torch.testing.assert_close(made, scaled_dot_product_attention(many, many, many), rtol=0.02, atol=0.01)
+
+
+def test_the_choice_does_not_depend_on_the_processor() -> None:
+    """Edits of two machines belong to one run."""
+    assert Machine.of("cpu", "float32").describe()["attention"] == "auto"
+    assert Machine.of("cpu", "bfloat16").describe()["attention"] == "auto"
+    assert Machine.of("cpu", "bfloat16", attention="sdpa").describe()["attention"] == "sdpa"

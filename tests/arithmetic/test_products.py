@@ -32,6 +32,20 @@ def test_layers_give_what_they_gave(layers: nn.Sequential) -> None:
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "bias": False}, {"padding": 1}, {"groups": 2}])
+def test_convolutions_of_one_pixel_give_what_they_gave(options: dict) -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Conv2d(32, 48, 1, **options), nn.Conv2d(48, 3, 1), nn.Conv2d(3, 2, 3))
+    x = torch.randn(2, 32, 9, 7)
+    with torch.inference_mode(), FlopCounterMode(display=False) as plain:
+        before = layer(x)
+    products.install(layer)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        after = layer(x)
+    assert counter.get_total_flops() == plain.get_total_flops() > 0
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)  # as above
+
+
 def test_with_gradients_and_in_other_number_types_nothing_changes(layers: nn.Sequential) -> None:
     x = torch.randn(5, 24)
     before = layers(x)

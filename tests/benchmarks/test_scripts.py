@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tm
     with run.said() as said:
         assert [row for name in run.edits for row in said(name)] == rows
         assert said("nobody") == []
-    assert run.values["l1"] == {row["id"]: row["value"] for row in rows if row["metric"] == "l1"}
+    assert run.values("l1") == {row["id"]: row["value"] for row in rows if row["metric"] == "l1"}
     # Rows with what judges said are 12 KiB a sample in memory, a quarter of which is edits and values.
     assert held < 40 * 6 * 2**10
 
@@ -64,7 +65,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
     for metric in ("l1", "removal_vqa"):
         one = comparisons.compare(comparisons.Shared.of(first, second), metric)
         test = statistics.paired_test(
-            first.values[metric], second.values[metric], first.sources, METRICS[metric].span
+            first.values(metric), second.values(metric), first.sources, METRICS[metric].span
         )
         assert one is not None
         assert test is not None
@@ -96,6 +97,24 @@ def test_arithmetic_is_counted_over_all_of_the_work_and_set_against_a_limit_of_t
     assert done.peak is None or done.peak["bytes"] > 0
 
 
+def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_written(tmp_path: Path) -> None:
+    matrix = torch.ones(32, 48)
+    ours = common.measure(lambda: matrix @ matrix.T, "cpu", profile=True)
+    theirs = common.measure(lambda: [matrix @ matrix.T for _ in range(3)], "cpu", threads=2)
+    limit = 2 * 32 * 48 * 32 / ours.seconds
+    stage = common.compared("products", "float32", ours, theirs, 4, limit, agreement="equal")
+    out = tmp_path / "made" / "out.json"
+    common.save(str(out), "cpu", {"float32": {"matmul": limit}}, [stage])
+    [row] = json.loads(out.read_text())["stages"]
+    assert (row["stage"], row["items"], row["agreement"]) == ("products", 4, "equal")
+    assert row["ratio"] == theirs.seconds / ours.seconds
+    assert row["theirs"]["operations"] == 3 * row["ours"]["operations"] == 3 * 2 * 32 * 48 * 32
+    assert row["ours"]["share"] == pytest.approx(1.0)
+    assert "aten::mm" in [name for name, _, _ in row["ours"]["profile"]]
+    assert "(100 % of the limit)" in common.line("products", ours, 4, limit)
+    assert "aten::mm" in common.operators("products", ours)
+
+
 @pytest.mark.parametrize(("fits", "expected"), [(64, 8), (4, 4)])
 def test_a_batch_size_is_found_where_twice_as_many_bring_nothing_or_do_not_fit(
     fits: int, expected: int
@@ -122,13 +141,16 @@ def test_true_sizes_are_the_published_ones() -> None:
 @pytest.mark.parametrize(
     ("line", "printed"),
     [
-        ("editing --images 2 --batch-size 2 --steps 2", "largest difference               0 of 255"),
+        (
+            "editing --images 2 --batch-size 1 --steps 2 --out {out}",
+            "largest difference               0 of 255",
+        ),
         ("executors --blocks 8 --limit 4 --sizes 50", "files equal byte by byte: yes"),
-        ("finetune --steps 4 --batch-size 2", "making the features once"),
+        ("finetune --steps 4 --batch-size 2 --out {out}", "making the features once"),
         ("flat --sizes 40,80,120 --only stats --out {out}", "| `nein stats` | 40 / 80 / 120 captions |"),
-        ("image_metrics --limit 2 --tiny", "values equal to 1e-4: yes"),
-        ("judges --limit 2 --tiny", "every decision equal: yes"),
-        ("negbench --scenes 8 --width 64 --layers 1", "6 figures equal"),
+        ("image_metrics --limit 2 --tiny --out {out}", "values equal to 1e-4: yes"),
+        ("judges --limit 2 --tiny --out {out}", "every decision equal: yes"),
+        ("negbench --scenes 8 --width 64 --layers 1 --out {out}", "6 figures equal"),
         ("retrieval --width 64 --sizes 300x40 --memory 400", "every value equal"),
         ("true_size --tiny --dtypes float32 --stages edit,ovd --out {out}", "0 of 4 decisions differ"),
     ],
@@ -138,6 +160,9 @@ def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str, tmp_path
     done = commands.in_a_process(*options, script=("-m", f"benchmarks.{name}"))
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
+    if "{out}" in line and name != "flat":
+        sides = [stage["ours"] for stage in json.loads((tmp_path / "out.json").read_text())["stages"]]
+        assert all(side["profile"] and side["share"] is not None for side in sides)
 
 
 def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_cut_alike() -> None:

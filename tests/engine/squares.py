@@ -49,6 +49,12 @@ def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: 
     return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 
 
+def steps(given: tuple[str, float], device: str) -> list[Step]:
+    """For workers elsewhere, which import nothing else: (folder, pause in seconds)."""
+    path, pause = given
+    return [Step(Folder(Path(path)), squares(Folder(Path(path)), pause=pause))]
+
+
 def results(path: Path) -> dict[str, bytes]:
     """Everything in a folder that has to be the same whoever made it, and when."""
     return {

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -26,6 +28,21 @@ def test_what_fails_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
         atomic.write_lines(path, [{"a": 2}, {"a": float("nan")}])
     assert atomic.read_lines(path) == [{"a": 1}]
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_files_are_kept_by_the_disk_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(4)
+    monkeypatch.setattr(os, "fsync", lambda handle: together.wait(timeout=20))  # breaks where one waits alone
+    names = ["a", "b", "c", "d"]
+    atomic.side_by_side(lambda name: atomic.write_text(tmp_path / name, name), names)
+    assert [(tmp_path / name).read_text() for name in names] == names
+
+
+def test_a_file_that_cannot_be_written_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(UserError, match="is a folder"):
+        atomic.side_by_side(lambda name: atomic.write_text(tmp_path / name, name), ["a", "b", "c"])
+    assert [(tmp_path / name).read_text() for name in "ac"] == ["a", "c"]
 
 
 def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:

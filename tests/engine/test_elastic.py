@@ -6,11 +6,14 @@ import dataclasses
 import errno
 import fcntl
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +28,7 @@ from nein.engine.folder import Folder
 from nein.engine.stages import Stage, Step
 from nein.engine.walk import Order, Walk
 from nein.engine.worker import Worker
+from nein.reporting import status
 from tests.engine.squares import COUNT, SIZE, results, squares
 from tests.helpers import commands, killing
 from tests.nein.conftest import write_data
@@ -230,7 +234,14 @@ def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
     assert progress.states(folder, now)[0].rate is None  # nobody is at work
 
 
-def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_retry_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_a_fork(line: Sequence[str], cwd: str, check: bool) -> subprocess.CompletedProcess[str]:
+        assert line[:3] == [sys.executable, "-m", "nein"]
+        return commands.in_a_fork(*line[3:], cwd=Path(cwd))
+
+    monkeypatch.setattr(status, "subprocess", SimpleNamespace(run=in_a_fork))
     assert commands.in_a_fork(*evaluation(tmp_path)).returncode == 0
     done = commands.outcome(capsys, "status", tmp_path / "out")
     assert done.code == 0

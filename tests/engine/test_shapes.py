@@ -66,9 +66,9 @@ def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path: Path, text: 
 
 
 def test_calibration_files_have_a_shape(tmp_path: Path) -> None:
-    (tmp_path / "vqa.json").write_text('{"kind": "vqa", "fingerprint": "x"}')
+    (tmp_path / "vqa.json").write_text('{"kind": "vqa", "fingerprint": "x", "article": null}')
     lines = tmp_path / "vqa.jsonl"
-    row = {"set": "nano", "cluster": "a", "present": True, "score": 0.5}
+    row = {"set": "nano", "cluster": "a", "role": "sample", "present": True, "score": 0.5}
     row |= {"verdict_fixed": True, "verdict_paper": None}
     lines.write_text(json.dumps(row) + "\n")
     assert judge_tables.load([tmp_path], explicit=True)[0].rows == [row]

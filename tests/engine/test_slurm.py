@@ -16,8 +16,8 @@ from nein.engine.errors import UserError
 from nein.engine.executors.slurm import Share, Slurm
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
-from nein.engine.stages import Planned, Step
-from tests.engine.squares import COUNT, SIZE, results, squares
+from nein.engine.stages import Planned
+from tests.engine.squares import COUNT, SIZE, results, steps
 from tests.helpers import commands
 from tests.nein.conftest import write_data
 
@@ -68,11 +68,6 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     path = os.pathsep.join([str(commands.ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
     monkeypatch.setattr(jobs, "PATIENCE", 0.05)
-
-
-def steps(given: tuple[str, float], device: str) -> list[Step]:
-    path, pause = given
-    return [Step(Folder(Path(path)), squares(Folder(Path(path)), pause=pause))]
 
 
 def opened(path: Path) -> Folder:

@@ -252,5 +252,33 @@ def test_vision_layers_that_nobody_reads_are_not_worked_out(models: Path) -> Non
     plain = LlavaNextForConditionalGeneration.from_pretrained(folder).eval()
     asked = [naive(plain, judge.processor, IMAGES[0], prompt) for prompt in QUESTIONS[0]]
     assert said(judge.ask(IMAGES[:1], QUESTIONS[:1])) == [asked]
-    idle = [part for part in judge.model.model.vision_tower.modules() if "forward" in vars(part)]
+    tower = judge.model.model.vision_tower
+    idle = [part for part in tower.modules() if part is not tower and "forward" in vars(part)]
     assert len(idle) == 1  # the last: what goes into it is read
+
+
+def test_a_tile_that_equals_the_one_before_is_looked_at_once(models: Path) -> None:
+    from transformers import LlavaNextForConditionalGeneration
+
+    folder = tiny.make_llava(models / "tiles", seed=3, pinpoints=((32, 32), (32, 64)))
+    judge = metrics.load_judge("vqa", str(folder))
+    plain = LlavaNextForConditionalGeneration.from_pretrained(folder).eval()
+    images, prompts = [picture(7, 32, 32), picture(8, 32, 32), IMAGES[0]], QUESTIONS[1]
+    rows: list[int] = []
+    tower = judge.model.model.vision_tower
+    patches = next(part for part in tower.modules() if isinstance(part, torch.nn.Conv2d))
+    patches.register_forward_pre_hook(lambda part, inputs: rows.append(len(inputs[0])))
+    found = said(judge.ask(images, [prompts] * 3))
+    assert found == [[naive(plain, judge.processor, image, prompt) for prompt in prompts] for image in images]
+    assert sum(rows) == 1 + 1 + 3  # small pictures are their only tile; the third has two and itself
+
+
+def test_of_the_last_layer_the_beginning_of_a_prompt_fills_the_cache_alone(models: Path) -> None:
+    judge = metrics.load_judge("vqa", str(models / "llava"))
+    lengths: list[int] = []
+    last = judge.model.model.language_model.layers[-1]
+    last.mlp.register_forward_pre_hook(lambda part, inputs: lengths.append(inputs[0].shape[1]))
+    judge.ask(IMAGES[:1], QUESTIONS[:1])
+    assert max(lengths) < 10
+    naive(judge.model, judge.processor, IMAGES[0], QUESTIONS[0][0])
+    assert max(lengths) > 10  # whoever else asks the model has all of it

@@ -89,6 +89,15 @@ def test_a_picture_goes_through_the_vision_tower_once_and_a_label_through_the_te
     assert seen == {"pictures": len(IMAGES) + 1, "texts": len(LABELS)}
 
 
+def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models: Path) -> None:
+    """Which of two workers asks first, or whether a command goes on, must not show."""
+    whole, parts = (metrics.load_judge("ovd", str(models / "owlv2"), batch_size=4) for _ in range(2))
+    more = ["man", "number", "horse", "red car", "old number", "tall man", "dark horse", *LABELS]
+    together = whole.detect(IMAGES[:1], [more])[0]
+    parts.detect(IMAGES[1:2], [more[1::2]])
+    assert parts.detect(IMAGES[:1], [more])[0] == together
+
+
 def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(models: Path, owlv2) -> None:
     gray = metrics.load_judge("ovd", str(models / "owlv2"), pad="gray", backend="pil")
     black = metrics.load_judge("ovd", str(models / "owlv2"), backend="pil")

@@ -118,6 +118,15 @@ def test_clean_resize_is_clean_fids_own(size) -> None:
     assert not np.array_equal(result, np.round(result)), "the clean resize does not quantise"
 
 
+def test_clean_resize_leaves_a_picture_of_its_size_as_clean_fid_does() -> None:
+    from cleanfid.resize import build_resizer
+
+    image = picture(0, 299, 299)
+    result, expected = CleanResize(299)(image), build_resizer("clean")(image)
+    assert result.dtype == expected.dtype
+    assert np.array_equal(result, expected)
+
+
 @pytest.mark.parametrize("workers", [None, 1, 3])
 def test_map_images_keeps_the_order_with_any_number_of_threads(workers) -> None:
     images = [np.full((130, 130, 3), i, np.uint8) for i in range(9)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,6 +184,33 @@ def test_order_and_company_do_not_change_a_score() -> None:
     assert {n: [s.value for s in r][::-1] for n, r in backwards.items()} == {
         n: [s.value for s in r] for n, r in together.items()
     }
+
+
+@pytest.mark.parametrize("missing", ["removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"])
+def test_a_metric_that_was_interrupted_is_asked_about_as_all_are_together(missing: str) -> None:
+    class Judge(ScriptedJudge):
+        def ask(self, images: Any, questions: Any) -> Any:
+            heard.append(questions)
+            return super().ask(images, questions)
+
+    class Detector(ScriptedDetector):
+        def detect(self, images: Any, labels: Any, threshold: float = 0.1) -> Any:
+            heard.append(labels)
+            return super().detect(images, labels, threshold)
+
+    def asked(wanted: tuple[str, ...], among: tuple[str, ...]) -> tuple[list[Any], Any]:
+        heard.clear()
+        models = {"vqa": Judge(yes_no), "ovd": Detector(score_of)}
+        items = [item(scene(car=0.5, dog=0.7), SAMPLE), item(SAMPLE, SAMPLE, id="b")]
+        scores = metrics.score([METRICS[name] for name in wanted], Batch(items, models, names=among))
+        return list(heard), scores[missing]
+
+    heard: list[Any] = []
+    of_one_judge = tuple(name for name in NAMES if METRICS[name].models == METRICS[missing].models)
+    whole, alone = asked(of_one_judge, ()), asked((missing,), ())
+    assert asked((missing,), NAMES) == whole
+    assert alone[0] != whole[0]
+    assert alone[1] == whole[1]
 
 
 def test_no_items_give_no_scores() -> None:

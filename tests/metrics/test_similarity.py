@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import metrics
 from metrics import METRICS, Batch, Item, MetricError, Score, Settings
 from metrics.base import MemoryFeatures
 from metrics.preprocess import r64_fit, stretch
+from metrics.similarity import cosines
 from tests.metrics.tiny import picture
 
 ALL = ("l1", "l2", "clip_i", "dino", "fid", "lpips", "clip_t")
@@ -74,6 +76,13 @@ def by_hand(name: str, item: Item, encoders: Any) -> float:
         )
     encoder = encoders["clip" if name == "clip_i" else "dino"]
     return cosine(encoder.encode([item.edited])[0], encoder.encode([item.target])[0])
+
+
+def test_a_cosine_needs_no_library_that_takes_a_second_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchmetrics.functional", None)
+    a, b = np.array([3, 4], np.float32), np.array([4, 3], np.float32)
+    [score, same] = cosines([a, b], [b, b])
+    assert (score.value, same.value) == (pytest.approx(0.96), 1.0)
 
 
 @pytest.mark.parametrize("name", PER_SAMPLE)

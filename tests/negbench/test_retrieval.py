@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tracemalloc
 from dataclasses import astuple
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from metrics.dual.base import prepare
 from nein.benchmarks.negbench import retrieval
 from nein.benchmarks.negbench.retrieval import Ranks
+from tests.helpers.memory import Peak
 from tests.negbench.conftest import brute_force
 
 
@@ -161,22 +161,17 @@ def test_neither_threads_nor_the_size_of_a_tile_decide_a_value(monkeypatch: pyte
         assert [x.tolist() for x in astuple(one)] == [x.tolist() for x in astuple(other)]
 
 
-@pytest.mark.usefixtures("often_swept")
-def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch, peak: Peak) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     pictures, texts = features(0, 300, 64), features(1, 3000, 64)
 
-    def peak(count: int) -> int:
+    def of(count: int) -> int:
         said, place = np.arange(count) % 3000, np.arange(count) % 300
-        tracemalloc.start()
-        retrieval.ranks(texts, pictures, said, np.arange(300), place)
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return found
+        return peak(lambda: retrieval.ranks(texts, pictures, said, np.arange(300), place))
 
-    peak(1000)
+    of(1000)
     # A score and four counts of a caption, twice for a moment; all of its scores would be 1,200 bytes.
-    assert (peak(33_000) - peak(3000)) / 30_000 < 120
+    assert (of(33_000) - of(3000)) / 30_000 < 120
 
 
 def test_equal_features_tie_wherever_they_stand() -> None:

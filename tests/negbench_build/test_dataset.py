@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from nein.engine.stages import Model
 from nein.generate.negbench import dataset, files, listing, work
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job
+from tests.helpers.memory import Peak
 from tests.negbench_build.test_build import coco_arguments, contents
 
 
@@ -56,25 +56,25 @@ def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
     assert found == {"README.md", "negated_retrieval.csv", "retrieval.csv", "mcq.csv"}
 
 
-@pytest.mark.usefixtures("often_swept")
-def test_memory_does_not_grow_with_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: Peak
+) -> None:
     monkeypatch.setattr(files, "CHUNK", 50)
 
-    def peak_of(count: int, time: int) -> int:
+    def once(count: int, time: int) -> int:
         job = job_of(tmp_path / f"{count}-{time}", scenes(count))
-        tracemalloc.start()
-        facts = dataset.write(job)
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert facts["files"]["negcap.csv"]["rows"] == 3 * count
-        return found
 
-    def peak(count: int) -> int:
+        def write() -> None:
+            assert dataset.write(job)["files"]["negcap.csv"]["rows"] == 3 * count
+
+        return peak(write)
+
+    def of(count: int) -> int:
         """The smaller of two: a table of Python's own that has to grow, once, is not the records'."""
-        return min(peak_of(count, time) for time in range(2))
+        return min(once(count, time) for time in range(2))
 
-    peak(100)  # what is imported and compiled once
-    assert (peak(900) - peak(100)) / 800 < 600  # bytes; records that are all kept take 3,700
+    of(100)  # what is imported and compiled once
+    assert (of(900) - of(100)) / 800 < 600  # bytes; records that are all kept take 3,700
 
 
 def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from nein.engine import images
 from nein.engine.errors import UserError
 from nein.nano.draw import CATEGORIES
 from nein.nano.questions import KINDS, SIDES, WORDINGS, iter_questions, question_scene
+from tests.helpers.memory import Peak
 from tests.metrics.tiny import picture
 from tests.nano.words import NEGATED
 from tests.negvqa.tiny import records, write_questions
@@ -47,7 +48,10 @@ def test_any_change_of_words_or_letters_changes_the_hash(tmp_path: Path) -> None
         assert questions.load(str(write_questions(tmp_path, rows))).sha256 != before
 
 
-def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path: Path) -> None:
+def test_a_picture_may_be_base64_and_fields_may_have_other_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     rows = records(1)
     inside = base64.b64encode(images.encode_png(picture(7))).decode()
     renamed = [
@@ -88,9 +92,30 @@ def test_left_over_columns_of_the_source_are_no_options_unless_named(tmp_path: P
     assert questions.load(file, columns={"C": "C"}).items[0].options == ("cat 0", "dog 0", "owl")
 
 
-def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path: Path) -> None:
+def test_pictures_in_records_are_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: Peak
+) -> None:
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+
+    def of(count: int) -> int:
+        there = records(count // 2)
+        pictures = [base64.b64encode(bytes([n]) * 30_000).decode() for n in range(count)]
+        file = write_questions(
+            tmp_path, [{**row, "image": p} for row, p in zip(there, pictures, strict=True)]
+        )
+        del there, pictures
+        return peak(lambda: questions.load(str(file)))
+
+    of(4)
+    assert (of(44) - of(4)) / 40 < 5000  # bytes; the picture alone takes 30,000
+
+
+def test_a_data_set_of_the_hub_is_read_with_its_picture_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import datasets
 
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     rows = records(2)
     pictures = [{"bytes": images.encode_png(picture(n // 2)), "path": None} for n in range(4)]
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "image"}

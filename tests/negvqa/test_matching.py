@@ -39,7 +39,7 @@ def test_the_matcher_asks_and_reads_as_the_toolkit_does() -> None:
     for row in rows:
         client = Scripted(row["replies"])
         item = Item(
-            "7", "GQA", b"", "p", tuple(row["options"]), {"negated": row["question"]}, {"negated": "A"}
+            "7", "GQA", Path(), "p", tuple(row["options"]), {"negated": row["question"]}, {"negated": "A"}
         )
         answer = {"id": "7", "variant": "negated", "text": row["answer"], "error": ""}
         [found] = matching.matched(client, [answer], {"7": item}, EDITIONS[0])
@@ -60,7 +60,7 @@ def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter(
 
 
 def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about() -> None:
-    item = Item("7", "GQA", b"", "p", ("cat", "dog"), {"original": "What is it?"}, {"original": "A"})
+    item = Item("7", "GQA", Path(), "p", ("cat", "dog"), {"original": "What is it?"}, {"original": "A"})
     client = Scripted([])
     for text, error in (("B", ""), ("Z", ""), (None, "HTTP 503")):
         answer = {"id": "7", "variant": "original", "text": text, "error": error}

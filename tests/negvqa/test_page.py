@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,21 @@ def answers(letters: tuple[str, str]) -> list[dict[str, Any]]:
 BOTH = ["generated", "logprob"]
 
 
+def figured(rows: list[dict[str, Any]], asking: str | None = None) -> pd.DataFrame:
+    return figures.figures(figures.of_rows(scores.score(rows, BOTH)), asking)
+
+
 def frame(said: dict[str, list[dict[str, Any]]], asking: str | None = None) -> pd.DataFrame:
-    made = {name: figures.figures(scores.score(rows, BOTH), asking) for name, rows in said.items()}
+    made = {name: figured(rows, asking) for name, rows in said.items()}
     beside = [paper_numbers.beside(found, name, name) for name, found in made.items()]
     return frames.concat([*(frames.label(found, model=name) for name, found in made.items()), *beside])
 
 
 def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> None:
     said = {"good": answers(("A", "B")), "flat": answers(("A", "A")), "mute": answers(("A", "?"))}
-    scored = {name: scores.score(rows, BOTH) for name, rows in said.items()}
-    questions = page.questions(said, scored, None, 100, {})
+    scored = {name: partial(scores.score, rows, BOTH) for name, rows in said.items()}
+    lines = {name: partial(iter, rows) for name, rows in said.items()}
+    questions = page.questions(lines, scored, None, 100, {})
     shown = questions.described()
     assert len(shown.ids) == 9
     assert shown.facets["Pair"][0] == ["both right", "only original", "unscored"]
@@ -48,9 +54,9 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
     assert first.said[0].cells[0].aside == "generated A, logprob A"
     assert first.said[0].rows[0] == ("original 0?", "A", "generated A, logprob A", "-0.10 / –")
     assert [value[0] for value in shown.values[2]] == [1.0, None]
-    chosen = page.questions(said, scored, None, 100, {"flat": "logprob", "mute": "logprob"})
+    chosen = page.questions(lines, scored, None, 100, {"flat": "logprob", "mute": "logprob"})
     assert chosen.described().facets["Pair"][0] == ["both right", "only original"]
-    some = list(page.questions(said, scored, None, 4, {}).asked)
+    some = list(page.questions(lines, scored, None, 4, {}).asked)
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
     parts = [cards.browser(lambda: (questions.described(), questions.details()))]
@@ -90,7 +96,7 @@ def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat() -> None
         "Cambrian-8B", "printed", "original", "87.6 [86.3, 88.9]", "74.0 [72.1, 75.9]", "93.4 [91.5, 95.3]",
         "80.9 [79.2, 82.6]", "83.8 [83.0, 84.6]", "7379", "",
     ]  # fmt: skip
-    own = {name: figures.figures(scores.score(answers(("A", "A")), BOTH)) for name in ("new", "again")}
+    own = {name: figured(answers(("A", "A"))) for name in ("new", "again")}
     runs = {"new": (own["new"], "a/b"), "again": (own["again"], "Qwen/Qwen2-VL-7B-Instruct")}
     rows = sections.TABLE_1.sheet(paper_numbers.table_1(runs)).rows
     assert len(rows) == 44

@@ -6,12 +6,22 @@ import scipy.stats
 
 from nein import statistics
 from nein.statistics import bootstrap
+from tests.helpers.memory import Peak
 
 
 def clustered(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, np.ndarray]:
     """(source of every sample, effect of its source)."""
     source = np.repeat(np.arange(clusters), rng.integers(1, 6, clusters))
     return source, rng.normal(size=clusters)[source]
+
+
+def test_draws_take_as_much_memory_whatever_the_number_of_clusters(peak: Peak) -> None:
+    def of(count: int) -> int:
+        table = np.random.default_rng(0).random((count, 2))
+        return peak(lambda: bootstrap.statistic(lambda sums: sums[:, 0], table, range(count), (0, 0), (1, 1)))
+
+    of(1000)
+    assert (of(6000) - of(1000)) / 5000 < 500  # bytes a cluster; all draws are 32,000
 
 
 def test_ratio_intervals_cover_the_truth_as_often_as_they_say() -> None:
@@ -87,3 +97,12 @@ def test_a_statistic_of_sums_is_that_of_reweighted_clusters_and_one_more() -> No
     exact = scipy.stats.binomtest(18, 20).proportion_ci(0.95, method="exact")
     assert found.low == pytest.approx(exact.low, abs=0.006)
     assert found.high == pytest.approx(exact.high, abs=0.002)
+
+
+def test_what_an_interval_was_made_of_is_not_kept(peak: Peak) -> None:
+    def of(seed: int, count: int) -> int:
+        values = np.random.default_rng(seed).random((count, 400))
+        return peak(lambda: [statistics.bounded_mean(one, range(400)) for one in values])
+
+    of(0, 1)
+    assert of(1, 20) - of(2, 2) < 100_000  # bytes; the terms of 18 intervals are 980,000

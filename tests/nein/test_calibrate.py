@@ -279,3 +279,20 @@ def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Cal
     assert {row["verdict_fixed"] for row in rows} == {False}
     assert {row["score"] for row in rows} == {0.05}
     assert set(judges.VERDICTS) <= set(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ({"kind": "vqa", "fingerprint": "x"}, "'article' is missing"),
+        ({"kind": "ovd", "article": "none", "fingerprint": "x"}, "'threshold' is missing"),
+        ({"kind": ["vqa"], "fingerprint": "x", "article": "none"}, "is not a calibration"),
+    ],
+)
+def test_a_calibration_that_does_not_say_how_it_was_asked_is_refused(
+    tmp_path: Path, entries: dict, expected: str
+) -> None:
+    atomic.write_json(tmp_path / "vqa-1.json", entries)
+    atomic.write_lines(tmp_path / "vqa-1.jsonl", [])
+    with pytest.raises(UserError, match=expected):
+        judge_tables.load([tmp_path], explicit=True)

@@ -160,6 +160,14 @@ def test_scores_of_a_sample_that_was_not_edited_are_a_sentence(tmp_path: Path) -
         collect.read(run, "ip2p")
 
 
+def test_a_run_holds_columns_and_gives_the_values_of_a_metric_by_sample(tmp_path: Path) -> None:
+    run = collect.read(write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None]}), "ip2p")
+    assert run.values("l1") == {"s0": 0.1, "s1": None}
+    assert run.values("dino") == {}
+    columns = [*run.numbers.values(), *run.asked.values()]
+    assert [(column.dtype.kind, column.shape) for column in columns] == [("f", (2,)), ("b", (2,))]
+
+
 def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there are no runs there"):
         report.report(tmp_path)

@@ -22,9 +22,9 @@ def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_
 
     scorer = Scorer(load, ["l1"], metrics.Settings(), tmp_path)
     assert scorer.loaded == {}
-    scorer.score([], ["l1", "removal_vqa"])
+    scorer.score([], ["l1", "removal_vqa"], among=["l1", "removal_vqa"])
     first = dict(scorer.loaded)
-    scorer.score([], ["removal_vqa"])
+    scorer.score([], ["removal_vqa"], among=["l1", "removal_vqa"])
     assert set(first) == {"vqa"}
     assert scorer.loaded == first
     assert asked == [["l1"], ["l1", "removal_vqa"]]

@@ -18,6 +18,17 @@ CACHED_SENTENCES = 4096
 VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh the UNet's
 
 
+def placed(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
+    """The module itself where it is on the device in that number type, else a copy that is. It is for those
+    who change neither: a pipeline's own modules stay where they are."""
+    tensors = [*module.parameters(), *module.buffers()]
+    as_wanted = (
+        one.device == torch.device(device) and (one.dtype == dtype or not one.is_floating_point())
+        for one in tensors
+    )
+    return module if all(as_wanted) else copy.deepcopy(module).to(device=device, dtype=dtype)
+
+
 class Encoder:
     """VAE and text encoder of a pipeline on a device.
 
@@ -25,9 +36,9 @@ class Encoder:
     """
 
     def __init__(self, pipeline: Any, device: torch.device, dtype: torch.dtype) -> None:
-        with quiet():  # copies: others move and cast the pipeline's modules as they need
-            self._vae = copy.deepcopy(pipeline.vae).to(device=device, dtype=dtype)
-            self._text = copy.deepcopy(pipeline.text_encoder).to(device=device, dtype=dtype)
+        with quiet():
+            self._vae = placed(pipeline.vae, device, dtype)
+            self._text = placed(pipeline.text_encoder, device, dtype)
         self._vae.eval().requires_grad_(False)
         self._text.eval().requires_grad_(False)
         self._tokenizer = pipeline.tokenizer

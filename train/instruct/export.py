@@ -14,6 +14,7 @@ from editors.checkpoint import quiet
 from editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
 from train.export import MODEL, base_model, finished_model, option_rows, portable
+from train.instruct.encoder import placed
 from train.instruct.model import ADAPTER, trainable
 from train.instruct.options import TuneConfig
 
@@ -50,7 +51,7 @@ def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
     made.scheduler = euler_ancestral(pipeline.scheduler.config)
     with quiet():
         for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
-            setattr(made, part, copy.deepcopy(module).to("cpu", torch.float32))
+            setattr(made, part, placed(module, "cpu", torch.float32))
         made.save_pretrained(folder, safe_serialization=True)
     for file in folder.glob("*/config.json"):  # no path of this machine
         content = {k: v for k, v in json.loads(file.read_text()).items() if k != "_name_or_path"}

@@ -12,11 +12,11 @@ from metrics.letters import Rule
 from nein.config.groups import (
     Blind,
     FittedBatches,
-    Formats,
     Limit,
     Machine,
     OnDevice,
     Output,
+    Page,
     Preset,
     Runs,
     Scored,
@@ -147,7 +147,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
 
 
 @dataclass(kw_only=True)
-class ReportConfig(Runs, Formats):
+class ReportConfig(Runs, Page):
     """Which runs, of one or of several folders."""
 
     out: Path = option(Path("negbench.html"), "page to write; the other files lie beside it", "Output")

@@ -16,6 +16,7 @@ from nein.config.groups import (
     Limit,
     Machine,
     Output,
+    Page,
     Preset,
     Runs,
     Scored,
@@ -128,7 +129,7 @@ class NegvqaConfig(Preset, Limit, FittedBatches, Blind, Machine, Output, Formats
 
 
 @dataclass(kw_only=True)
-class ReportConfig(Runs, Formats):
+class ReportConfig(Runs, Page):
     """Which runs, and where their pictures are."""
 
     out: Path = option(Path("negvqa.html"), "page to write; the other files lie beside it", "Output")

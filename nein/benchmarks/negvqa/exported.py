@@ -66,9 +66,11 @@ def _result(row: dict[str, Any]) -> Result:
 
 def _samples(path: Path) -> Iterator[Sample]:
     run = AnswersDir(path)
-    answers = {(row["id"], row["variant"]): row for row in run.read_answers()}
+    answers = run.read_answers()
+    asked = next(answers, None)
     for row in run.read_scores():
-        asked = answers.get((row["id"], row["variant"]))
+        while asked is not None and (asked["id"], asked["variant"]) != (row["id"], row["variant"]):
+            asked = next(answers, None)
         if asked is None:
             raise UserError(
                 f"'{path}/scores.jsonl' has '{row['id']}', which answers.jsonl lacks; give the run's "

@@ -6,9 +6,10 @@ p -/+ 1.96 sqrt(p (1 - p) / n), which takes questions about one picture for inde
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +21,17 @@ from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.negvqa.scores import PROTOCOLS
 from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER
 from nein.datasets.negvqa.questions import VARIANTS
+from nein.reporting import columns
 from nein.reporting import figures as frames
+from nein.reporting.columns import NONE, Scores
 from nein.statistics import bootstrap
 from nein.statistics.estimates import Estimate
 
-Rows = Sequence[Mapping[str, Any]]
+#: What figures need of a row, besides its value.
+KEYS = (
+    "id", "variant", "subset", "category", "source", "answer", "scoring", "protocol", "letter", "reason",
+    "baseline",
+)  # fmt: skip
 #: What can become of a pair -> the values of its original and its negated question.
 OUTCOMES = {
     "both": (1.0, 1.0),
@@ -46,7 +53,7 @@ def normal_interval(value: float, n: int) -> tuple[float, float]:
     return value - reach, value + reach
 
 
-def figures(scored: Rows, asking: str | None = None, blind: Rows = ()) -> pd.DataFrame:
+def figures(scores: Scores, asking: str | None = None) -> pd.DataFrame:
     """Every figure of one model; columns besides the usual: scoring, protocol, category, subset, interval,
     reason, headline ("yes": of the scoring that stands for the model).
 
@@ -62,15 +69,16 @@ def figures(scored: Rows, asking: str | None = None, blind: Rows = ()) -> pd.Dat
                 without the question: "text only", "picture only", and "gain over text", accuracy minus the
                 former, paired
 
-    scored  Lines of scores.jsonl.     asking  How a judge was asked; None for other models.
-    blind   Lines of blind.jsonl.
+    scores  `KEYS` of the lines of scores.jsonl, and of blind.jsonl.
+    asking  How a judge was asked; None for other models.
     """
+    scored = scores.where(baseline=None)
     made: list[dict[str, Any]] = []
-    for scoring in dict.fromkeys(row["scoring"] for row in scored):
+    for scoring in scored.distinct("scoring"):
         for protocol in PROTOCOLS:
-            read = [r for r in scored if r["scoring"] == scoring and r["protocol"] == protocol]
+            read = scored.where(scoring=scoring, protocol=protocol)
             rows = [entry for part in _PARTS for entry in part(read, protocol)]
-            rows += _blind(read, [row for row in blind if row["scoring"] == scoring], protocol)
+            rows += _blind(read, scores.where(scoring=scoring, protocol=None), protocol)
             made += [{**entry, "scoring": scoring, "protocol": protocol} for entry in rows]
     both = agreement(scored)
     frame = frames.frame([*made, *([both] if both else [])])
@@ -86,19 +94,24 @@ def headline(frame: pd.DataFrame, asking: str | None) -> str:
     return next((name for name in order if scored.get(name)), str(next(iter(scored.index), "")))
 
 
-def categories_of(rows: Rows) -> list[str]:
+def of_rows(scored: Iterable[Mapping[str, Any]], blind: Iterable[Mapping[str, Any]] = ()) -> Scores:
+    """What `figures` takes, of lines of scores.jsonl and blind.jsonl."""
+    return columns.of_rows(itertools.chain(scored, blind), KEYS)
+
+
+def categories_of(rows: Scores) -> list[str]:
     """The categories that occur, in the paper's order, then the average."""
-    present = {row["category"] for row in rows}
+    present = {*rows.distinct("category")}
     return [*(c for c in (*CATEGORIES, OTHER) if c in present), AVERAGE]
 
 
-def _in(rows: Rows, category: str) -> list[Mapping[str, Any]]:
-    return [row for row in rows if category in (AVERAGE, row["category"])]
+def _in(rows: Scores, category: str) -> Scores:
+    return rows if category == AVERAGE else rows.where(category=category)
 
 
-def _accuracies(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
+def _accuracies(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
-        members = [row for row in rows if row["variant"] == variant]
+        members = rows.where(variant=variant)
         for category in categories_of(members):
             estimate = accuracy(members, category, protocol)
             what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
@@ -108,35 +121,35 @@ def _accuracies(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
             yield frames.figure(normal(estimate), **what, interval="normal")
 
 
-def accuracy(rows: Rows, category: str, protocol: str) -> Estimate | None:
+def accuracy(rows: Scores, category: str, protocol: str) -> Estimate | None:
     """Share of right answers in a category, or overall (`AVERAGE`).
 
     protocol  "fixed": over all questions of the category. "paper": the unweighted mean of its subsets'
               accuracies, as the released notebook has it; the average is over all questions in both.
     """
     members = _in(rows, category)
-    scored = [row for row in members if row["value"] is not None]
-    subsets = sorted({row["subset"] for row in scored})
+    scored = members.scored
+    subsets = sorted(scored.distinct("subset"))
     if protocol != "paper" or category == AVERAGE or len(subsets) < 2:
         return _pooled(members)
     # Columns: right answers per subset, then questions per subset.
     table = np.zeros((len(scored), 2 * len(subsets)))
-    for line, row in enumerate(scored):
-        column = subsets.index(row["subset"])
-        table[line, column] = row["value"]
-        table[line, len(subsets) + column] = 1
+    for column, subset in enumerate(subsets):
+        here = scored.places["subset"] == scored.names["subset"].index(subset)
+        table[here, column] = scored.value[here]
+        table[here, len(subsets) + column] = 1
 
     def mean_of_subsets(sums: np.ndarray) -> np.ndarray:
         return (sums[:, : len(subsets)] / sums[:, len(subsets) :]).mean(1)
 
     none, each = [0.0] * len(subsets), [1.0] * len(subsets)
-    clusters = [row["source"] for row in scored]
+    clusters = scored.clusters("source")
     return bootstrap.statistic(mean_of_subsets, table, clusters, [*none, *each], [*each, *each])
 
 
-def _pooled(rows: Rows) -> Estimate | None:
-    scored = [row for row in rows if row["value"] is not None]
-    return statistics.bounded_mean([row["value"] for row in scored], [row["source"] for row in scored])
+def _pooled(rows: Scores) -> Estimate | None:
+    scored = rows.scored
+    return statistics.bounded_mean(scored.value, scored.clusters("source"))
 
 
 def normal(estimate: Estimate | None) -> Estimate | None:
@@ -147,13 +160,13 @@ def normal(estimate: Estimate | None) -> Estimate | None:
     return replace(estimate, low=low, high=high, standard_error=None)
 
 
-def _by_subset(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
+def _by_subset(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
     if protocol != "fixed":
         return
-    for subset in dict.fromkeys(row["subset"] for row in rows):
+    for subset in rows.distinct("subset"):
         ends = []
         for variant in VARIANTS:
-            members = [row for row in rows if (row["subset"], row["variant"]) == (subset, variant)]
+            members = rows.where(subset=subset, variant=variant)
             ends.append(estimate := _pooled(members))
             yield frames.figure(
                 estimate, unit="%", unscored=len(members) - (estimate.n if estimate else 0), task="subsets",
@@ -165,51 +178,47 @@ def _by_subset(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
             yield frames.number(drop, unit="points", task="subsets", metric="difference", subset=subset)
 
 
-def _blind(rows: Rows, blind: Rows, protocol: str) -> Iterator[dict[str, Any]]:
+def _blind(rows: Scores, blind: Scores, protocol: str) -> Iterator[dict[str, Any]]:
     if protocol != "fixed":
         return
     for variant in VARIANTS:
-        seen = {row["id"]: row["value"] for row in rows if row["variant"] == variant}
-        unseen = [row for row in blind if row["variant"] == variant]
-        for category in categories_of(unseen) if unseen else ():
+        seen, unseen = rows.where(variant=variant), blind.where(variant=variant)
+        for category in categories_of(unseen) if len(unseen) else ():
             what: dict[str, Any] = {"task": "blind", "variant": variant, "category": category}
             for baseline in BASELINES:
-                members = [row for row in _in(unseen, category) if row["baseline"] == baseline]
-                if not members:
+                members = _in(unseen, category).where(baseline=baseline)
+                if not len(members):
                     continue
                 share = _pooled(members)
                 unscored = len(members) - (share.n if share else 0)
                 yield frames.figure(share, unit="%", unscored=unscored, metric=baseline, **what)
-            alone = [row for row in _in(unseen, category) if row["baseline"] == TEXT_ONLY]
-            gain = statistics.paired_difference(
-                seen, {r["id"]: r["value"] for r in alone}, {r["id"]: r["source"] for r in alone}
-            )
+            alone = _in(unseen, category).where(baseline=TEXT_ONLY)
+            with_picture, without, clusters = _pairs_of(seen, alone)
+            gain = statistics.bounded_mean(with_picture - without, clusters, -1.0, 1.0)
             unscored = len(alone) - (gain.n if gain else 0)
             yield frames.figure(gain, unit="points", unscored=unscored, metric=GAIN, **what)
 
 
-def _pairs(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
+def _pairs(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
     if protocol == "fixed":
         for category in categories_of(rows):
             yield from paired(rows, category)
 
 
-def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
+def paired(rows: Scores, category: str) -> list[dict[str, Any]]:
     """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's.
 
     The gap is the mean of (original - negated) over pairs scored in both, clustered by picture, and "ratio"
     accuracy on the original over accuracy on the negated questions. Its `p` respects pictures
     (`nein.statistics.paired_test`); that of "mcnemar" takes pairs for independent.
     """
-    members = _in(rows, category)
-    sides = {v: {row["id"]: row["value"] for row in members if row["variant"] == v} for v in VARIANTS}
-    source = {row["id"]: row["source"] for row in members}
-    original, negated = sides["original"], sides["negated"]
-    both = [key for key, value in original.items() if value is not None and negated.get(key) is not None]
-    test = statistics.paired_test(original, negated, source)
-    n, unscored = len(both), len(original) - len(both)
-    outcomes = Counter((original[key], negated[key]) for key in both)
-    counts = {name: outcomes[right] for name, right in OUTCOMES.items()}
+    first, second = (_in(rows, category).where(variant=variant) for variant in VARIANTS)
+    original, negated, clusters = _pairs_of(first, second)
+    test = statistics.pairs_test(original, negated, clusters)
+    n, unscored = len(original), len(first) - len(original)
+    counts = {
+        name: int(((original == one) & (negated == other)).sum()) for name, (one, other) in OUTCOMES.items()
+    }
     told, denied = counts["both"] + counts["only_original"], counts["both"] + counts["only_negated"]
     in_gap: dict[str, Any] = {"task": "gap", "category": category}
     in_outcomes: dict[str, Any] = {"task": "outcomes", "category": category, "unscored": unscored}
@@ -220,7 +229,9 @@ def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
             test.difference if test else None, unit="points", unscored=unscored, metric="gap",
             p=test and test.p, p_least=test and test.least, **in_gap,
         ),
-        frames.figure(statistics.ratio(original, negated, source), unit="", metric="ratio", **in_gap),
+        frames.figure(
+            statistics.pairs_ratio(original, negated, clusters), unit="", metric="ratio", **in_gap
+        ),
         *(
             frames.number(count / n if n else None, unit="%", n=n, metric=name, **in_outcomes)
             for name, count in counts.items()
@@ -233,6 +244,13 @@ def paired(rows: Rows, category: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def _pairs_of(first: Scores, second: Scores) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Both values and the picture of every question that is scored in both, in the order of the first."""
+    one, other = first.value, second.values_by("id")[first.places["id"]]
+    both = ~(np.isnan(one) | np.isnan(other))
+    return one[both], other[both], first.of(both).clusters("source")
+
+
 def mcnemar(first: int, second: int) -> float:
     """Two-sided p that two kinds of discordant pairs are equally likely, by the exact binomial test; 1.0 when
     there are none. Source: McNemar, Psychometrika 12 (1947), in its exact form."""
@@ -241,18 +259,19 @@ def mcnemar(first: int, second: int) -> float:
     return float(binomtest(first, first + second).pvalue) if first + second else 1.0
 
 
-def _positions(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
+def _positions(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
     if protocol == "fixed":
         for variant in VARIANTS:
-            yield from position([row for row in rows if row["variant"] == variant], variant)
+            yield from position(rows.where(variant=variant), variant)
 
 
-def position(rows: Rows, variant: str) -> list[dict[str, Any]]:
+def position(rows: Scores, variant: str) -> list[dict[str, Any]]:
     """Share of "A" among the letters given, with its clustered interval, and among the right letters of the
     same questions: a model without a bias has the two alike."""
-    given = [row for row in rows if row["letter"] is not None]
-    share = statistics.bounded_mean([float(r["letter"] == "A") for r in given], [r["source"] for r in given])
-    right = sum(row["answer"] == "A" for row in given) / len(given) if given else None
+    given = rows.of(rows.places["letter"] != NONE)
+    said = np.array([letter == "A" for letter in given.of_each("letter")], dtype=np.float64)
+    share = statistics.bounded_mean(said, given.clusters("source"))
+    right = len(given.where(answer="A")) / len(given) if len(given) else None
     what: dict[str, Any] = {"task": "position", "variant": variant, "unit": "%"}
     return [
         frames.figure(share, metric="answered", **what),
@@ -260,25 +279,27 @@ def position(rows: Rows, variant: str) -> list[dict[str, Any]]:
     ]
 
 
-def agreement(scored: Rows) -> dict[str, Any] | None:
+def agreement(scored: Scores) -> dict[str, Any] | None:
     """Share of questions whose generated and likeliest letters are the same, of those that have both; None
     where one way of scoring was not asked for."""
-    if len({row["scoring"] for row in scored}) < 2:
+    scorings = scored.distinct("scoring")
+    if len(scorings) < 2:
         return None
-    letters: dict[tuple[str, str], dict[str, str | None]] = {}
-    for row in scored:
-        if row["protocol"] == "fixed":
-            letters.setdefault((row["id"], row["variant"]), {})[row["scoring"]] = row["letter"]
-    both = [chosen for chosen in letters.values() if all(chosen.values()) and len(chosen) == 2]
-    same = sum(len({*chosen.values()}) == 1 for chosen in both)
-    return frames.number(
-        same / len(both) if both else None, unit="%", n=len(both), task="agreement", metric="same"
-    )
-
-
-def _unread(rows: Rows, protocol: str) -> Iterator[dict[str, Any]]:
+    fixed = scored.where(protocol="fixed")
+    same = n = 0
     for variant in VARIANTS:
-        reasons = Counter(row["reason"] for row in rows if row["variant"] == variant and row["reason"])
+        letters = np.full((len(scorings), len(scored.names["id"])), NONE)
+        for line, scoring in zip(letters, scorings, strict=True):
+            rows = fixed.where(scoring=scoring, variant=variant)
+            line[rows.places["id"]] = rows.places["letter"]
+        both = letters[:, (letters != NONE).all(0)]
+        same, n = same + int((both == both[0]).all(0).sum()), n + both.shape[1]
+    return frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")
+
+
+def _unread(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
+    for variant in VARIANTS:
+        reasons = Counter(filter(None, rows.where(variant=variant).of_each("reason")))
         for reason, count in reasons.most_common():
             yield frames.number(
                 count, unit="count", task="unread", metric="answers", variant=variant, reason=reason

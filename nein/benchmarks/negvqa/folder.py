@@ -12,7 +12,7 @@ OUT/report.html, .md, .csv, .tex, *.png
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nein.benchmarks.runner import FIGURES
@@ -68,11 +68,13 @@ class AnswersDir(Folder):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "answers", BLOCKS)
 
-    def read_answers(self) -> list[Row]:
-        return atomic.read_lines(answers(self), _ANSWER)
+    def read_answers(self) -> Iterator[Row]:
+        """One at a time."""
+        return atomic.checked_lines(answers(self), _ANSWER)
 
-    def read_scores(self) -> list[Row]:
-        return atomic.read_lines(scores(self), SCORE_ROW)
+    def read_scores(self) -> Iterator[Row]:
+        """One at a time, in the order of the answers."""
+        return atomic.checked_lines(scores(self), SCORE_ROW)
 
 
 def answers(folder: Folder) -> Path:

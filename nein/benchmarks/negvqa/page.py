@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +28,13 @@ MARKS = {1.0: "right", 0.0: "wrong", None: "none"}
 MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VARIANTS)
 COLUMNS = ("question", "answer", "read as", "log p")
 Line = Mapping[str, Any]
-Lines = Sequence[Line]
+#: Reads lines anew, one at a time.
+Lines = Callable[[], Iterable[Line]]
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What was asked, said and read.
+    """What was asked, said and read, of the questions that are shown.
 
     asked     Question id -> its two lines, of the first model.
     replies   (model, question id, variant) -> line of answers.jsonl.
@@ -131,28 +134,45 @@ def questions(
 ) -> Questions:
     """The first model's questions in data order, `limit` random ones if there are more.
 
-    answers, scores  Model -> lines of answers.jsonl and scores.jsonl.
+    answers, scores  Model -> lines of answers.jsonl, which are read twice, and of scores.jsonl.
     items            The questions with their pictures, or None: no pictures.
     """
-    replies = {(m, row["id"], row["variant"]): row for m, rows in answers.items() for row in rows}
+    first = next(iter(answers))
+    shown = dict.fromkeys(cards.drawn(_ids(first, answers[first]), limit))
+    replies = {
+        (model, row["id"], row["variant"]): row
+        for model, read in answers.items()
+        for row in read()
+        if row["id"] in shown
+    }
     verdicts = {
         (model, row["id"], row["variant"], row["scoring"]): row
-        for model, rows in scores.items()
-        for row in rows
-        if row["protocol"] == "fixed"
+        for model, read in scores.items()
+        for row in read()
+        if row["id"] in shown and row["protocol"] == "fixed"
     }
-    first = next(iter(answers), "")
-    ids = list(dict.fromkeys(row["id"] for row in answers.get(first, [])))
-    if torn := next((i for i in ids for variant in VARIANTS if (first, i, variant) not in replies), None):
-        raise UserError(f"The answers of '{first}' lack a half of question '{torn}'; give its command again.")
     return Questions(
-        {name: [replies[first, name, variant] for variant in VARIANTS] for name in cards.drawn(ids, limit)},
+        {name: [replies[first, name, variant] for variant in VARIANTS] for name in shown},
         list(answers),
         replies,
         verdicts,
         headlines,
-        {item.id: item for item in items or ()},
+        {item.id: item for item in items or () if item.id in shown},
     )
+
+
+def _ids(model: str, answers: Lines) -> list[str]:
+    """The questions that a model was asked. Raises UserError for one without its other half."""
+    halves: dict[str, dict[str, None]] = {variant: {} for variant in VARIANTS}
+    for row in answers():
+        halves.setdefault(row["variant"], {})[sys.intern(row["id"])] = None
+    original, negated = (halves[variant] for variant in VARIANTS)
+    if original.keys() != negated.keys():
+        torn = next(
+            name for name in itertools.chain(original, negated) if name not in original or name not in negated
+        )
+        raise UserError(f"The answers of '{model}' lack a half of question '{torn}'; give its command again.")
+    return list(original)
 
 
 def part(
@@ -161,8 +181,8 @@ def part(
     """What the page shows of single questions; arguments as of `questions`, with finished runs by name."""
 
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        answers = {name: folder.read_answers() for name, folder in named.items()}
-        scores = {name: folder.read_scores() for name, folder in named.items()}
+        answers = {name: folder.read_answers for name, folder in named.items()}
+        scores = {name: folder.read_scores for name, folder in named.items()}
         shown = questions(answers, scores, items, limit, headlines)
         return shown.described(), shown.details()
 

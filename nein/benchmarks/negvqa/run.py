@@ -31,6 +31,7 @@ from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import mending_answers, references
 from nein.models.remembered import Remembered, batched
+from nein.reporting.columns import Collected
 
 JUDGE = "judge"
 ANSWERS, BLIND = "answers", "blind"  # the stages and their outputs
@@ -326,26 +327,26 @@ def _row(item: Item, asking: Asking, reply: Reply) -> Row:
 
 def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
     """The figures of a run; writes answers.jsonl, scores.jsonl and, with baselines, blind.jsonl, in data
-    order, for the selection."""
+    order, for the selection. Rows are read as they are written, and never held."""
     from nein.benchmarks.negvqa import figures, scores
 
     items = load_questions(config).items
-    selected = {
-        stage.name: list(folder.selected(stage.name, stage.blocks, lambda index: items[index].id))
-        for stage in run.stages
-    }
     by_id = {item.id: item for item in items}
-    answers = list(_answer_lines(by_id, selected[ANSWERS]))
-    atomic.write_lines(files.answers(folder), answers)
+    stages = {stage.name: stage for stage in run.stages}
+
+    def selected(output: str) -> Iterator[Row]:
+        return folder.selected(output, stages[output].blocks, lambda index: items[index].id)
+
     read_by = [name for name in config.scoring if name in run.identity["scoring"]]
-    matches = {(row["id"], row["variant"]): row for row in selected.get(matching.MATCHES, ())}
-    scored = scores.score(answers, read_by, config.letters, matches)
-    atomic.write_lines(files.scores(folder), scored)
-    blind = []
-    if BLIND in selected:
-        blind = scores.blind(list(_unseen_lines(by_id, selected[BLIND])), read_by)
-        atomic.write_lines(files.blind(folder), blind)
-    return figures.figures(scored, run.identity.get("asking"), blind)
+    atomic.write_lines(files.answers(folder), _answer_lines(by_id, selected(ANSWERS)))
+    matches = selected(matching.MATCHES) if matching.MATCHES in stages else ()
+    made = Collected(figures.KEYS)
+    scored = scores.score(_answer_lines(by_id, selected(ANSWERS)), read_by, config.letters, matches)
+    atomic.write_lines(files.scores(folder), made.passing(scored))
+    if BLIND in stages:
+        scored = scores.blind(_unseen_lines(by_id, selected(BLIND)), read_by)
+        atomic.write_lines(files.blind(folder), made.passing(scored))
+    return figures.figures(made.scores(), run.identity.get("asking"))
 
 
 def _answer_lines(items: Mapping[str, Item], rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -385,9 +386,9 @@ def write_report(config: NegvqaConfig, runs: Sequence[Run], folders: Sequence[Fo
 
 def unscored(config: NegvqaConfig, folder: Folder) -> Iterator[str]:
     """Why, for every question and negation without a score under `--protocol`, in the scoring named first."""
-    rows = atomic.read_lines(files.scores(folder), files.SCORE_ROW)
-    scoring = next((row["scoring"] for row in rows), "")
-    for row in rows:
+    scoring = ""
+    for row in atomic.checked_lines(files.scores(folder), files.SCORE_ROW):
+        scoring = scoring or row["scoring"]
         if (row["protocol"], row["scoring"], row["value"]) == (config.protocol, scoring, None):
             yield row["reason"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metrics.choices import Reply
@@ -13,62 +13,64 @@ from metrics.letters import EDITIONS, by_option, parse
 #: Of a judge asked about one option at a time, the only yes is the letter (`metrics.letters.by_option`). A
 #: question without an answer is unscored in both: the toolkit, too, asks it again.
 PROTOCOLS = ("fixed", "paper")
-#: (id, variant) -> what the matcher made of an answer: a row of `nein.benchmarks.negvqa.matching`.
-Matches = Mapping[tuple[str, str], Mapping[str, Any]]
+Row = Mapping[str, Any]
 
 
 def score(
-    answers: Sequence[Mapping[str, Any]],
+    answers: Iterable[Row],
     scorings: Sequence[str],
     letters: str = EDITIONS[0],
-    matches: Matches | None = None,
-) -> list[dict[str, Any]]:
+    matches: Iterable[Row] = (),
+) -> Iterator[dict[str, Any]]:
     """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored), `reason`.
 
     answers  Lines of answers.jsonl.
     letters  The edition of VLMEvalKit's rule for "paper" (`metrics.letters.EDITIONS`).
+    matches  What the matcher made of some of the answers, in their order: rows of
+             `nein.benchmarks.negvqa.matching`.
     """
-    return [
-        {
-            **{key: row[key] for key in ("id", "variant", "subset", "category", "source", "answer")},
-            "scoring": scoring,
-            "protocol": protocol,
-            **read(row, scoring, protocol, letters, matches or {}),
-        }
-        for row in answers
-        for scoring in scorings
-        for protocol in PROTOCOLS
-    ]
+    waiting = iter(matches)
+    match = next(waiting, None)
+    for row in answers:
+        own = None
+        if match is not None and (match["id"], match["variant"]) == (row["id"], row["variant"]):
+            own, match = match, next(waiting, None)
+        for scoring in scorings:
+            for protocol in PROTOCOLS:
+                yield {
+                    **{key: row[key] for key in ("id", "variant", "subset", "category", "source", "answer")},
+                    "scoring": scoring,
+                    "protocol": protocol,
+                    **read(row, scoring, protocol, letters, own),
+                }
+    assert match is None, f"the match of '{match['id']}' belongs to no answer, or is out of order"
 
 
-def blind(answers: Sequence[Mapping[str, Any]], scorings: Sequence[str]) -> list[dict[str, Any]]:
+def blind(answers: Iterable[Row], scorings: Sequence[str]) -> Iterator[dict[str, Any]]:
     """A row per answer of a baseline and scoring, read under the protocol "fixed".
 
     answers  As of `score`, each with its `baseline`.
     """
-    return [
-        {
-            **{key: row[key] for key in ("id", "variant", "category", "source", "baseline")},
-            "scoring": scoring,
-            **read(row, scoring, "fixed", EDITIONS[0], {}),
-        }
-        for row in answers
-        for scoring in scorings
-    ]
+    for row in answers:
+        for scoring in scorings:
+            yield {
+                **{key: row[key] for key in ("id", "variant", "category", "source", "baseline")},
+                "scoring": scoring,
+                **read(row, scoring, "fixed", EDITIONS[0], None),
+            }
 
 
-def read(
-    row: Mapping[str, Any], scoring: str, protocol: str, letters: str, matches: Matches
-) -> dict[str, Any]:
-    """The letter of one answer, with its value or the reason why it has none."""
+def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None) -> dict[str, Any]:
+    """The letter of one answer, with its value or the reason why it has none.
+
+    match  What the matcher made of it, if it was asked.
+    """
     failed = bool(row["error"])
     if failed:
         letter, reason = None, str(row["error"])
     elif scoring == "generated" and row.get("each") is not None:
         letter, reason, _ = by_option(row["each"], protocol)
-    elif (
-        scoring == "generated" and protocol == "paper" and (match := matches.get((row["id"], row["variant"])))
-    ):
+    elif scoring == "generated" and protocol == "paper" and match is not None:
         failed = bool(match["error"])
         letter, reason = match["letter"], match["error"] or match["reason"]
     elif scoring == "generated":

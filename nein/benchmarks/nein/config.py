@@ -19,10 +19,10 @@ from nein.config.groups import (
     Dtype,
     FittedBatches,
     Foreseen,
-    Formats,
     Limit,
     Machine,
     Output,
+    Page,
     Preset,
     Runs,
     Sampler,
@@ -253,7 +253,7 @@ class Comparing(Options):
 
 
 @dataclass(kw_only=True)
-class ReportConfig(Runs, Comparing, Elsewhere, Formats):
+class ReportConfig(Runs, Comparing, Elsewhere, Page):
     """What a report is made of."""
 
     protocols: bool = option(False, "add what each quirk of the published protocol changes", "What")
@@ -264,7 +264,6 @@ class ReportConfig(Runs, Comparing, Elsewhere, Formats):
     labels: Path | None = option(
         None, "people's labels of some samples: CSV with editor,track,id,gone", "What"
     )
-    out: Path = option(Path("report.html"), "page to write; the other files lie beside it", "Output")
     title: str | None = option(None, "title of the page", "Output")
     thumbnails: NonNegativeInt = option(128, "longer side of a picture; 0 for none", "Output")
     budget: NonNegativeInt = option(
@@ -272,12 +271,6 @@ class ReportConfig(Runs, Comparing, Elsewhere, Formats):
         "MiB of pictures and answers inside the page; beyond it they go into files beside it",
         "Output",
     )
-
-    def check(self) -> None:
-        if self.out.is_dir():
-            raise UserError(
-                f"'{self.out}' is a folder; -o takes a file, for example {self.out / 'report.html'}."
-            )
 
 
 @dataclass(kw_only=True)

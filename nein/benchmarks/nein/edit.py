@@ -12,7 +12,7 @@ from nein.benchmarks.nein.maps import write_sheet
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.datasets.nein.samples import Sample
-from nein.engine import images
+from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.engine.seeds import sample_seed
 from nein.engine.stages import Model, Stage, usage_of
@@ -81,6 +81,8 @@ def edit_block(
     if [result.id for result in results] != [request.id for request in requests]:
         raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
     by_id = {result.id: result for result in results}
+    made = [(run.image_path(result.id), result.image) for result in results if result.image is not None]
+    atomic.side_by_side(lambda one: images.write_png(*one, carries=True), made)
     rows = []
     for sample, image in members:
         row = _row(sample, run.track, run_seed)
@@ -95,7 +97,6 @@ def edit_block(
             reason = result.error or "the editor gave no picture and no reason"
             rows.append({**row, "error": reason, "note": result.note})
             continue
-        images.write_png(run.image_path(sample.id), result.image, carries=True)
         height, width = result.image.shape[:2]
         row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
         rows.append({**row, "sha256": images.pixel_hash(result.image), "note": result.note})

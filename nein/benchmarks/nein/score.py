@@ -56,8 +56,11 @@ class Scorer:
     def batch_size(self, size: int) -> None:
         self._settings = dataclasses.replace(self._settings, batch_size=size)
 
-    def score(self, items: Sequence[metrics.Item], names: Iterable[str]) -> dict[str, list[metrics.Score]]:
-        """Metric -> a score per item of one block, for the metrics `names`.
+    def score(
+        self, items: Sequence[metrics.Item], names: Iterable[str], among: Iterable[str]
+    ) -> dict[str, list[metrics.Score]]:
+        """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
+        an interrupted block is asked about as a whole one is.
 
         Their models are loaded by now, unless another command was just finishing this block when these
         were: what it wrote last looked as if nothing of that metric were left.
@@ -68,7 +71,9 @@ class Scorer:
                 self.loaded = {**self._load(names), **self.loaded}
         scope = scope_of(item.id for item in items)
         features, answers = FeatureCache(self._features, scope), BlockAnswers(self._answers, scope)
-        batch = metrics.Batch(items, self.loaded, self._settings, features=features, records=answers)
+        batch = metrics.Batch(
+            items, self.loaded, self._settings, tuple(among), features=features, records=answers
+        )
         scores = metrics.score([metrics.METRICS[name] for name in names], batch)
         features.flush()
         answers.flush()
@@ -115,7 +120,7 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
         number, items = block
         wanted = [name for name in names if scores_of(name) in missing]
         made = {}
-        for name, scores in loaded.score(items, wanted).items():
+        for name, scores in loaded.score(items, wanted, names).items():
             if metrics.METRICS[name].kind == "corpus":
                 _write_features(run.feature_path(name, number), items, scores)
             made[scores_of(name)] = [_row(item, one) for item, one in zip(items, scores, strict=True)]

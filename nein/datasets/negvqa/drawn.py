@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,11 @@ def folder(count: int, parent: Path | None = None, world: World = NANO) -> Path:
 def write(root: Path, count: int, world: World = NANO) -> None:
     """Draws the questions and their pictures. Options are in random order, each letter right for half of the
     questions of a kind."""
-    rows: list[dict[str, Any]] = []
+    atomic.write_lines(root / FILE, _rows(root, count, world))
+
+
+def _rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]]:
+    """A row per question, once its picture is there."""
     asked = dict.fromkeys(KINDS, 0)
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
         name = f"images/{index:05d}.png"
@@ -37,16 +42,13 @@ def write(root: Path, count: int, world: World = NANO) -> None:
         first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
         right = "AB"[first ^ place]
         options = [question.right, question.wrong]
-        rows.append(
-            {
-                "index": number,
-                "image": name,
-                "category": question.kind,
-                "original_question": question.question,
-                "negated_question": question.negated,
-                **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
-                "original_answer": right,
-                "negated_answer": "AB"[right == "A"],
-            }
-        )
-    atomic.write_lines(root / FILE, rows)
+        yield {
+            "index": number,
+            "image": name,
+            "category": question.kind,
+            "original_question": question.question,
+            "negated_question": question.negated,
+            **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
+            "original_answer": right,
+            "negated_answer": "AB"[right == "A"],
+        }

@@ -2,6 +2,7 @@
 
 A record holds the question as asked and negated, the options A, B, ... (two in NegVQA), the letters that are
 right for each, the subset, and a picture: the name of a file, its bytes in base64, or (hub) an image cell.
+Pictures in records are put into files of the user's cache: thousands of them would fill the memory.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import io
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from metrics.letters import LETTERS
 from nein.datasets import hub
 from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
-from nein.engine import atomic, images
+from nein.engine import atomic, images, user_cache
 from nein.engine.errors import Problems, UserError
 from nein.nano.worlds import is_nano, world
 
@@ -42,18 +42,17 @@ HUB = "yuhuizhang/NegVQA"
 NANO_QUESTIONS = 640
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One question with its negation.
 
-    picture  A file, or a file's bytes.
     source   Names the picture: questions about one picture are no independent trials.
     options  Texts behind A, B, ...; `questions` and `answers` (letters) by variant.
     """
 
     id: str
     subset: str
-    picture: Path | bytes
+    picture: Path
     source: str
     options: tuple[str, ...]
     questions: Mapping[str, str]
@@ -65,8 +64,6 @@ class Item:
 
     def load(self) -> np.ndarray:
         """(H, W, 3) uint8. Raises `images.ImageError`."""
-        if isinstance(self.picture, bytes):
-            return images.decode(io.BytesIO(self.picture), label=f"the picture of '{self.id}'")
         return images.decode(self.picture)
 
 
@@ -106,7 +103,7 @@ def load(
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if is_nano(source):
         folder = drawn.folder(questions, cache, world(source))
-        rows: Iterable[Mapping[str, Any]] = atomic.read_lines(folder / drawn.FILE)
+        rows: Iterable[Mapping[str, Any]] = atomic.checked_lines(folder / drawn.FILE)
         origin: dict[str, Any] = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
         folder, rows = Path(), hub.read(reference, split)
@@ -134,7 +131,7 @@ def load(
 
 def missing_pictures(items: Sequence[Item]) -> list[str]:
     """Names of files that are not there."""
-    return [str(i.picture) for i in items if isinstance(i.picture, Path) and not i.picture.is_file()]
+    return [str(item.picture) for item in items if not item.picture.is_file()]
 
 
 def _items(
@@ -188,33 +185,41 @@ def _items(
     return tuple(items.values())
 
 
-def _source(picture: Path | bytes, cell: Any) -> str:
+def _source(picture: Path, cell: Any) -> str:
     """A name for a picture: the file as the record names it, or a hash of its bytes. Of a file named from the
     root, its last name and a hash of the whole one, which nobody else need know."""
-    if isinstance(picture, bytes):
-        return hashlib.sha256(picture).hexdigest()[:20]
-    name = posixpath.normpath(str(cell["path"] if isinstance(cell, Mapping) else cell).replace("\\", "/"))
+    named = _named(cell)
+    if named is None:
+        return picture.name[:20]
+    name = posixpath.normpath(named.replace("\\", "/"))
     if not Path(name).is_absolute():
         return name
     return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def read_picture(cell: Any, folder: Path) -> Path | bytes:
-    """A file below `folder`, or bytes. Raises ValueError saying what is wrong."""
-    if isinstance(cell, Mapping) and isinstance(cell.get("bytes"), bytes):
-        return cell["bytes"]
-    if isinstance(cell, bytes):
-        return cell
-    if isinstance(cell, Mapping) and isinstance(cell.get("path"), str):
-        return folder / cell["path"]
-    if not isinstance(cell, str):
-        raise ValueError("whose picture is neither a file nor bytes")
-    if len(cell) > 300:  # longer than any file's name: the picture itself
+def read_picture(cell: Any, folder: Path) -> Path:
+    """A file below `folder`, or one of the user's cache with the bytes that a record holds. Raises ValueError
+    saying what is wrong."""
+    if (name := _named(cell)) is not None:
+        return folder / name
+    data = cell.get("bytes") if isinstance(cell, Mapping) else cell
+    if isinstance(data, str):
         try:
-            return base64.b64decode(cell, validate=True)
+            data = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
             raise ValueError("whose picture is neither a file's name nor base64") from None
-    return folder / cell
+    if not isinstance(data, bytes):
+        raise ValueError("whose picture is neither a file nor bytes")
+    return user_cache.file_of(data)
+
+
+def _named(cell: Any) -> str | None:
+    """The file that a cell names; None where it holds the picture itself, or nothing of use."""
+    if isinstance(cell, Mapping):
+        path = cell.get("path")
+        return path if isinstance(path, str) and not isinstance(cell.get("bytes"), bytes) else None
+    # What is longer than any file's name is the picture itself.
+    return cell if isinstance(cell, str) and len(cell) <= 300 else None
 
 
 def _joined(

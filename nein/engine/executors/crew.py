@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nein.engine import environment
 from nein.engine.attendance import declare_dead, new_name
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
@@ -39,6 +40,7 @@ class Actor:
 
     def begin(self) -> None:
         """Raises UserError for what this node lacks."""
+        environment.look_for_garbage_seldom()
         Processes().workers(self._device)
         self._worker = Worker(self._plan(self._device), self._device, name=self._name)
 

@@ -25,6 +25,7 @@ class Share(jobs.Again):
     size: int
 
     def __call__(self) -> None:
+        environment.look_for_garbage_seldom()
         Threads(self.device, Processes(self.rank, self.size)).compute(self.plan)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ def folder(count: int, parent: Path | None = None) -> Path:
 
 def write(root: Path, count: int) -> None:
     """Draws the questions and their pictures."""
-    rows: list[dict[str, Any]] = []
+    atomic.write_lines(root / FILE, _rows(root, count))
+
+
+def _rows(root: Path, count: int) -> Iterator[dict[str, Any]]:
+    """A row per question, once its picture is there."""
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
         name = f"{index:05d}.png"
         if not (root / name).exists():  # up to four questions are about one scene
@@ -34,17 +39,14 @@ def write(root: Path, count: int) -> None:
         spare = sorted(_wrong(scene, question) - set(options))
         options += rng.sample(spare, min(2, len(spare)))
         rng.shuffle(options)
-        rows.append(
-            {
-                "index": str(number),
-                "image": name,
-                "category": question.kind,
-                "question": question.question,
-                "answer": "ABCD"[options.index(question.right)],
-                **dict(zip("ABCD", options, strict=False)),
-            }
-        )
-    atomic.write_lines(root / FILE, rows)
+        yield {
+            "index": str(number),
+            "image": name,
+            "category": question.kind,
+            "question": question.question,
+            "answer": "ABCD"[options.index(question.right)],
+            **dict(zip("ABCD", options, strict=False)),
+        }
 
 
 def _wrong(scene: Scene, question: Question) -> set[str]:

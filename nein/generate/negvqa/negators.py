@@ -59,7 +59,7 @@ class Verdict(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Negation:
     """`state` is one of the words above; `question` the negation (NEGATED only); `reason` says why not.
 

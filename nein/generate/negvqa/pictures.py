@@ -36,10 +36,8 @@ class Pictures:
         return self._names[digest]
 
 
-def _content(picture: Path | bytes | None) -> bytes:
+def _content(picture: Path | None) -> bytes:
     assert picture is not None, "an item without a picture is not usable"
-    if isinstance(picture, bytes):
-        return picture
     try:
         return picture.read_bytes()
     except OSError as error:

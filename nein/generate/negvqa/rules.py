@@ -21,6 +21,7 @@ rules, hence the check sheet.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -43,12 +44,14 @@ from nein.generate.negvqa.grammar import (
 )
 
 VERSION = 1  # of the rules: raise it when any output can change
+AT_ONCE = 128  # documents that are parsed and held at once
 
 
 def negate(questions: Sequence[str]) -> list[str | Refusal]:
     """The negation of each question, or the reason why the rules do not cover it."""
-    parts: list[tuple[str, str] | Refusal] = [_split(question) for question in questions]
-    docs = iter(_parser().pipe(part[1] for part in parts if not isinstance(part, Refusal)))
+    parts, ahead = itertools.tee(map(_split, questions))
+    sentences = (part[1] for part in ahead if not isinstance(part, Refusal))
+    docs = _parser().pipe(sentences, batch_size=AT_ONCE)
     return [part if isinstance(part, Refusal) else _negated(part[0], next(docs)) for part in parts]
 
 
@@ -56,7 +59,7 @@ def _split(question: str) -> tuple[str, str] | Refusal:
     try:
         return split(question)
     except Refusal as refusal:
-        return refusal
+        return refusal.with_traceback(None)
 
 
 def _negated(background: str, doc: Any) -> str | Refusal:
@@ -64,7 +67,7 @@ def _negated(background: str, doc: Any) -> str | Refusal:
         question = read(doc)
         return background + _sentence(question)
     except Refusal as refusal:
-        return refusal
+        return refusal.with_traceback(None)  # which would keep the document
 
 
 @lru_cache(maxsize=1)

@@ -107,10 +107,17 @@ def _write(
     negated = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
     letters = convert.letters([item for item, _ in negated], config.seed, config.letters)
     pictures = Pictures(folder.path)
-    rows = [
-        convert.record(item, pictures.keep(item), made.question, wrong[item.id], letter)
-        for (item, made), letter in zip(negated, letters, strict=True)
-    ]
+    questions = folder.path / "questions.jsonl"
+    atomic.write_lines(
+        questions,
+        (
+            convert.record(item, pictures.keep(item), made.question, wrong[item.id], letter)
+            for (item, made), letter in zip(negated, letters, strict=True)
+        ),
+    )
+    for variant in ("original", "negated"):
+        path = folder.path / f"questions-{variant}.jsonl"
+        atomic.write_lines(path, (_one(row, variant) for row in atomic.checked_lines(questions)))
     atomic.write_lines(
         folder.path / "records.jsonl",
         (
@@ -129,16 +136,14 @@ def _write(
             for item, made in zip(items, negations, strict=True)
         ),
     )
-    atomic.write_lines(folder.path / "questions.jsonl", rows)
-    for variant in ("original", "negated"):
-        path = folder.path / f"questions-{variant}.jsonl"
-        atomic.write_lines(path, (_one(row, variant) for row in rows))
-    by_id = {row["index"]: row for row in rows}
-    if rows:
+    if negated:
+        chosen = convert.chosen([item.id for item, _ in negated], int(config.sheet), config.seed)
+        of_sheet = set(chosen)
+        by_id = {row["index"]: row for row in atomic.checked_lines(questions) if row["index"] in of_sheet}
         sheet.write(
             folder.path / "check.html",
-            [by_id[key] for key in convert.chosen(list(by_id), int(config.sheet), config.seed)],
-            population=len(rows),
+            [by_id[key] for key in chosen],
+            population=len(negated),
             negator=" ".join(str(negator[key]) for key in ("negator", "model") if negator.get(key)),
         )
     again = sum(made.again for made in negations)
@@ -148,7 +153,7 @@ def _write(
         status=INCOMPLETE if again else COMPLETE,
         counts=dict(counts),
         reasons=[{"state": state, "reason": why, "count": n} for (state, why), n in reasons.most_common()],
-        questions=len(rows),
+        questions=len(negated),
     )
     return _summary(folder, counts, reasons, again, letters)
 

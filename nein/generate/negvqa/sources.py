@@ -11,7 +11,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,18 @@ FIELDS = {
 HUB = "suyc21/VMCBench"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One multiple-choice question.
 
-    picture  A file, a file's bytes, or None where the record names none that can be used.
+    picture  A file, or None where the record names none that can be used.
     options  Texts behind A, B, ...; `right` is the place of the right one.
     problem  Why it cannot be used; empty if nothing is known.
     """
 
     id: str
     subset: str
-    picture: Path | bytes | None
+    picture: Path | None
     question: str
     options: tuple[str, ...]
     right: int
@@ -98,7 +98,7 @@ def load(
     origin: dict[str, Any]
     if source == "nano":
         folder = drawn.folder(questions, cache)
-        rows = atomic.read_lines(folder / drawn.FILE)
+        rows = atomic.checked_lines(folder / drawn.FILE)
         origin = {"kind": "nano", "questions": questions}
     elif reference := hub.reference(source):
         folder, rows = Path(), hub.read(reference, split)
@@ -149,13 +149,13 @@ def _items(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: 
                 picture = data.read_picture(cell["image"], folder)
             except ValueError as error:
                 problem = str(error).removeprefix("whose ")
-            if isinstance(picture, Path) and not picture.is_file():
+            if picture is not None and not picture.is_file():
                 problem = "the picture is not there"
         taken.add(identity)
         subset = _text(cell["category"]) or "all"
         choice = Choice(identity, subset, picture, _text(cell["question"]), options, max(right, 0), problem)
         if not problem and not choice.wrong:
-            choice = Choice(**{**choice.__dict__, "problem": "no wrong option differs from the right one"})
+            choice = replace(choice, problem="no wrong option differs from the right one")
         yield choice
 
 
@@ -187,12 +187,7 @@ def _plain(text: str) -> str:
 def _hash(items: Iterable[Choice]) -> str:
     digest = hashlib.sha256()
     for item in items:
-        picture = item.picture
-        name = (
-            hashlib.sha256(picture).hexdigest()
-            if isinstance(picture, bytes)
-            else getattr(picture, "name", "")
-        )
+        name = item.picture.name if item.picture is not None else ""
         facts = [item.id, item.subset, name, item.question, item.options, item.right, item.problem]
         digest.update(json.dumps(facts, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ class Run:
 
     name     What it is called in tables: its editor, with the folder in front where two folders are compared.
     edits    Sample id -> edit record, in data order.
-    values   Metric -> sample id -> value or None; what judges said is read again for who shows it (`said`).
+    numbers  Metric -> the value of every edit, NaN where there is none, (n,) float64; what judges said is
+             read again for who shows it (`said`).
+    asked    Metric -> whether there is a score of the edit, with a value or without, (n,) bool.
     figures  As its evaluation wrote them, under its name (`nein.benchmarks.nein.figures`).
     """
 
@@ -38,7 +41,8 @@ class Run:
     manifest: Mapping[str, Any]
     edits: dict[str, dict[str, Any]]
     figures: pd.DataFrame
-    values: dict[str, dict[str, float | None]]
+    numbers: dict[str, np.ndarray]
+    asked: dict[str, np.ndarray]
     sources: dict[str, str]
     places: dict[str, int]
 
@@ -49,13 +53,15 @@ class Run:
             name: entry for name, entry in self.directory.read_corpus().items() if entry["value"] is not None
         }
 
-    @cached_property
-    def numbers(self) -> dict[str, np.ndarray]:
-        """Metric -> the value of every edit, NaN where there is none, (n,) float64."""
-        return {
-            metric: np.array([*map(column.get, self.edits)], dtype=np.float64)
-            for metric, column in self.values.items()
-        }
+    def values(self, metric: str) -> dict[str, float | None]:
+        """Sample id -> value or None, of the samples with a score; made anew, since there may be many."""
+        if metric not in self.numbers:
+            return {}
+        numbers = self.numbers[metric]
+        shown = [
+            None if lost else value for value, lost in zip(numbers.tolist(), np.isnan(numbers), strict=True)
+        ]
+        return dict(itertools.compress(zip(self.edits, shown, strict=True), self.asked[metric]))
 
     @cached_property
     def clusters(self) -> Columns:
@@ -140,9 +146,11 @@ def read(run: RunDir, name: str) -> Run:
             f"'{run.path}' has scores of the sample '{stray}' and no edit of it; give its nein eval "
             "again, which writes the files anew."
         )
+    by_id = {edit["id"]: edit for edit in edits}
     return Run(
-        run, name, run.manifest() or {}, {edit["id"]: edit for edit in edits},
-        frames.label(figures.of(run), model=name), values,
+        run, name, run.manifest() or {}, by_id, frames.label(figures.of(run), model=name),
+        {metric: np.array([*map(of.get, by_id)], dtype=np.float64) for metric, of in values.items()},
+        {metric: np.array([*map(of.__contains__, by_id)]) for metric, of in values.items()},
         sources, places,
     )  # fmt: skip
 
@@ -159,7 +167,15 @@ def together(loaded: Sequence[Run]) -> pd.DataFrame:
 
 def gaps(loaded: Sequence[Run]) -> pd.DataFrame:
     """The negation gap of every editor whose control was run, in all and per template."""
-    return report.gaps({(run.name, run.track): (list(run.edits.values()), run.values) for run in loaded})
+    return report.gaps(
+        {
+            (run.name, run.track): (
+                list(run.edits.values()),
+                {metric: run.values(metric) for metric in figures.REMOVALS if metric in run.numbers},
+            )
+            for run in loaded
+        }
+    )
 
 
 def breakdowns(loaded: Sequence[Run], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:

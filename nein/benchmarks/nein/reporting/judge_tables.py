@@ -79,10 +79,13 @@ class Reward:
 
 
 #: What a calibration's two files hold, as far as it is read back.
-_FACTS = {"kind": str, "fingerprint": str, "article?": (str, None), "threshold?": (float, None)}
+_ASKED: Mapping[str, Mapping[str, Any]] = {
+    "vqa": {"article": (str, None)}, "ovd": {"threshold": (float, None)},
+}  # fmt: skip
+_FACTS = {kind: {"kind": str, "fingerprint": str, **asked} for kind, asked in _ASKED.items()}
 _VERDICT = {
-    "set": str, "cluster": str, "present": bool, "score": (float, None), "verdict_fixed": (bool, None),
-    "verdict_paper": (bool, None),
+    "set": str, "cluster": str, "role": str, "present": bool, "score": (float, None),
+    "verdict_fixed": (bool, None), "verdict_paper": (bool, None),
 }  # fmt: skip
 
 
@@ -105,9 +108,11 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
         for file in files:
             manifest = atomic.read_json(file)
             lines = file.with_suffix(".jsonl")
-            if not isinstance(manifest, dict) or "fingerprint" not in manifest or not lines.is_file():
+            known = isinstance(manifest, dict) and str(manifest.get("kind")) in _FACTS
+            if not known or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
-            manifest, rows = atomic.read_json(file, _FACTS), atomic.read_lines(lines, _VERDICT)
+            manifest = atomic.read_json(file, _FACTS[str(manifest["kind"])])
+            rows = atomic.read_lines(lines, _VERDICT)
             calibrations.append(Calibration(manifest["kind"], manifest, rows))
     return calibrations
 
@@ -157,8 +162,8 @@ def _best_of(
         if (other.directory.out, other.directory.editor, other.track) != (run.directory.out, base, run.track):
             continue
         for metric in REMOVALS:
-            if metric in run.values and metric in other.values:
-                gain = paired_difference(run.values[metric], other.values[metric], run.sources)
+            if metric in run.numbers and metric in other.numbers:
+                gain = paired_difference(run.values(metric), other.values(metric), run.sources)
                 yield {**figure(gain, unit="points"), **what, "metric": metric, "statistic": "gain"}
 
 
@@ -285,7 +290,7 @@ def labelled(
             raise UserError(f"The labels name '{strangers[0]}', which is no sample of {run.label}.")
         for metric in REMOVALS:
             entry = _judged(run, metric)
-            corrected_mean = calibration.prediction_powered(run.values.get(metric, {}), of_run, run.sources)
+            corrected_mean = calibration.prediction_powered(run.values(metric), of_run, run.sources)
             if entry is None or corrected_mean is None:
                 continue
             what = {"benchmark": "nein", "task": "labelled", "metric": metric}
@@ -347,7 +352,7 @@ def grades(
 def agreements(loaded: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """How far the two removal judges agree on the same edited pictures (task "agreement")."""
     for run in loaded:
-        judges = [run.values[metric] for metric in REMOVALS if metric in run.values]
+        judges = [run.values(metric) for metric in REMOVALS if metric in run.numbers]
         if len(judges) < 2:
             continue
         first, second = judges

@@ -77,7 +77,7 @@ class Browser:
     @functools.cached_property
     def metrics(self) -> list[str]:
         """Those that any run was scored with."""
-        return [name for name in METRICS if any(name in run.values for run in self.runs)]
+        return [name for name in METRICS if any(name in run.numbers for run in self.runs)]
 
     def described(self) -> cards.Samples:
         """Everything but pictures and raw answers."""
@@ -104,10 +104,7 @@ class Browser:
             ],
             [_measure(name) for name in metrics],
             [
-                [
-                    [*map(_short, map(values.get, self.ids, words))]
-                    for values in (run.values.get(metric, {}) for metric in metrics)
-                ]
+                [[*map(_short, map(values.get, self.ids, words))] for values in map(run.values, metrics)]
                 for run in self.runs
                 for words in [[_unasked(run, name) for name in self.ids]]
             ],
