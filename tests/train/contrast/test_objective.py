@@ -69,8 +69,11 @@ def test_options_laid_out_the_other_way_round_are_refused() -> None:
 
 
 def test_two_processes_arrive_at_the_loss_and_gradients_of_one_with_the_joint_batch(tmp_path: Path) -> None:
-    forked = {"nprocs": 2, "start_method": "fork"}  # from a process that has the libraries loaded
-    multiprocessing.start_processes(joint.work, args=(2, str(tmp_path)), **forked)  # type: ignore[no-untyped-call]
+    apart = {
+        "nprocs": 2,
+        "start_method": "forkserver",
+    }  # a fork of one with threads of autograd has no gradients
+    multiprocessing.start_processes(joint.work, args=(2, str(tmp_path)), **apart)  # type: ignore[no-untyped-call]
     found = load_file(tmp_path / "found.safetensors")
     network = joint.model()
     loss = joint.loss_of(network, joint.batch())
