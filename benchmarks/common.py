@@ -215,19 +215,22 @@ def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple
 
 
 def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
-    """Operations per second of a large matrix product and of a 3 x 3 convolution in either layout, the best of
-    a few: what this device reaches in this number type. Of a CPU what one thread reaches, times PyTorch's threads, which
-    wait for each other within an operation wherever the machine has other work."""
+    """Operations per second of a large matrix product and of a 3 x 3 convolution in either layout, the best
+    of a few: what this device reaches in this number type. Of a CPU what one thread reaches, times PyTorch's
+    threads, which wait for each other within an operation wherever the machine has other work."""
     size, channels, side = PROBES["cpu" if device == "cpu" else "other"]
     matrix = torch.randn(size, size, device=device).to(dtype)
     picture = torch.randn(2, channels, side, side, device=device).to(dtype)
     kernel = torch.randn(channels, channels, 3, 3, device=device).to(dtype)
     convolution = 2 * 2 * side**2 * channels**2 * 9
-    last = [part.to(memory_format=torch.channels_last) for part in (picture, kernel)]
+    pictures, kernels = (part.to(memory_format=torch.channels_last) for part in (picture, kernel))
     work = {
         "matmul": (lambda: matrix @ matrix, 2 * size**3),
         "conv": (lambda: torch.nn.functional.conv2d(picture, kernel, padding=1), convolution),
-        "conv, channels last": (lambda: torch.nn.functional.conv2d(*last, padding=1), convolution),
+        "conv, channels last": (
+            lambda: torch.nn.functional.conv2d(pictures, kernels, padding=1),
+            convolution,
+        ),
     }
     rates, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1 if device == "cpu" else threads)
