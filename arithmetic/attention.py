@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.overrides import TorchFunctionMode
 
-from arithmetic import products
+from arithmetic import processor, products
 
 # Queries of a tile; with fewer keys torch's kernel is as fast.
 _TILE, _FEW_KEYS = 256, 128
@@ -22,13 +22,18 @@ _PARAMETERS: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
 def pays(device: torch.device, dtype: torch.dtype, model: torch.nn.Module) -> bool:
     """Whether tiles are faster than torch's own kernel in the passes of `model`.
 
-    In float32 only with products by oneDNN, and where the model is large.
+    In bfloat16 not where there is a matrix unit, which torch's kernel knows how to use; in float32 only where
+    its products, which are MKL's, are slow, and the model is large.
     """
-    if device.type != "cpu" or dtype != torch.float32:
-        return device.type == "cpu" and dtype == torch.bfloat16
+    if device.type != "cpu":
+        return False
+    if dtype != torch.float32:
+        return dtype == torch.bfloat16 and not processor.has_matrix_unit()
+    if not (products.AVAILABLE and processor.has_narrow_mkl()):
+        return False
     if model not in _PARAMETERS:
         _PARAMETERS[model] = sum(weight.numel() for weight in model.parameters())
-    return products.AVAILABLE and _PARAMETERS[model] >= _LARGE
+    return _PARAMETERS[model] >= _LARGE
 
 
 def tiled() -> AbstractContextManager[Any]:
@@ -78,27 +83,30 @@ def tiled_attention(
     heads of the query share one of the keys. causal: the t-th query sees the keys up to the t-th, and no tile
     works out what lies beyond.
 
-    torch's own kernel for CPUs is no faster in bfloat16 than in float32 where the processor has no matrix
-    unit, and multiplies by MKL in float32; matrix products (`arithmetic.products`) are.
+    Where the processor has no matrix unit, torch's own kernel for CPUs is no faster in bfloat16 than in
+    float32, in which it multiplies by MKL; products of matrices (`arithmetic.products`) are.
     """
     scaled = (query * (query.shape[-1] ** -0.5 if scale is None else scale)).flatten(0, 1)
-    keys, values = key.flatten(0, 1).transpose(1, 2).contiguous(), value.flatten(0, 1).contiguous()
+    keys, values = key.flatten(0, 1).contiguous(), value.flatten(0, 1).contiguous()
+    by_product = query.dtype == torch.float32 and products.applies(query, key)
+    if not by_product:
+        keys = keys.mT.contiguous().mT  # mm is faster so
     shared = query.shape[1] // key.shape[1]
     output = torch.empty((*query.shape[:3], value.shape[3]), dtype=query.dtype, device=query.device)
     for head, into in enumerate(output.flatten(0, 1)):
         for start in range(0, query.shape[2], _TILE):
             end = min(start + _TILE, query.shape[2])
             seen = min(end, key.shape[2]) if causal else key.shape[2]
-            scores = _product(scaled[head, start:end], keys[head // shared, :, :seen])
+            tile, beside = scaled[head, start:end], keys[head // shared, :seen]
+            # oneDNN has no kernel for a slice of transposed keys, and would take a thousand times as long.
+            scores = products.product(tile, beside, None) if by_product else torch.mm(tile, beside.T)
             if causal:
                 scores.masked_fill_(_later(start, end, seen, scores.device), float("-inf"))
-            into[start:end] = _product(scores.softmax(-1), values[head // shared, :seen])
+            weights, beside = scores.softmax(-1), values[head // shared, :seen]
+            into[start:end] = (
+                products.product(weights, beside.T, None) if by_product else torch.mm(weights, beside)
+            )
     return output
-
-
-def _product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """(M, K) times (K, N)."""
-    return products.product(x, y.T, None, "none") if products.applies(x, y) else torch.mm(x, y)
 
 
 def _later(start: int, end: int, seen: int, device: torch.device) -> torch.Tensor:

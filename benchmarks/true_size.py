@@ -156,7 +156,8 @@ def edit(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
         return batch_size / ours.seconds
 
     batch_size = best_batch(rate, options.batch_size)
-    images = max(batch_size, options.images)
+    # One batch for every thread: a batch is worked on by one of them, where diffusers takes all for each.
+    images = max(batch_size * (options.threads if options.device == "cpu" else 1), options.images)
     sides = editing.side_by_side(str(folder), given(batch_size, images))
     steps = {name: parts["unet"][0] / images / options.steps for name, parts in sides.parts.items()}
     whole = {

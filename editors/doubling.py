@@ -22,7 +22,7 @@ class _Doubled(Upsample2D):
         self, hidden_states: torch.Tensor, output_size: int | None = None, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
         plain = self.use_conv and self.name == "conv" and self.interpolate and self.norm is None
-        asked = output_size is not None or args or kwargs
+        asked = output_size is not None or args or kwargs or hidden_states.dtype != torch.float32
         if asked or not plain or not _simple(self.conv) or not applies(hidden_states, self.conv.weight):
             return super().forward(hidden_states, output_size, *args, **kwargs)
         return doubled(hidden_states, self.conv.weight, self.conv.bias)

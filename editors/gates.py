@@ -11,7 +11,7 @@ from arithmetic.products import applies, product
 
 
 class _Gated(GEGLU):
-    """The half of the layer that is a gate goes through GELU in the same pass."""
+    """Both halves of the layer in a pass each: the gate with its GELU, the other one with the gate."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         weight, bias = self.proj.weight, self.proj.bias
@@ -19,7 +19,7 @@ class _Gated(GEGLU):
             return super().forward(hidden_states, *args, **kwargs)
         half = len(weight) // 2
         gate = product(hidden_states, weight[half:], bias[half:], "gelu")
-        return product(hidden_states, weight[:half], bias[:half], "none").mul_(gate)
+        return product(hidden_states, weight[:half], bias[:half], times=gate)
 
 
 #: As `arithmetic.products.install` takes them.

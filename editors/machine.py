@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from arithmetic import attention, products
+from arithmetic import attention, processor, products
 from arithmetic.dtypes import DTYPES
 from editors import doubling, gates, inplace
 from editors.base import EditorError
@@ -30,7 +30,8 @@ class Machine:
 
     device         Anything torch.device accepts.
     dtype          Key of `DTYPES`.
-    channels_last  Memory layout of convolutions; faster on some GPUs.
+    channels_last  Memory layout of convolutions; faster on some GPUs. On a CPU with a matrix unit bfloat16 is
+                   always laid out so.
     attention      Key of `ATTENTIONS`.
     compile        Pass the denoiser through torch.compile; the first batch of every size takes minutes.
     offload        "none"; "model": each part is on the device only while it works; "sequential": each layer
@@ -75,7 +76,10 @@ class Machine:
 
     def place(self, module: Any) -> Any:
         """The module for inference, in the dtype and layout, on the device unless it is to be offloaded."""
-        layout = torch.channels_last if self.channels_last else torch.preserve_format
+        last = self.channels_last
+        if self.device.type == "cpu" and self.dtype == "bfloat16":
+            last = last or processor.has_matrix_unit()
+        layout = torch.channels_last if last else torch.preserve_format
         device = self.device if self.offload == "none" else "cpu"
         placed = module.to(device=device, dtype=self.torch_dtype, memory_format=layout).eval()
         if not self.compile:  # which finds kernels of its own

@@ -39,16 +39,14 @@ class _Layer:
         normed = before(hidden_states)
         asking, x = (part[:, :1] if self.first_only else part for part in (normed, hidden_states))
         query, key, value = (
-            product(given, part.weight, part.bias, "none")
-            .unflatten(-1, (-1, attention.head_dim))
-            .transpose(1, 2)
+            product(given, part.weight, part.bias).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
             for given, part in zip((asking, normed, normed), parts, strict=True)
         )
         causal = attention_mask is None and kwargs.get("is_causal", attention.is_causal)
         heads = nn.functional.scaled_dot_product_attention(
             query, key, value, attention_mask, is_causal=causal and query.shape[2] > 1
         )
-        seen = product(heads.transpose(1, 2).flatten(2), out.weight, out.bias, "none").add_(x)
+        seen = product(heads.transpose(1, 2).flatten(2), out.weight, out.bias).add_(x)
         return self.mlp(after(seen)).add_(seen)  # type: ignore[attr-defined]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from arithmetic import attention, products
+from arithmetic import attention, processor, products
 from arithmetic.attention import tiled_attention
 from arithmetic.dtypes import DTYPES
 from editors.machine import Machine
@@ -29,10 +29,13 @@ def test_tiles_give_what_torch_gives(scale: float | None, by_onednn: bool) -> No
     )  # fmt: skip
 
 
-def test_tiles_of_shared_keys_see_nothing_that_comes_later() -> None:
+@pytest.mark.parametrize("by_onednn", [False, True])
+def test_tiles_of_shared_keys_see_nothing_that_comes_later(by_onednn: bool) -> None:
     query, key, value = drawn(2, 6, 600, 20), drawn(2, 2, 600, 20), drawn(2, 2, 600, 12)
+    with torch.inference_mode(by_onednn):
+        made = tiled_attention(query, key, value, causal=True)
     torch.testing.assert_close(
-        tiled_attention(query, key, value, causal=True),
+        made,
         scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True),
         rtol=1e-4, atol=1e-5,
     )  # fmt: skip
@@ -64,11 +67,37 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return calls
 
 
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without a matrix unit, whose MKL is slow."""
+    monkeypatch.setattr(processor, "has_matrix_unit", lambda: False)
+    monkeypatch.setattr(processor, "has_narrow_mkl", lambda: True)
+
+
+def test_tiles_do_not_slice_what_onednn_would_take_a_thousand_times_as_long_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights: list[torch.Tensor] = []
+
+    def record(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.Tensor:
+        weights.append(weight)
+        return x @ weight.T
+
+    monkeypatch.setattr(products, "product", record)
+    query = drawn(1, 2, 600, 20)
+    with torch.inference_mode():
+        tiled_attention(query, query, query, causal=True)
+    assert len(weights) == 2 * 2 * 3  # products, heads, tiles
+    for weight in weights:
+        dense = weight if weight.stride(1) == 1 else weight.T
+        assert dense.is_contiguous()
+
+
 MANY, FEW = drawn(1, 1, 200, 8), drawn(1, 1, 77, 8)
 SMALL, LARGE = torch.nn.Linear(4, 4), torch.nn.Linear(5000, 5000, device="meta")
 
 
-def test_only_where_they_can_stand_for_it(tiles: list[tuple[int, ...]]) -> None:
+def test_only_where_they_can_stand_for_it(tiles: list[tuple[int, ...]], plain: None) -> None:
     many, few = MANY.bfloat16(), FEW.bfloat16()
     with Machine.of("cpu", "bfloat16").attending(SMALL):
         scaled_dot_product_attention(many, many, many)
@@ -92,7 +121,7 @@ def test_only_where_they_can_stand_for_it(tiles: list[tuple[int, ...]]) -> None:
     ],
 )
 def test_only_where_they_pay_or_are_asked_for(
-    dtype: str, model: torch.nn.Module, chosen: dict, times: int, tiles: list[tuple[int, ...]]
+    dtype: str, model: torch.nn.Module, chosen: dict, times: int, tiles: list[tuple[int, ...]], plain: None
 ) -> None:
     if dtype == "float32" and not products.AVAILABLE:
         times = 0
@@ -101,6 +130,17 @@ def test_only_where_they_pay_or_are_asked_for(
         made = scaled_dot_product_attention(many, many, many)
     assert len(tiles) == times
     torch.testing.assert_close(made, scaled_dot_product_attention(many, many, many), rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype, quick", [("bfloat16", "has_matrix_unit"), ("float32", "has_narrow_mkl")])
+def test_not_where_the_kernel_of_torch_is_quick(
+    dtype: str, quick: str, tiles: list[tuple[int, ...]], plain: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, quick, lambda: quick == "has_matrix_unit")
+    many = MANY.to(DTYPES[dtype])
+    with torch.inference_mode(), Machine.of("cpu", dtype).attending(LARGE):
+        scaled_dot_product_attention(many, many, many)
+    assert tiles == []
 
 
 def test_the_choice_does_not_depend_on_the_processor() -> None:

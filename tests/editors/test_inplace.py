@@ -97,3 +97,26 @@ def test_with_gradients_and_in_training_nothing_is_written_into(name: str) -> No
     assert torch.equal(after, before)
     after.sum().backward()
     assert all(weight.grad is not None for weight in layer.parameters())
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 16, 16), (2, 40, 24, 32), (1, 8, 1, 1)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_few_pixels_of_bfloat16_are_normed_as_near_to_the_truth(shape: tuple[int, ...], affine: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.GroupNorm(4, shape[1], affine=affine)
+    if affine:
+        nn.init.normal_(layer.weight)
+        nn.init.normal_(layer.bias)
+    x = torch.randn(shape).mul_(2).add_(1).bfloat16().to(memory_format=torch.channels_last)
+    half = nn.GroupNorm(4, shape[1], affine=affine).bfloat16()
+    half.load_state_dict(layer.state_dict())
+    with torch.inference_mode():
+        truth = layer.bfloat16().float()(x.float())
+        before = half(x)
+        half.__class__ = inplace.KINDS[nn.GroupNorm]
+        after, of_rows = half(x), half(x.contiguous())
+    assert after.dtype == torch.bfloat16
+    assert after.is_contiguous(memory_format=torch.channels_last)
+    # Both are rounded once, to 8 bits.
+    assert (after - truth).abs().max() <= 1.05 * (before - truth).abs().max() + 1e-6
+    torch.testing.assert_close(of_rows, before, rtol=2**-7, atol=1e-2)
