@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import ssl
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -39,16 +41,25 @@ look_for_garbage_seldom()  # above all not at the end, which would take seconds
 
 #: The files that take longest, longest first: one that is begun last would leave the other core idle.
 LONGEST = (
-    "tests/benchmarks/test_restart.py",
     "tests/engine/test_ray.py",
+    "tests/train/instruct/test_finetune.py",
+    "tests/benchmarks/test_restart.py",
+    "tests/editors/test_zone.py",
+    "tests/editors/test_instruct_pix2pix.py",
+    "tests/test_site.py",
     "tests/test_docs.py",
     "tests/test_api.py",
-    "tests/negbench/test_eval.py",
-    "tests/train/instruct/test_finetune.py",
+    "tests/editors/test_pipelines.py",
     "tests/editors/test_contract.py",
-    "tests/editors/test_zone.py",
-    "tests/engine/test_slurm.py",
+    "tests/devices/test_compare.py",
+    "tests/test_fuzz.py",
+    "tests/nano/test_truth.py",
     "tests/train/contrast/test_finetune.py",
+    "tests/served/test_vllm.py",
+    "tests/reporting/test_export.py",
+    "tests/negvqa/test_nano.py",
+    "tests/negbench_build/test_processes.py",
+    "tests/engine/test_slurm.py",
     "tests/nein/test_whole.py",
 )
 
@@ -148,6 +159,14 @@ def no_power_cuts() -> Iterator[None]:
     """Processes are killed here, whose files the system keeps; to wait for the disk would prove nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates() -> Iterator[None]:
+    """The certificates that every client of an endpoint would read anew; the tests' servers have none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
 
 

@@ -48,10 +48,11 @@ class Server:
                     outer.most = max(outer.most, outer.active)
                     count = len(outer.requests)
                 try:
-                    self._reply(outer.rule(body, count))
+                    reply = outer.rule(body, count)
                 finally:
-                    with lock:
+                    with lock:  # before the client has the reply, and may ask the next
                         outer.active -= 1
+                self._reply(reply)
 
             def _reply(self, reply: Reply) -> None:
                 outer.paths.append(self.path)

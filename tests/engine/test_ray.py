@@ -119,7 +119,7 @@ def test_workers_that_cannot_work_end_the_command_with_what_they_say(
 ) -> None:
     opened(tmp_path / "run")
     monkeypatch.setenv("DRIVER", str(os.getpid()))
-    one = executor(cluster)
+    one = executor(cluster, workers=1)
     with pytest.raises(UserError, match=sentence):
         one.compute(Planned(globals()[plan], str(tmp_path / "run")))
     one.close()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nein.generate.nein import card
 from nein.reporting.plots import Drawing
 
 #: (kind of file, plot, figures, stamp) -> its bytes.
@@ -28,9 +29,11 @@ def remember(patch: pytest.MonkeyPatch) -> Drawn:
 
 
 def sketch(patch: pytest.MonkeyPatch) -> None:
-    """A drawing is a few pixels that follow from plot, figures and stamp: equal exactly where those are."""
+    """A drawing is a few pixels that follow from plot, figures and stamp: equal exactly where those are.
+    The examples beside the card of a data set are drawn, but small."""
     for kind in KINDS:
         patch.setattr(Drawing, kind, property(lambda drawing, kind=kind: _sketched(_made_of(kind, drawing))))
+    patch.setattr(card, "PICTURE_SIZE", 16)
 
 
 def _once(kind: str, draw: cached_property[bytes], drawn: Drawn) -> property:

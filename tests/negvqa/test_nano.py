@@ -9,7 +9,7 @@ import pytest
 from tests.negvqa.tiny import figure, lines, run
 
 MODELS = ("nano-negvqa", "nano-negvqa-negated")
-QUESTIONS = 60
+QUESTIONS = 40
 
 
 @pytest.fixture(scope="module")
