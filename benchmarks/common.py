@@ -29,7 +29,7 @@ from nein.nano import data
 
 Result = TypeVar("Result")
 #: Sizes of the probes: a square matrix and a 3 x 3 convolution (channels, side) of the kind a UNet has.
-PROBES = {"cpu": (1536, 320, 48), "other": (8192, 1280, 64)}
+PROBES = {"cpu": (1536, 320, 64), "other": (8192, 1280, 64)}
 #: Of what takes less than a second.
 PASSES = 7
 
@@ -215,25 +215,29 @@ def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple
 
 
 def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
-    """Operations per second of a large matrix product and of a 3 x 3 convolution, the best of a few: what
-    this device reaches in this number type. Of a CPU what one thread reaches, times PyTorch's threads, which
-    wait for each other within an operation wherever the machine has other work."""
+    """Operations per second of a large matrix product and of a 3 x 3 convolution in either layout, the best
+    of a few: what this device reaches in this number type. Of a CPU what one thread reaches, times PyTorch's
+    threads, which wait for each other within an operation wherever the machine has other work."""
     size, channels, side = PROBES["cpu" if device == "cpu" else "other"]
     matrix = torch.randn(size, size, device=device).to(dtype)
     picture = torch.randn(2, channels, side, side, device=device).to(dtype)
     kernel = torch.randn(channels, channels, 3, 3, device=device).to(dtype)
+    convolution = 2 * 2 * side**2 * channels**2 * 9
+    pictures, kernels = (part.to(memory_format=torch.channels_last) for part in (picture, kernel))
     work = {
         "matmul": (lambda: matrix @ matrix, 2 * size**3),
-        "conv": (
-            lambda: torch.nn.functional.conv2d(picture, kernel, padding=1),
-            2 * 2 * side**2 * channels**2 * 9,
+        "conv": (lambda: torch.nn.functional.conv2d(picture, kernel, padding=1), convolution),
+        "conv, channels last": (
+            lambda: torch.nn.functional.conv2d(pictures, kernels, padding=1),
+            convolution,
         ),
     }
     rates, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1 if device == "cpu" else threads)
     with torch.inference_mode():
         for name, (function, operations) in work.items():
-            fastest = min(measure(function, device, count=False).seconds for _ in range(8))
+            # A single pass would count the memory that `measure` has made the system forget.
+            fastest = min(measure(function, device, count=False, passes=5).seconds for _ in range(3))
             rates[name] = operations / max(fastest, 1e-9) * (threads if device == "cpu" else 1)
     torch.set_num_threads(threads)
     return rates

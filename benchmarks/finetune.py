@@ -6,8 +6,11 @@
 Both get the same model, pictures, sentences, batch and precision. The recipe as a plain loop runs the VAE on
 input and target and the text encoder on the sentences and on "" in every step; its pictures lie decoded in
 memory, which favours it. Ours is the real command, reading stored features from disk; making them once is
-timed apart. The arithmetic limit is the fastest large matrix product or convolution of this machine in the
-same number type. What was measured is written to --out, with a profile of the command.
+timed apart. On a CPU the seconds are those of the processor, divided by the threads, so that other work on
+the machine does not count; but two threads wait for each other there, ten times as long where there is
+other work, so more than one needs an idle machine. The arithmetic limit is the fastest large matrix product
+or convolution of this machine in the same number type. What was measured is written to --out, with a profile
+of the command.
 """
 
 from __future__ import annotations
@@ -21,8 +24,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -45,7 +51,7 @@ from benchmarks.common import (
 from editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
-from train import finetune_ip2p
+from train import finetune_ip2p, record
 from train.instruct.data import load
 from train.instruct.model import noise_scheduler
 from train.instruct.options import parse
@@ -115,7 +121,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--resolution", type=int, help="default: 64, or 256 with --size sd15")
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or bf16 on CUDA")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     results(parser, "finetune")
     options = parser.parse_args()
     options.resolution = options.resolution or (256 if options.size == "sd15" else 64)
@@ -135,14 +141,15 @@ def command(base: str, options: Any, out: Path, *, precompute: bool) -> tuple[fl
     ]
     line += ["--log-every=1", "--save-every=100000", f"--out={out}", f"--features={out.parent / 'features'}"]
     line += ["--device=cpu"] if options.device == "cpu" else []
-    preparation = 0.0
-    with contextlib.redirect_stderr(io.StringIO()):
+    preparation, timer = 0.0, _timer(options)
+    stopwatch = mock.patch.object(record, "time", SimpleNamespace(perf_counter=timer))
+    with contextlib.redirect_stderr(io.StringIO()), stopwatch:
         if precompute:
             line += ["--precompute"]
             pairs = load(parse(line)[0])
-            start = time.perf_counter()
+            start = timer()
             finetune_ip2p.main([*line, "--precompute-only"])
-            preparation = (time.perf_counter() - start) / len(pairs.pictures)
+            preparation = (timer() - start) / len(pairs.pictures)
         _reset_memory()
         finetune_ip2p.main(line)
     rows = [json.loads(row) for row in (out / "log.jsonl").read_text().splitlines()]
@@ -189,9 +196,9 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     generator = torch.Generator(device).manual_seed(0)
     autocast = torch.autocast(device.type, half, enabled=half != torch.float32)
     _reset_memory()
-    timings = []
+    timings, timer = [], _timer(options)
     for step in range(options.steps):
-        start = time.perf_counter()
+        start = timer()
         pick = torch.arange(step * options.batch_size, (step + 1) * options.batch_size) % len(ids)
         source, target = (pixels[pick, i].to(device, half) for i in (0, 1))
         with torch.no_grad():
@@ -216,7 +223,7 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
         optimizer.step()
         optimizer.zero_grad()
         loss.item()  # as the script logs it
-        timings.append(time.perf_counter() - start)
+        timings.append(timer() - start)
     kept = timings[int(SKIPPED * len(timings)) :]
     return sum(kept) / len(kept), _memory()
 
@@ -232,6 +239,13 @@ def count_operations(base: str, options: Any) -> float:
         states = torch.randn(1, limit, unet.config.cross_attention_dim, device=options.device)
         unet(inputs, torch.tensor([1], device=options.device), states).sample.sum().backward()
     return float(counter.get_total_flops()) * options.batch_size
+
+
+def _timer(options: Any) -> Callable[[], float]:
+    """Seconds of the clock, or of a CPU by the thread."""
+    if options.device != "cpu":
+        return time.perf_counter
+    return lambda: time.process_time() / options.threads
 
 
 def _memory() -> float | None:

@@ -73,9 +73,13 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
         "questions",
         lambda root, count: ["negvqa", "generate", "--questions", count, "--out", root / "questions"],
     ),
+    "negbench generate": (
+        "scenes",
+        lambda root, count: ["negbench", "generate", "--scenes", count, "--out", root / "negbench"],
+    ),
 }  # fmt: skip
 #: Records of these cost more: so many times fewer.
-FEWER = {"negbench eval": 4, "generate": 4, "negvqa generate": 2}
+FEWER = {"negbench eval": 4, "generate": 4, "negvqa generate": 2, "negbench generate": 4}
 #: Runs the command and prints the peak of this process in KiB. Linux counts what the parent held before the
 #: program began in `ru_maxrss`, and not in VmHWM.
 SCRIPT = """
@@ -127,7 +131,7 @@ def prepare(root: Path, name: str, count: int) -> None:
     if kind == "captions":
         lines = (f"A man with no hat and a red car near house number {i}." for i in range(count))
         (root / "captions.txt").write_text("\n".join(lines))
-    elif kind == "scenes":
+    elif name == "negbench eval":
         drawn.write(root / "negbench", "val", count)
     elif name == "negvqa report":
         peak(COMMANDS["negvqa"][1](root, count))

@@ -6,8 +6,8 @@ Plain: blocks of the whole matrix in float64, once for each direction, on one co
 in float32 on all cores, float64 where float32 cannot tell. Features are made up: a caption is its picture's
 direction and noise, and one in fifty says what another one says. Seconds are of the processor, so that other
 work on the machine does not count; a million captions among 20,000 pictures are worked out from the last
-size, or really run (--million: ours, 4 GiB of features in a file, minutes). The limit is the product of two
-tiles in float32, over and over, on one core. Memory is what the scores take on top of the features, which
+size, or really run (--million: ours, 4 GiB of features in a file, minutes). The limit is that of
+every benchmark, on one core (`common.limits`). Memory is what the scores take on top of the features, which
 both sides are given: of retrieval, and of multiple choice with four captions to a question.
 """
 
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.common import limits
 from metrics.dual.base import prepare
 from nein.benchmarks.negbench import results, retrieval
 from nein.benchmarks.negbench.encode import Encoded
@@ -97,14 +98,6 @@ def timed(function: Callable[[], Any]) -> tuple[Any, float, float]:
     return result, time.process_time() - start, time.perf_counter() - clock
 
 
-def limit(width: int) -> float:
-    """Multiplications and additions a second of one core, in float32: the best of many tiles."""
-    torch.set_num_threads(1)
-    rows, columns = torch.randn(retrieval.ROWS, width), torch.randn(retrieval.COLUMNS, width)
-    fastest = min(timed(lambda: retrieval._scores(rows, columns))[2] for _ in range(100))
-    return 2 * retrieval.ROWS * retrieval.COLUMNS * width / fastest
-
-
 def grown(function: Callable[[], Any]) -> float:
     """MiB held at once by `function`, of what Python and NumPy know."""
     tracemalloc.start()
@@ -128,7 +121,8 @@ def choices(captions: int, world: World) -> Callable[[], Any]:
 
 
 def compare(sizes: list[tuple[int, int]], width: int) -> None:
-    top, cores = limit(width), len(os.sched_getaffinity(0))
+    torch.set_num_threads(1)
+    top, cores = max(limits("cpu", torch.float32).values()), len(os.sched_getaffinity(0))
     print(f"limit: {top / 1e9:.0f} GFLOP/s on a core in float32; {cores} cores\n")
     print(f"{'captions x pictures':<22}{'plain':>10}{'ours':>10}{'ratio':>8}{'of the limit':>14}{'ties':>8}")
     seconds = (0.0, 0.0)

@@ -115,10 +115,12 @@ def train(config: TuneConfig, session: Session) -> None:
     model.choose_weights(unet, config)
     if config.gradient_checkpointing:
         unet.enable_gradient_checkpointing()
+    if device.type == "cpu" and config.precision == "bf16":
+        model.suit_bfloat16(unet)
     # Faster convolutions on CPU and GPU alike; but before torch 2.14 a GroupNorm on a CPU ends the process
     # where it learns in this layout from what needs no gradient, as behind a frozen part.
     part_is_frozen = not all(weight.requires_grad for weight in unet.parameters())
-    plain = device.type == "cpu" and part_is_frozen
+    plain = device.type == "cpu" and part_is_frozen and torch.__version__ < "2.14"  # compared as versions
     unet.to(device, memory_format=torch.contiguous_format if plain else torch.channels_last).train()
     names, parameters = map(list, zip(*model.trainable(unet), strict=True))
     optimizer = model.make_optimizer(config, parameters, device)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
@@ -84,3 +86,43 @@ def test_the_averaged_copy_leaves_the_network_in_training_as_it_is(config, base)
     assert not twin.training
     assert not any("lora" in name for name in twin.state_dict())
     assert len([p for _, p in model.trainable(unet)]) == len(parameters)
+
+
+class Attentions(TorchDispatchMode):
+    """Counts calls of torch's own attention."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "scaled_dot_product" in str(function)
+        return function(*args, **(kwargs or {}))
+
+
+def gradients(unet: Any, *, half: bool) -> tuple[torch.Tensor, int]:
+    """Of all weights, one behind the other, and how often torch's own attention was called."""
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 8, 16, 16)
+    states = torch.randn(2, 5, unet.config.cross_attention_dim)
+    unet.requires_grad_(True).train().zero_grad()
+    with Attentions() as attentions:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = unet(inputs, torch.tensor([3, 700]), states).sample.float().square().mean()
+        loss.backward()
+    return torch.cat([weight.grad.flatten() for weight in unet.parameters()]), attentions.count
+
+
+def test_bfloat16_on_a_cpu_learns_the_same_without_torchs_own_attention(base, monkeypatch):
+    unet = load_pipeline(str(base)).pipeline.unet
+    exact, _ = gradients(unet, half=False)
+    plain, calls = gradients(unet, half=True)
+    names = [name for name, _ in unet.named_parameters()]
+    model.suit_bfloat16(unet)
+    suited, none = gradients(unet, half=True)
+    assert [name for name, _ in unet.named_parameters()] == names
+    assert (calls > 0, none) == (True, 0)
+    # Rounding to bfloat16, 2 ** -9, through some thirty layers: no further off than torch's own way is.
+    assert (suited - exact).norm() < 1.1 * (plain - exact).norm() < 0.1 * exact.norm()
+    monkeypatch.setattr(model, "_FEW_TOKENS", 0)
+    assert gradients(unet, half=True)[1] == calls
+    alone, _ = gradients(unet, half=False)
+    torch.testing.assert_close(alone, exact, rtol=1e-4, atol=1e-6)
