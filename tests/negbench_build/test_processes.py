@@ -149,11 +149,9 @@ def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_
     assert done.code == 2
     assert "20 questions in a row without an answer" in done.stderr
     assert len(server.requests) < 50 < whole[1]
-    for thread in threading.enumerate():
-        if (
-            thread.name == "question"
-        ):  # it was on its way when the build ended, and nobody waits for its answer
-            thread.join()
+    # A question may have been on its way when the build ended, and nobody waits for its answer.
+    for thread in [one for one in threading.enumerate() if one.name == "question"]:
+        thread.join()
     server.rule = rule
     again = negbench(*given)
     assert again.code == 0, again.stderr

@@ -69,10 +69,7 @@ def test_options_laid_out_the_other_way_round_are_refused() -> None:
 
 
 def test_two_processes_arrive_at_the_loss_and_gradients_of_one_with_the_joint_batch(tmp_path: Path) -> None:
-    apart = {
-        "nprocs": 2,
-        "start_method": "forkserver",
-    }  # a fork of one with threads of autograd has no gradients
+    apart = {"nprocs": 2, "start_method": "forkserver"}  # a fork beside autograd's threads has no gradients
     multiprocessing.start_processes(joint.work, args=(2, str(tmp_path)), **apart)  # type: ignore[no-untyped-call]
     found = load_file(tmp_path / "found.safetensors")
     network = joint.model()
