@@ -74,7 +74,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "has_narrow_mkl", lambda: True)
 
 
-def test_tiles_do_not_slice_what_onednn_would_take_a_thousand_times_as_long_for(
+def test_tiles_do_not_slice_what_onednn_is_slow_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weights: list[torch.Tensor] = []
