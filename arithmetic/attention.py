@@ -98,7 +98,7 @@ def tiled_attention(
             end = min(start + _TILE, query.shape[2])
             seen = min(end, key.shape[2]) if causal else key.shape[2]
             tile, beside = scaled[head, start:end], keys[head // shared, :seen]
-            # oneDNN has no kernel for a slice of transposed keys, and would take several hundred times as long.
+            # oneDNN has no kernel for a slice of transposed keys: several hundred times as long.
             scores = products.product(tile, beside, None) if by_product else torch.mm(tile, beside.T)
             if causal:
                 scores.masked_fill_(_later(start, end, seen, scores.device), float("-inf"))
