@@ -78,7 +78,7 @@ def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(
 
 
 @pytest.mark.parametrize("kind", ["siglip", "open_clip"])
-def test_models_of_every_kind_are_trained_and_come_out_in_their_own_layout(
+def test_models_of_every_kind_are_trained_and_come_out_as_folders_that_plain_libraries_run(
     kind: str, tune: Tune, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     folder = request.getfixturevalue(f"{kind}_folder")
