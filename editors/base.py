@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import numbers
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,6 +159,12 @@ def find_fault(request: EditRequest) -> str | None:
     if not isinstance(request.seed, int | np.integer) or not 0 <= request.seed < 2**63:
         return f"the seed is {request.seed!r}; expected an integer from 0 to 2**63 - 1"
     return None
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raises EditorError for a setting that is no whole number, or below the least."""
+    if not isinstance(value, numbers.Integral) or value < least:
+        raise EditorError(f"{name} is {value!r}; expected a whole number of at least {least}")
 
 
 _NAMES = ("editor", "checkpoint", "revision", "published")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from editors.base import Editor, EditorError, EditRequest, EditResult, digest, find_fault, fingerprint
+from editors.presets import near_match
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,7 +119,11 @@ def at_place(reference: str) -> Any:
     try:
         if not place["home"].endswith(".py"):
             return pkgutil.resolve_name(reference)
-        return getattr(_module_of(Path(place["home"]).expanduser()), place["name"])
+        module = _module_of(Path(place["home"]).expanduser())
+        if not hasattr(module, place["name"]):
+            near = near_match(place["name"], list(vars(module)))
+            raise AttributeError(f"'{place['home']}' has no '{place['name']}'{near}")
+        return getattr(module, place["name"])
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
         raise EditorError(f"{reference!r} cannot be imported: {error}") from None
 

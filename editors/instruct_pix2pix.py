@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from editors.attention import install, word_weights
-from editors.base import EditorError, EditRequest, EditResult, fingerprint
+from editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
 from editors.batching import edit_in_batches
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from editors.machine import Machine
@@ -306,13 +306,11 @@ class InstructPix2Pix:
 
 
 def _check_settings(batch_size: int, steps: int, rounding: str, output: str, resolution: int | None) -> None:
-    if batch_size < 1:
-        raise EditorError(f"batch_size is {batch_size}; expected at least 1")
-    if steps < 2:
-        raise EditorError(f"steps is {steps}; expected at least 2")
+    check_count("batch_size", batch_size)
+    check_count("steps", steps, least=2)
     if rounding not in ROUNDINGS:
         raise EditorError(f"unknown rounding {rounding!r}; choose one of: {', '.join(ROUNDINGS)}")
     if output not in OUTPUTS:
         raise EditorError(f"unknown output {output!r}; choose one of: {', '.join(OUTPUTS)}")
-    if resolution is not None and resolution < 1:
-        raise EditorError(f"resolution is {resolution}; expected a positive number of pixels")
+    if resolution is not None:
+        check_count("resolution", resolution)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import numbers
 import threading
 import warnings
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from editors.base import EditorError, EditRequest, EditResult, fingerprint
+from editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
 from editors.batching import edit_in_batches
 from editors.checkpoint import LOAD_ERRORS, content_hash, quiet, split_hub_id, unusable
 from editors.machine import Machine
@@ -76,10 +77,10 @@ class DiffusersPipeline:
         cosxl: bool = False,
         **machine: Any,
     ) -> None:
-        if batch_size < 1 or steps < 1:
-            raise EditorError(f"batch_size is {batch_size} and steps is {steps}; expected at least 1")
-        if resolution is not None and resolution < 1:
-            raise EditorError(f"resolution is {resolution}; expected a positive number of pixels")
+        check_count("batch_size", batch_size)
+        check_count("steps", steps)
+        if resolution is not None:
+            check_count("resolution", resolution)
         self.name = name
         self.checkpoint = checkpoint if isinstance(checkpoint, str) else "in memory"
         self.revision = revision
@@ -306,8 +307,8 @@ def _guidance(
             continue
         if not argument:
             raise EditorError(f"{name} has no {what}; leave out {what}={value}")
-        if not 0 <= value < float("inf"):
-            raise EditorError(f"{what} is {value}; expected a number, 0 or above")
+        if not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
+            raise EditorError(f"{what} is {value!r}; expected a number, 0 or above")
         arguments[argument] = float(value)
     return arguments
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,9 +96,14 @@ class Guidance:
 
     def check(self, text_scale: float, image_scale: float) -> None:
         """Raise EditorError for scales the formula is not defined or not agreed upon for."""
-        if not self.above < text_scale < float("inf") or not self.least <= image_scale < float("inf"):
+        are_numbers = isinstance(text_scale, numbers.Real) and isinstance(image_scale, numbers.Real)
+        if (
+            not are_numbers
+            or not self.above < text_scale < float("inf")
+            or not self.least <= image_scale < float("inf")
+        ):
             raise EditorError(
-                f"guidance_scale is {text_scale} and image_guidance_scale is {image_scale}; they must be "
+                f"guidance_scale is {text_scale!r} and image_guidance_scale is {image_scale!r}; they must be "
                 f"> {self.above:g} and >= {self.least:g}, {self.reason}"
             )
 

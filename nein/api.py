@@ -12,7 +12,7 @@ import functools
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -201,10 +201,13 @@ def judge(
 
     single = not isinstance(images, list | tuple)
     pictures = [np.array(image) for image in ([images] if single else images)]
-    words = [questions] if isinstance(questions, str) else list(questions)
-    each = (
-        [list(row) for row in words] if words and not isinstance(words[0], str) else [words] * len(pictures)
-    )
+    words = list(questions) if _several(questions) else [questions]
+    each = [list(row) for row in words] if words and all(map(_several, words)) else [words] * len(pictures)
+    for question in itertools.chain(*each):
+        if not isinstance(question, str):
+            raise UserError(
+                f"A question is {question!r}; give a sentence, several, or a list of them for every picture."
+            )
     where, revision = references.resolve(model)
     here = Processes().device(device)
     loaded = metrics.load_judge("vqa", where, revision=revision, device=here, dtype=dtype)
@@ -215,6 +218,10 @@ def judge(
         for question, said in zip(asked, answers, strict=True)
     ]
     return pd.DataFrame(rows, columns=["image", "question", "answer", "p_yes", "p_no"])
+
+
+def _several(given: Any) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str)
 
 
 def _run(

@@ -221,6 +221,7 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
         ("mgicbrush", "did you mean 'magicbrush'?"),
         ("nowhere.to.be:found", "cannot be imported"),
         ("./absent.py:edit", "there is no file 'absent.py'"),
+        (f"{__file__}:blurr", f"'{__file__}' has no 'blurr' (did you mean 'blur'?)"),
     ],
 )
 def test_what_is_no_editor_is_refused_in_one_sentence(thing, said):
@@ -499,6 +500,26 @@ def test_a_judge_is_asked_about_pictures():
     assert frame["p_yes"].between(0, 1).all()
     one = nein.judge(pictures[0], questions[0], device="cpu")
     assert one.loc[0, "answer"] == frame.loc[0, "answer"]
+
+
+@pytest.mark.parametrize(
+    ("questions", "options", "said"),
+    [
+        (3, {}, "A question is 3; give a sentence"),
+        (["Is it a dog?", ["Is it a cat?"]], {}, "A question is ['Is it a cat?']; give"),
+        ([["Is it a dog?"]] * 2, {}, "1 pictures but 2 lists of"),
+        (
+            "Is it a dog?",
+            {"device": "xpu9"},
+            "--device is 'xpu9'; it must be auto, cpu, cuda, cuda:N or mps.",
+        ),
+        ("Is it a dog?", {"model": "nano:lava"}, "there is no nano model 'lava' (did you mean 'llava'?)"),
+    ],
+)
+def test_what_a_judge_cannot_be_asked_is_refused_in_one_sentence(questions, options, said):
+    with pytest.raises(ValueError, match=r".") as caught:
+        nein.judge(Image.new("RGB", (64, 64)), questions, **{"device": "cpu", **options})
+    assert said in str(caught.value)
 
 
 def test_objects_stay_in_this_process():

@@ -17,13 +17,13 @@ from jsonargparse.typing import (
 )
 
 from nein.engine.errors import UserError, near_match
+from nein.engine.processes import DEVICES, DEVICES_SAID
 
-#: The name of a device, as PyTorch has them, or "auto".
-Device = restricted_string_type("Device", r"^(auto|cpu|mps|cuda(:\d+)?)$")
+Device = restricted_string_type("Device", f"^({DEVICES})$")
 
 EXPECTED: dict[Any, str] = {
     PositiveInt | Literal["auto"]: "a whole number above 0, or auto",
-    Device: "auto, cpu, cuda, cuda:N or mps",
+    Device: DEVICES_SAID,
     PositiveInt: "a whole number above 0",
     NonNegativeInt: "a whole number, 0 or above",
     PositiveFloat: "a number above 0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 from nein.engine import cores, environment
 from nein.engine.ahead import one_thread
 from nein.engine.errors import UserError
+
+#: The devices by their names, as PyTorch has them, or "auto"; and in words.
+DEVICES = r"auto|cpu|mps|cuda(:\d+)?"
+DEVICES_SAID = "auto, cpu, cuda, cuda:N or mps"
 
 
 @dataclass
@@ -51,6 +56,8 @@ class Processes:
         return device
 
     def _device(self, wanted: str) -> str:
+        if not re.fullmatch(DEVICES, wanted):
+            raise UserError(f"--device is '{wanted}'; it must be {DEVICES_SAID}.")
         if wanted == "cpu":
             return wanted
         import torch

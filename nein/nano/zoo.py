@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 
 from nein.engine import user_cache
+from nein.engine.errors import near_match
 
 ZOO = Path(__file__).parent / "weights"
 BASE = "ip2p"
@@ -46,7 +47,9 @@ def path(name: str) -> Path:
     """The complete folder of a nano model. Raises ValueError for an unknown name."""
     real = ALIASES.get(name, name)
     if real not in available():
-        raise ValueError(f"there is no nano model {name!r}; there are: {', '.join(available())}")
+        near = near_match(name, available())
+        guess = f" (did you mean {near!r}?)" if near else ""
+        raise ValueError(f"there is no nano model {name!r}{guess}; there are: {', '.join(available())}")
     if real in BASES:
         return continued(real, path(BASES[real]))
     return _assemble(real, _variant(real)) if real in VARIANTS else ZOO / real

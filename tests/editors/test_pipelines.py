@@ -303,6 +303,7 @@ def test_an_editor_that_is_told_the_object_needs_one(build, request_of):
     "name, option, expected",
     [
         ("OmniGenPipeline", {"steps": 0}, "steps is 0"),
+        ("OmniGenPipeline", {"guidance_scale": "2"}, "guidance_scale is '2'; expected a number"),
         ("OmniGenPipeline", {"guidance_scale": -1}, "guidance_scale is -1"),
         ("OmniGenPipeline", {"resolution": 0}, "resolution is 0"),
         ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
