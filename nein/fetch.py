@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nein.config import options
-from nein.config.groups import Preset
-from nein.config.options import Names, option
+from nein.config.options import Names, Options, option
 from nein.engine import atomic, store
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -37,17 +36,17 @@ OUT = "models"
 
 
 @dataclass(kw_only=True)
-class FetchConfig(Preset):
+class FetchConfig(Options):
     """What is fetched, and where to."""
-
-    presets = None
 
     epilog = (
         "Or: nein fetch COMMAND OPTIONS, for what this command needs, with --models-from FOLDER as there. "
         "Then: nein COMMAND OPTIONS --models-from FOLDER."
     )
 
-    preset: Literal["nano", "paper"] = "paper"
+    preset: Literal["nano", "paper"] = option(
+        "paper", "which setting of these commands: the published one, or the miniature world", "What"
+    )
     benchmarks: Names = option(
         list(EVALUATIONS), f"of which commands: {', '.join(BENCHMARKS)}", "What", among=tuple(BENCHMARKS),
         what="benchmark",

@@ -32,8 +32,13 @@ SHARED = {
     "preset": Preset, "limit": Limit, "overwrite": Output, "seed": Seed, "device": OnDevice,
     "batch_size": Batches, "dtype": Typed, "runs": Runs, "formats": Formats,
 }  # fmt: skip
-#: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report.
-OWN = {("nein.judges.config:CalibrateConfig", "device"), ("nein.generate.nein.config:BuildConfig", "formats")}
+#: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report;
+#: the preset of `nein fetch` is that of other commands, whose values are not its own.
+OWN = {
+    ("nein.judges.config:CalibrateConfig", "device"),
+    ("nein.generate.nein.config:BuildConfig", "formats"),
+    ("nein.fetch:FetchConfig", "preset"),
+}
 #: What has to be given.
 NEEDED = {
     "grid": ["RUN"], "report": ["RUN", "TWO"], "compare": ["RUN"], "calibrate": ["RUN"], "check": ["EDITOR"],

@@ -135,6 +135,12 @@ def _asks_for_a_protocol(path: Path) -> bool:
     return False
 
 
+def test_no_page_names_a_place_of_this_machine_or_an_empty_default(markdown):
+    for name, text in markdown.items():
+        assert str(ROOT) not in text, name
+        assert "default ``" not in text, name
+
+
 def test_every_page_is_in_the_navigation_once(markdown):
     listed = navigation()
     lists = {name: [page.path for page in part] for name, part in pages.written().items()}

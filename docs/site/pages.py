@@ -186,7 +186,7 @@ def _option(action: argparse.Action, presets: Mapping[str, Mapping[str, Any]]) -
 
 
 def _is_said(value: Any) -> bool:
-    return value not in (None, False, argparse.SUPPRESS) and value not in ([], {})
+    return value not in (None, False, argparse.SUPPRESS) and value not in ([], {}, "")
 
 
 def _value(value: Any) -> str:

@@ -260,7 +260,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
-        if default is None or default is False or default == argparse.SUPPRESS or default in ([], {}):
+        if default is None or default is False or default == argparse.SUPPRESS or default in ([], {}, ""):
             return text
         return f"{text} (default: {','.join(default) if isinstance(default, list) else default})"
 

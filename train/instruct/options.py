@@ -1,7 +1,8 @@
 """The options of a fine-tuning run and the one order in which they are put together.
 
-Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default. Imports
-nothing heavy, so that `--help` is immediate.
+Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default. A command
+line that names no recipe, file, base or data is of the recipe "nano". Imports nothing heavy, so that `--help`
+is immediate.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from train.options import Learning, check_seeds, option
 COMMAND = "train/finetune_ip2p.py"
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
 NANO_RECIPES = ("nano", "nano-varied")
+#: A command line that has one of these says what is trained on what; another one is of the recipe "nano".
+SAYS_WHAT = ("--recipe", "--config", "--base", "--data")
 
 
 @dataclass(kw_only=True)
@@ -36,7 +39,12 @@ class TuneConfig(Learning):
     default_preset = None
     epilog = "Recipes and their sources: configs/train/*.yaml."
 
-    recipe: str | None = option(None, f"a row of configs/train: {', '.join(RECIPES)}", "What", decides=False)
+    recipe: str | None = option(
+        None,
+        f"a file of configs/train: {', '.join(RECIPES)}; nano where no --base, --data and --config is given",
+        "What",
+        decides=False,
+    )
     base: str = option(
         "nano:ip2p",
         "editor to start from: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
@@ -214,6 +222,8 @@ def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:
 
     Raises UserError for anything wrong with them; prints and raises SystemExit(0) for `--help`.
     """
+    if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
+        argv = ["--recipe", "nano", *argv]
     config, dry_run = read(
         TuneConfig,
         argv,

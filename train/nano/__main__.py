@@ -29,6 +29,7 @@ from nein.config.launch import launch
 from nein.engine.errors import UserError, unknown
 from nein.engine.exits import exit_with
 from nein.engine.processes import Processes
+from nein.nano.zoo import ZOO
 from train.nano.options import SEED, ZooConfig
 
 COMMAND = Command(
@@ -124,17 +125,18 @@ def train(config: ZooConfig) -> None:
     for name in config.models:
         if name not in ("all", "judge", *MODELS):
             raise unknown("nano model", name, ("all", "judge", *MODELS))
+    folder = config.zoo or ZOO
     if "judge" in config.models:
         if len(config.models) > 1:
             raise UserError("judge stands alone: it grades the editors that are there.")
         from train.nano.judged import judge_all
 
-        judge_all(config.zoo)
+        judge_all(folder)
         return
     device = torch.device(Processes().device(config.device))
     torch.backends.cudnn.benchmark = True
     for name in names:
-        train_one(name, config.zoo, config.work, device, config.scale, config.seed)
+        train_one(name, folder, config.work, device, config.scale, config.seed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

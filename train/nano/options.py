@@ -11,7 +11,6 @@ from nein.config.groups import OnDevice, Seed
 from nein.config.options import Names, Options, argument, option
 from train.options import check_seeds
 
-ROOT = Path(__file__).resolve().parents[2]
 SEED = 20250519
 #: The fine-tuned editors that ship.
 NAMES = ("nein-ip2p", "nein-magicbrush")
@@ -24,8 +23,10 @@ class ZooConfig(OnDevice, Seed):
     models: Names = argument("MODEL", "names of models, all, or judge")
     scale: PositiveFloat = option(1.0, "share of the full number of steps, and of the data", "How")
     seed: NonNegativeInt = SEED
-    work: Path = option(ROOT / ".train", "resumable state of the training", "Output")
-    zoo: Path = option(ROOT / "nein" / "nano" / "weights", "where models are written", "Output")
+    work: Path = option(Path(".train"), "resumable state of the training", "Output")
+    zoo: Path | None = option(
+        None, "where models are read and written (default: those that ship, nein/nano/weights)", "Output"
+    )
 
 
 @dataclass(kw_only=True)

@@ -114,9 +114,7 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     stages: Names = option(
         [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
     )
-    shard_size: PositiveInt = option(
-        16, "images per shard, the unit of work that a process claims", "Machine"
-    )
+    shard_size: PositiveInt = option(16, "images per shard, the unit of work", "Machine")
     llm: LlmOptions = field(default_factory=LlmOptions)
 
     @property

@@ -76,9 +76,7 @@ class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     stages: Names = option(
         [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
     )
-    shard_size: PositiveInt = option(
-        8, "source images per shard, the unit of work that a process claims", "Machine"
-    )
+    shard_size: PositiveInt = option(8, "source images per shard, the unit of work", "Machine")
     judge_dtype: Dtype = option("float32", "number type of the filters' models", "Machine")
     models: BuildModels = field(default_factory=BuildModels)
 

@@ -53,6 +53,17 @@ def test_a_flag_beats_a_file_which_beats_the_recipe_wherever_they_stand(tmp_path
     assert parse(["--recipe", "nano", "--hold-out-objects", "none"])[0].hold_out_objects == []
 
 
+def test_a_command_line_that_names_no_base_and_no_data_is_of_the_recipe_for_the_nano_world(tmp_path):
+    assert parse([]) == parse(["--recipe", "nano"])
+    assert (
+        parse(["--steps=3", "--device", "cpu"])[0] == parse(["--recipe=nano", "--steps=3", "--device=cpu"])[0]
+    )
+    (file := tmp_path / "mine.yaml").write_text("steps: 3\n")
+    for words in (["--steps=3", "--base", "x"], ["--steps=3", "--data=nano"], ["--config", str(file)]):
+        config, _ = parse(words)
+        assert (config.recipe, config.resolution) == (None, 256)
+
+
 def test_epochs_on_the_command_line_replace_the_steps_of_a_recipe():
     config, _ = parse(["--recipe", "nano", "--epochs", "2"])
     assert (config.epochs, config.steps) == (2, None)
@@ -64,7 +75,7 @@ def test_epochs_on_the_command_line_replace_the_steps_of_a_recipe():
         (["--steps=3", "--learnin-rate=1"], "Unknown option --learnin-rate; did you mean --learning-rate?"),
         (["--recipe", "nanno"], "Unknown recipe 'nanno'; did you mean 'nano'?"),
         (["--steps=3", "--epochs=1"], "either --epochs or --steps"),
-        ([], "either --epochs or --steps"),
+        (["--base=x"], "either --epochs or --steps"),
         (["--steps=0"], "--steps is '0'; it must be a whole number above 0"),
         (["--steps=3", "--dropout=0.5"], "--dropout is 0.5; it must be between 0 and 0.333"),
         (["--steps=3", "--flip=2"], "--flip is 2.0; it must be between 0 and 1"),
