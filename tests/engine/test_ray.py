@@ -30,14 +30,13 @@ BLOCKS = -(-COUNT // SIZE)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two nodes of one core each, beside a head without any."""
+    """A head of one core; what only watches, and takes seconds to start, is left out."""
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(commands.ROOT))
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        for _ in range(2):
-            made.add_node(num_cpus=1)
+        bare = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **bare})
         yield made
         ray.shutdown()
         made.shutdown()
@@ -79,11 +78,9 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     cluster: Any, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     folder = opened(tmp_path / "run")
-    one, made = executor(cluster), []
     # Ray before 2.51 connects to any node of this machine, and ends the connection where that one goes.
-    here = ray.get_runtime_context().get_node_id()
-    [socket] = [node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == here]
-    doomed = next(node for node in cluster.worker_nodes if node.raylet_socket_name != socket)
+    one, made = executor(cluster), []  # while the head is the only one
+    doomed = cluster.add_node(num_cpus=1)
     plan = Planned(steps, (str(folder.path), 0.3, -1))
     computing = threading.Thread(target=lambda: made.extend(one.compute(plan)))
     computing.start()

@@ -48,6 +48,7 @@ def _open_clip(folder: str) -> Any:
 USES = {"edit": _edit, "transformers": _transformers, "open_clip": _open_clip}
 #: What is imported once, by the process of which those that use a folder are forks.
 LIBRARIES = [
+    "tests.helpers.unswept",
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_instruct_pix2pix",
     "transformers.models.clip.modeling_clip",
     "open_clip",
