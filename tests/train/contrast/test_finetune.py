@@ -163,10 +163,11 @@ def test_killed_by_sigterm_it_saves_and_ends_in_the_same_weights(
     assert losses(whole) == losses(tmp_path / "ended")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_interrupted_run_goes_on_from_its_checkpoint(
-    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = tune(out=tmp_path / "whole")
+    whole = tune(out=tmp_path / "whole", precision=precision)
 
     def fail() -> None:
         raise KeyboardInterrupt
@@ -174,9 +175,9 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     with monkeypatch.context() as patch:
         dies_at(patch, 4, fail)
         with pytest.raises(KeyboardInterrupt):
-            tune(out=tmp_path / "cut")
+            tune(out=tmp_path / "cut", precision=precision)
     assert [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()] == ["step-00000002"]
-    assert same(weights(whole), weights(tune(out=tmp_path / "cut")))
+    assert same(weights(whole), weights(tune(out=tmp_path / "cut", precision=precision)))
 
 
 def test_a_finished_run_is_left_as_it_is(tune: Tune) -> None:

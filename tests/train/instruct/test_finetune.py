@@ -204,19 +204,28 @@ def test_tensorboard_gets_the_curves(tune):
 # --- kills and restarts ----------------------------------------------------------------------
 
 
-def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
-    options = {
-        "steps": 9,
-        "save_every": 2,
-        "trainable": "lora",
-        "lora_dropout": 0.2,  # draws from the global generator, which is reseeded
-        "mix_affirmative": 0.4,
-        "schedule": "linear",
-        "ema": 0.9,
-        "limit": 7,  # more than one epoch
-    }
+@pytest.mark.parametrize(
+    "kills, options",
+    [
+        pytest.param(
+            (0, 3, 5),
+            {
+                "steps": 9,
+                "trainable": "lora",
+                "lora_dropout": 0.2,  # draws from the global generator, which is reseeded
+                "mix_affirmative": 0.4,
+                "schedule": "linear",
+                "limit": 7,  # more than one epoch
+            },
+            id="lora",
+        ),
+        pytest.param((3,), {"steps": 5, "precision": "bf16"}, id="bf16"),
+    ],
+)
+def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch, kills, options):
+    options = {**options, "save_every": 2, "ema": 0.9}
     whole = tune(out=tmp_path / "whole", **options)
-    for kill in (0, 3, 5):
+    for kill in kills:
         with monkeypatch.context() as patch:
             dies_at(patch, kill, Killed())
             with pytest.raises(Killed):
@@ -224,7 +233,8 @@ def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
     resumed = tune(out=tmp_path / "killed", **options)
     assert same(weights(whole), weights(resumed))
     assert losses_of(whole) == losses_of(resumed)
-    assert [p.name for p in sorted((resumed / "checkpoints").iterdir())] == ["step-00000008", "step-00000009"]
+    last = [int(p.name[5:]) for p in sorted((resumed / "checkpoints").iterdir())]
+    assert last == [options["steps"] - 1, options["steps"]]
 
 
 def run_command(words: list[str], script: list[str], **options) -> subprocess.CompletedProcess:
