@@ -113,7 +113,7 @@ class EditingMetric(torchmetrics.Metric):
         self.count += 1
 
     def compute(self) -> torch.Tensor:
-        """A scalar, float64, in the metric's own unit (0 to 1, not per cent)."""
+        """A scalar, float64; what is shown in per cent is 0 to 1 here."""
         if self.metric.corpus is None:
             return self.total / self.count if self.count else torch.full((), torch.nan, dtype=torch.float64)
         edited, target = (
