@@ -147,16 +147,20 @@ class DiffusersPipeline:
             requests, self._prepare, self._call, batch_size=self.batch_size, device=self._machine.device
         )
 
-    def _prepare(self, request: EditRequest) -> tuple[Size, tuple[EditRequest, Size]] | str:
-        """((width, height) of the source, the request and the size to ask for), or why it cannot be done."""
+    def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
+        """(what calls have in common, the request and the size to ask for), or why it cannot be done.
+
+        A class may take the empty negative prompt for another thing than none.
+        """
         if request.negative_prompt and not self._avoids:
             return f"{self._class} takes no negative prompt"
         if self._recipe.reads == "object" and not request.object.strip():
             return f"{self._class} removes a named object, and the request names none"
         source = (request.image.shape[1], request.image.shape[0])
+        together = (source, bool(request.negative_prompt))
         if self._recipe.size is None or self.resolution is None:
-            return source, (request, source)
-        return source, (request, self._recipe.size(source, self.resolution))
+            return together, (request, source)
+        return together, (request, self._recipe.size(source, self.resolution))
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         requests = [request for request, _ in items]

@@ -68,6 +68,71 @@ def test_every_command_has_a_page_with_every_option(markdown):
         assert [flag for flag in flags if f"`{flag}`" not in text] == []
 
 
+#: A command with what follows it on its line, in a page or in a message of the code.
+_TYPED = re.compile(
+    r"\b(?:nein(?:-eval)?|(?:python |accelerate launch )(?:-m )?train[./][\w./]+)\b[^`\n;|)]*"
+)
+
+
+def lines_typed(text: str) -> Iterator[str]:
+    """The command lines of a text, without what is said behind "#" and "&&"; several lines of a message of
+    the code are one."""
+    joined = re.sub(r'"\n\s*f?"|\\\n', "", text)
+    for found in _TYPED.finditer(joined):
+        yield re.split(r" #| && |, | \(", found[0])[0]
+
+
+def unknown_options(line: str, flags: dict[str, set[str]]) -> list[str]:
+    """Options on a command line that its command does not have; none where it is no command of ours."""
+    words = re.sub(r"^nein-eval", "nein eval", re.sub(r"^.*?(?=train[./])", "", line)).split()
+    words = [words[0], *words[2:]] if words[1:2] in (["slurm"], ["fetch"]) and len(words) > 2 else words
+    typed = next((" ".join(words[:n]) for n in (3, 2, 1) if " ".join(words[:n]) in flags), None)
+    given = re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", line) if typed else []
+    known = flags.get(typed or "", set())
+    return [one for one in given if one not in known and one.partition(".")[0] not in known]
+
+
+@pytest.fixture(scope="module")
+def flags() -> dict[str, set[str]]:
+    """What is typed, "nein eval" or "train/finetune_ip2p.py" -> its options."""
+    places = {f"nein {name}": command.configuration for name, command in cli.commands().items()}
+    for typed, place in pages.SCRIPTS.items():
+        places[re.sub(r"^python (-m )?", "", typed)] = pages._script(typed, place).configuration
+    known = {}
+    for typed, place in places.items():
+        parser = options.make_parser(pkgutil.resolve_name(place), typed, "")
+        known[typed] = {flag for action in parser._actions for flag in action.option_strings}
+        # `nein slurm COMMAND` and `nein fetch COMMAND` take them without the prefix.
+        known[typed] |= {flag.replace("--slurm.", "--") for flag in known[typed]}
+    return known
+
+
+def test_every_option_that_is_given_to_a_command_in_a_text_is_one_that_it_takes(markdown, flags):
+    texts = dict(markdown)
+    for folder in ("nein", "editors", "metrics", "train", "configs"):
+        for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.yaml")]:
+            texts[str(path.relative_to(ROOT))] = path.read_text(encoding="utf-8")
+    wrong = {
+        f"{name}: {line}": lost
+        for name, text in texts.items()
+        for line in lines_typed(text)
+        if (lost := unknown_options(line, flags))
+    }
+    assert wrong == {}
+
+
+def test_an_option_that_a_command_does_not_have_is_seen(flags):
+    said = "`nein eval --tracks a --limit 3`\nnein negvqa --mend flip --limt 3  # --x\nnein-eval --edtor x"
+    assert [unknown_options(line, flags) for line in lines_typed(said)] == [
+        ["--tracks"],
+        ["--limt"],
+        ["--edtor"],
+    ]
+    assert unknown_options("nein slurm eval --array 3 --options.account A --arry 3", flags) == ["--arry"]
+    line = "accelerate launch train/finetune_ip2p.py --recipe nano --recip nano"
+    assert unknown_options(line, flags) == ["--recip"]
+
+
 def test_every_script_that_reads_options_has_a_page():
     """A module of `train` with a COMMAND of its own is one that is started by its name."""
     scripts = {place.partition(":")[0] for place in pages.SCRIPTS.values()}
@@ -162,6 +227,14 @@ def test_every_link_leads_to_a_page_and_a_heading(markdown):
             if not there or (anchor and anchor not in anchors.get(place, ())):
                 lost.append(f"{name}: {target}")
     assert lost == []
+
+
+def test_every_table_begins_with_a_head(markdown):
+    """A row behind an empty line is no row of the table above it."""
+    for name, text in markdown.items():
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        for table in re.findall(r"(?:^\|.*\n?)+", prose, flags=re.MULTILINE):
+            assert re.match(r".*\n\|[-:| ]+\|\n", table), f"{name}: {table[:80]}"
 
 
 def _anchors(text: str) -> set[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from metrics.base import MetricError, check_image, isolated, reason
 from metrics.choices.prompts import Prompt
+from metrics.judges.base import check_finite
 from metrics.letters import LETTERS, SCORINGS
 
 #: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
@@ -37,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer.
+    """One answer. Raises ValueError for log-probabilities that are not finite.
 
     text      What the model wrote, stripped; None where it was not asked to write.
     logprobs  Natural logarithm of the probability that the answer begins with the letter, per option, all
@@ -53,6 +54,9 @@ class Reply:
     each: tuple[str, ...] | None = None
     error: str = ""
     silent: bool = False
+
+    def __post_init__(self) -> None:
+        check_finite(*self.logprobs or ())
 
     @property
     def likeliest(self) -> str | None:

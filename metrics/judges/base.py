@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -13,7 +14,7 @@ from metrics.base import MetricError, check_image
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a VQA judge.
+    """One answer of a VQA judge. Raises ValueError for a probability that is not finite.
 
     text         Decoded, special tokens dropped, stripped of white space.
     token_count  Tokens produced, the end-of-sequence token not counted.
@@ -26,10 +27,13 @@ class Answer:
     p_yes: float | None = None
     p_no: float | None = None
 
+    def __post_init__(self) -> None:
+        check_finite(self.p_yes, self.p_no)
+
 
 @dataclass(frozen=True)
 class Detection:
-    """What a detector says about one label.
+    """What a detector says about one label. Raises ValueError for numbers that are not finite.
 
     score  Highest score over all boxes, in [0, 1].
     count  Number of boxes with a score above the detector's threshold.
@@ -43,6 +47,9 @@ class Detection:
     count: int
     box: tuple[float, float, float, float]
     named: float | None = None
+
+    def __post_init__(self) -> None:
+        check_finite(self.score, self.named, *self.box)
 
 
 class VqaJudge(Protocol):
@@ -87,6 +94,13 @@ class Matcher(Protocol):
     ) -> list[np.ndarray]:
         """One float64 array per picture, one value per text."""
         ...
+
+
+def check_finite(*numbers: float | None) -> None:
+    """Raises ValueError for a number that is not finite, which no verdict may be read from: NaN is above no
+    threshold."""
+    if any(number is not None and not math.isfinite(number) for number in numbers):
+        raise ValueError("the model gave a number that is not finite")
 
 
 def check_batch(images: Sequence[np.ndarray], strings: Sequence[Sequence[str]], what: str) -> None:

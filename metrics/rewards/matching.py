@@ -15,6 +15,7 @@ import torch
 
 from metrics.base import Score
 from metrics.judges import blip
+from metrics.judges.base import check_finite
 from metrics.loading import check_folder, exact, fingerprint, split_reference
 from metrics.rewards.base import SingleJudge
 
@@ -33,6 +34,7 @@ class Matching(SingleJudge):
         with exact(self.model.model):
             before, after = self.model.look([source, edit])
             no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()
+        check_finite(no, yes)
         return Score(yes - no, f"{yes:.3f} that it fits, {no:.3f} that it does not")
 
 

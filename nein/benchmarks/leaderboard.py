@@ -92,8 +92,8 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
     if not rows:
         raise UserError(
-            "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --tracks "
-            "negative,remove), of NegBench both kinds of captions or of questions."
+            "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --control "
+            "remove), of NegBench both kinds of captions or of questions."
         )
     benchmarks = dict.fromkeys(row["benchmark"] for row in rows)
     tests = list(dict.fromkeys(row["test"] for row in rows))
@@ -234,4 +234,4 @@ def lacking(folders: Sequence[Path], board: pd.DataFrame) -> list[str]:
     if not names:
         return []
     shown = ", ".join(dict.fromkeys(names))
-    return [f"Without a gap, and so not here: {shown} (NeIn: nein eval --tracks negative,remove)."]
+    return [f"Without a gap, and so not here: {shown} (NeIn: nein eval --control remove)."]

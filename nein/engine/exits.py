@@ -56,6 +56,9 @@ def sentence(error: BaseException) -> str | None:
         return (
             "Memory ran out; lower --batch-size (auto does) or choose a smaller --dtype (and another --out)."
         )
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        part = ascii(error.object[max(0, error.start - 30) : error.end + 30])
+        return f"The text {part} holds half a character (an unpaired surrogate); mend it where it comes from."
     if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
         return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import INCOMPLETE, MANIFEST, Folder, first_difference, runs_below
 
-_BLOCK = re.compile(r"\d{3}/\d{6}\.\w+$")
+_BLOCK = re.compile(r"\d{3,}/\d{6,}\.\w+$")
 #: Who is at work, which is about one machine; pictures come with the block they belong to.
 _ASIDE = ("workers", "images", "maps")
 
@@ -99,12 +99,15 @@ def _merge(place: Path, parts: list[Path], target: Path) -> Merged:
     return merged
 
 
-def _files(part: Path) -> Iterator[Path]:
-    yield from sorted(
+def _files(part: Path) -> list[Path]:
+    """As they were written, one after the other: a block that is older than what it was made of is made
+    again."""
+    files = (
         file
         for file in part.rglob("*")
         if file.is_file() and file.relative_to(part).parts[0] not in _ASIDE and file.name != MANIFEST
     )
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file))
 
 
 def _follows(name: Path) -> bool:
@@ -127,7 +130,7 @@ def _take(part: Path, name: Path, target: Path, merged: Merged) -> None:
                 if (part / sheet).is_file():
                     _copy(part / sheet, target / sheet, again=True)
     _copy(part / name, target / name)
-    merged.taken[str(part)] += 1
+    merged.taken[str(part)] += name.suffix == ".jsonl"  # what lies beside is of the same block
 
 
 def _copy(file: Path, target: Path, *, again: bool = False) -> None:

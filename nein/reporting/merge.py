@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,4 +60,4 @@ def _finish(words: Sequence[str], out: Path) -> str:
             continue
         else:
             kept.append(word)
-    return f"nein {' '.join(kept)} --out {out}"
+    return shlex.join(["nein", *kept, "--out", str(out)])

@@ -62,15 +62,20 @@ def template_of(sentence: str, noun: str) -> int | None:
     return None
 
 
+def added(generated: str) -> str | None:
+    """The object in "Add a/an X."; None for a sentence of another form."""
+    match = re.fullmatch(r"Add (?:a|an|some) (.+?)\.?", generated.strip())
+    return match.group(1).strip() if match else None
+
+
 def object_of(generated: str, negated: str) -> str:
     """The object in "Add a/an X." (or "Add some Xs."), checked against the negative sentence of the sample.
 
     Raises ValueError when the sentence has another form or the object does not occur in the negative one.
     """
-    match = re.fullmatch(r"Add (?:a|an|some) (.+?)\.?", generated.strip())
-    if match is None:
+    noun = added(generated)
+    if noun is None:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
-    noun = match.group(1).strip()
     if not (_occurs(noun, negated) or _occurs(nouns.plural(noun), negated)):
         raise ValueError(f"the object {noun!r} of T_generated does not occur in T_negative {negated!r}")
     return noun

@@ -199,6 +199,13 @@ def test_where_several_pictures_share_a_call_each_is_as_alone(name, build, reque
         assert np.abs(image_of(editor, request).astype(int) - result.image).max() <= 1
 
 
+def test_a_request_with_a_negative_prompt_does_not_change_those_beside_it(build, request_of):
+    editor = build("StableDiffusionXLInstructPix2PixPipeline", batch_size=3)
+    requests = [request_of(0), request_of(1, negative_prompt="cat"), request_of(2)]
+    for request, result in zip(requests, editor.edit(requests), strict=True):
+        assert np.abs(image_of(editor, request).astype(int) - result.image).max() <= 1
+
+
 def test_every_recipe_has_a_row_with_sources_and_a_pipeline_in_the_library():
     rows = {row.pipeline: row for row in PRESETS.values() if row.kind == "pipeline"}
     assert set(rows) == set(RECIPES)

@@ -45,10 +45,14 @@ def test_every_block_is_a_file_of_rows_in_order(folder: Folder) -> None:
     assert set(folder.costs("square")) == set(range(BLOCKS))
 
 
-def test_a_finished_stage_loads_nothing(folder: Folder) -> None:
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_finished_stage_loads_nothing_and_waits_for_nobody(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     compute(folder)
-    model = Model("squarer", lambda: pytest.fail("loaded"), lambda made: {})
-    assert compute(folder, model=model) == 0
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited"))
+    stage = squares.squares(folder, model=Model("squarer", lambda: pytest.fail("loaded"), lambda made: {}))
+    assert Threads("cpu", at_once=at_once).compute(lambda device: [Step(folder, stage)]) == [0]
 
 
 def test_a_limit_may_grow_and_an_output_be_added(folder: Folder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_blocks_of_several_folders_are_put_together_with_their_pictures(tmp_path
     assert len(Folder(run).manifest()["invocations"]) == 2
 
 
+def test_blocks_beyond_a_million_are_blocks(tmp_path: Path) -> None:
+    parts = [part(tmp_path / name, {}) for name in "ab"]
+    Folder(parts[1] / "editor" / "track").write("edit", 1_000_000, rows(7))
+    atomic.write_text(parts[1] / "editor" / "track" / "images" / "7.png", "b's")
+    [merged] = merging.merge(parts, tmp_path / "out")
+    run = tmp_path / "out" / "editor" / "track"
+    assert Folder(run).done("edit") == {1_000_000}
+    assert list(merged.taken.values()) == [1]
+    assert (run / "images" / "7.png").read_text() == "b's"
+
+
 def test_a_run_that_only_one_folder_has_comes_whole_and_again_changes_nothing(tmp_path: Path) -> None:
     a = part(tmp_path / "a", {0: rows(0)}, status="complete")
     for _ in range(2):
@@ -60,6 +72,26 @@ def test_a_run_that_only_one_folder_has_comes_whole_and_again_changes_nothing(tm
         run = tmp_path / "out" / "editor" / "track"
         assert (run / "edits.jsonl").read_text() == "canonical\n"
         assert Folder(run).manifest()["status"] == "complete"
+
+
+def test_what_was_made_of_a_block_stays_newer_than_it_and_files_beside_are_no_blocks(tmp_path: Path) -> None:
+    folders = []
+    for number, name in enumerate("ab"):
+        run = part(tmp_path / name, {}) / "editor" / "track"
+        for second, output in enumerate(
+            ("work/verify", "work/paraphrase")
+        ):  # the second is made of the first
+            for suffix in ("jsonl", "safetensors"):
+                file = run / output / "000" / f"{number:06d}.{suffix}"
+                atomic.write_text(file, '{"id": "0"}\n')
+                os.utime(file, (second, second))
+        folders.append(tmp_path / name)
+    [merged] = merging.merge(folders, tmp_path / "out")
+    assert list(merged.taken.values()) == [2, 2]
+    folder = Folder(tmp_path / "out" / "editor" / "track")
+    for number in (0, 1):
+        stamps = [folder.stamp(output, number) for output in ("work/verify", "work/paraphrase")]
+        assert stamps == sorted(stamps, key=lambda stamp: stamp or 0)
 
 
 def test_a_merge_that_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,3 +147,4 @@ def test_what_are_no_parts_of_one_run_is_refused_before_anything_is_written(tmp_
 @pytest.mark.parametrize("where", [["--out", "there"], ["--out=there"], ["-o", "there"], ["-othere"]])
 def test_the_command_that_finishes_a_merged_run_names_its_new_folder_alone(where: list[str]) -> None:
     assert _finish(["eval", *where, "--limit", "8"], Path("here")) == "nein eval --limit 8 --out here"
+    assert _finish(["eval", "--data", "my data"], Path("a b")) == "nein eval --data 'my data' --out 'a b'"

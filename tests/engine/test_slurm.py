@@ -107,6 +107,7 @@ def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(
         time.sleep(0.05)
     [worker] = (folder.path / "workers").glob("*.json")
     os.kill(json.loads(worker.read_text().partition("\n")[0])["pid"], signal.SIGUSR1)
+    jobs.wait_for_one([job])  # submitit itself looks once a second
     assert job.result() is None
     assert "Caught signal SIGUSR1" in (job.stderr() or "")
     assert results(folder.path) == whole

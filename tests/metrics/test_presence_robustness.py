@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from metrics.base import MemoryRecords
+from metrics.choices.base import Reply
+from metrics.judges.base import Answer
 from metrics.presence import NOTHING_FOUND
 from tests.metrics.scripted import NAMES, SAMPLE, asked_word, item, one, presence, scene, score_of, yes_no
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
@@ -116,6 +119,25 @@ def test_an_unclear_answer_about_the_sample_leaves_that_object_out() -> None:
     assert score.value == 1
     assert score.detail["in_sample"] == ["dog"]
     assert score.detail["before"]["man"] == "Perhaps"
+
+
+def test_numbers_that_are_not_finite_are_no_verdict_of_absence() -> None:
+    bad, good = scene(dog=0.7), scene(dog=0.6)
+
+    def broken(image: np.ndarray, label: str) -> float:
+        return math.nan if image is bad else score_of(image, label)
+
+    names = ["removal_ovd", "auc_removal", "retention_ovd"]
+    items = [item(bad, SAMPLE, id="a"), item(good, SAMPLE, id="b")]
+    rows = presence(names, detector=ScriptedDetector(broken)).score(items)
+    for first, second in rows.values():
+        assert first.value is None
+        assert first.reason.endswith("ValueError: the model gave a number that is not finite")
+        assert second.value is not None
+    with pytest.raises(ValueError, match="not finite"):
+        Answer("Yes", 1, p_yes=math.nan, p_no=0.5)
+    with pytest.raises(ValueError, match="not finite"):
+        Reply(logprobs=(math.nan, -1.0))
 
 
 def test_a_judge_that_fails_on_one_picture_does_not_take_the_others_with_it() -> None:

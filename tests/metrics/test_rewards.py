@@ -466,6 +466,11 @@ def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
         [one] = judge.score([SOURCE], [edit], [TOLD])
         assert one.value == pytest.approx(yes - no, rel=1e-4, abs=1e-6)  # float32 in another order
     turned = judge.score([FIRST], [SOURCE], [TOLD])[0].value
+    judge.model.decide = lambda states, texts: torch.full((1, 2), torch.nan)
+    [one] = judge.score([SOURCE], [FIRST], [TOLD])
+    assert one.value is None
+    assert "not finite" in one.reason
+    del judge.model.decide
     assert turned != judge.score([SOURCE], [FIRST], [TOLD])[0].value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from metrics.fid import frechet_distance
 from nein.benchmarks.nein import models
-from nein.engine import images
+from nein.engine import attendance, images, walk
 from nein.engine.folder import Folder
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector
@@ -167,6 +168,26 @@ def test_the_distance_is_not_worked_out_again_for_the_same_samples(
     assert evaluate(*line, "--limit", "4").code == 0
     assert fid(out, "identity")["n"] == 4
     assert fid(out, "identity")["value"] != before["value"]
+
+
+def test_the_distance_is_worked_out_again_when_a_block_that_was_set_aside_is_made(
+    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path
+) -> None:
+    data = make_data(3, 3)
+    assert evaluate("--editor", "identity", *options(data, tmp_path / "whole")).code == 0
+    run = tmp_path / "out/identity/negative"
+    for death in range(attendance.DEATHS):
+        place = run / "workers" / f"{death}.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"host": "far", "machine": "far", "pid": 1, "blocks": [["score", 1]]}
+        place.write_text(json.dumps(entry) + "\n")
+        os.utime(place, (0, 0))
+    line = ["--editor", "identity", *options(data, tmp_path / "out")]
+    assert evaluate(*line).code == 0
+    assert (fid(tmp_path / "out", "identity")["n"], fid(tmp_path / "out", "identity")["n_unscored"]) == (6, 3)
+    assert walk.try_again(Folder(run)) == 1
+    assert evaluate(*line).code == 0
+    assert fid(tmp_path / "out", "identity") == fid(tmp_path / "whole", "identity")
 
 
 def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(

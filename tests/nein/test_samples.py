@@ -11,6 +11,7 @@ from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine.errors import UserError
 from nein.engine.seeds import sample_seed
 from nein.wording import templates
+from tests.helpers.commands import outcome
 from tests.helpers.hub import Hub, Repository
 
 
@@ -121,6 +122,27 @@ def test_the_record_hash_sees_every_field_and_the_order(make_data: Callable[...,
     rewrite(root, lambda rows: rows[0].update(T_original="Another caption."))
     hashes.add(load_folder(root).records_sha256)
     assert len(hashes) == 3
+    object_ = load_folder(root).samples[0].object
+    rewrite(root, lambda rows: rows[0].update(object=object_))
+    assert load_folder(root).records_sha256 in hashes  # what the sentences say already
+    rewrite(root, lambda rows: rows[0].update(object="zebra"))
+    assert load_folder(root).records_sha256 not in hashes
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\u2028b"])
+def test_a_name_of_several_lines_is_refused(make_data: Callable[..., Path], name: str) -> None:
+    root = rewrite(make_data(1, 1), lambda rows: rows[0].update(NeIn=name))
+    with pytest.raises(UserError, match="not a plain file stem"):
+        load_folder(root)
+
+
+def test_half_a_character_in_the_data_is_a_sentence(
+    make_data: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = rewrite(make_data(1, 1), lambda rows: rows[0].update(T_original="A cat \ud83d."))
+    said = outcome(capsys, "eval", "--data", root, "--out", root / "out", "--editor", "identity")
+    assert said.code == 2
+    assert "holds half a character" in said.stderr
 
 
 def test_selection_by_limit_and_id(make_data: Callable[..., Path]) -> None:

@@ -73,14 +73,25 @@ def of_blocks(
 
 
 def figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:
-    """The metric of the selection, or what corpus.json already says about the same samples: an interval
-    takes minutes."""
+    """The metric of the selection, or what corpus.json already says about the same features: an interval
+    takes minutes. A block that was made again may have features of samples that had none."""
     seal = identity_hash(
-        {"samples": [sample.id for sample in plan.selection()], "identity": run.metrics()[metric]}
+        {
+            "samples": [sample.id for sample in plan.selection()],
+            "identity": run.metrics()[metric],
+            "features": [_whose(run, metric, number) for number in plan.blocks.numbers],
+            "reasons": list(reasons),
+        }
     )
     if (earlier := run.read_corpus().get(metric, {})).get("seal") == seal:
         return dict(earlier)
     return {**_figure(metric, run, plan, protocol, reasons), "seal": seal}
+
+
+def _whose(run: RunDir, metric: str, number: int) -> dict[str, str]:
+    """Which samples and targets a block has features of."""
+    with safetensors.safe_open(run.feature_path(metric, number), framework="numpy") as file:
+        return file.metadata() or {}
 
 
 def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:

@@ -104,9 +104,9 @@ class Sample:
 class Dataset:
     """All samples in the order of the file, where they came from, and the hash of their records.
 
-    `records_sha256` covers the five fields of every sample in order, not the pixels: those are pinned one by
-    one, by the pixel hash in every record of a run, so that a run need not read gigabytes before it can
-    start.
+    `records_sha256` covers what is said of every sample in order (`records_hash`), not the pixels: those are
+    pinned one by one, by the pixel hash in every record of a run, so that a run need not read gigabytes
+    before it can start.
     """
 
     samples: tuple[Sample, ...]
@@ -229,12 +229,13 @@ def build(
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
-    """SHA-256 hex over the five official fields of every sample, and its family and things if it has any, in
-    order."""
+    """SHA-256 hex over the five official fields of every sample, its object where these do not say it, and
+    its family and things if it has any, in order."""
     digest = hashlib.sha256()
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
         row += [sample.family] if sample.family else []
+        row += [f"object {sample.object}"] if sample.object != templates.added(sample.generated) else []
         row += [f"{thing.name} {thing.stays}" for thing in sample.things]
         digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
@@ -298,7 +299,8 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
             problems.add(f"field '{name}' of another form", f"{label}: {fault}")
             return None
     for field in ("COCO", "NeIn"):  # they become file names: nothing that could leave the folder
-        if fields[field] != Path(fields[field]).name or fields[field].startswith("."):
+        plain = fields[field] == Path(fields[field]).name and fields[field].splitlines() == [fields[field]]
+        if not plain or fields[field].startswith("."):
             problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")
             return None
     return fields
@@ -327,7 +329,8 @@ def _guess(root: Path | None, key: str, split: str) -> Path:
             if (root / name).exists():
                 return root / name
     place = f"'{root}' has no {what} ({' or '.join(options)})" if root else f"No {what} was given"
-    raise UserError(f"{place}; name it with --{key.replace('_', '-')}.")
+    option = f"--{key.replace('_', '-')}"
+    raise UserError(f"{place}; choose another --split, or name it with {option}, which nein eval takes.")
 
 
 def _kind(value: Any) -> str:

@@ -94,7 +94,7 @@ class Threads:
                 elif waiting:
                     first, inputs = waiting.popleft()
                     self._make(walk, worker, first, inputs(), bars)
-                else:
+                elif not walk.over():  # as below
                     time.sleep(PATIENCE)
 
     def _side_by_side(self, walk: Walk, worker: Worker, at_once: int, bars: Bars) -> None:
@@ -107,7 +107,8 @@ class Threads:
                     while len(running) < at_once and (task := walk.next()) is not None:
                         running[pool.submit(self._read_and_make, worker, task, places[task.step])] = task
                     if not running:
-                        time.sleep(PATIENCE)
+                        if not walk.over():  # it may have seen only now that everything is there
+                            time.sleep(PATIENCE)
                         continue
                     for future in wait(running, PATIENCE, FIRST_COMPLETED).done:
                         task = running.pop(future)
