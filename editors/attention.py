@@ -101,11 +101,14 @@ class Processor:
 
 def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> torch.Tensor:
     """(tokens,) float32: the factor of every token of `text`, padded as a text encoder reads it; 1 but for
-    the words of `factors`, whatever their case. Raises ValueError for one that is not in the text."""
+    the words of `factors`, whatever their case; the "car" of a "cartoon" only where there is no car. Raises
+    ValueError for one that is not in the text."""
     encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
     weights = torch.ones(len(encoded["input_ids"]))
     for word, factor in factors.items():
-        places = [match.span() for match in re.finditer(re.escape(word), text, re.IGNORECASE)]
+        plain = re.escape(word)
+        whole = [match.span() for match in re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]
+        places = whole or [match.span() for match in re.finditer(plain, text, re.IGNORECASE)]
         if not places:
             raise ValueError(f"{word!r} is not in the instruction {text!r}")
         for index, (start, end) in enumerate(encoded["offset_mapping"]):

@@ -152,6 +152,7 @@ _SOURCES = {
     "instructdiffusion": "github.com/cientgu/InstructDiffusion @ 435f0c3, edit_cli.py defaults",
     "zone": "github.com/lsl001006/ZONE @ 9788584, inference.py defaults",
     "zone-masks": "github.com/lsl001006/ZONE @ 9788584, utils/mask_utils.py and msk_from_attn.py",
+    "round": "diffusers; the CLI scripts cut off, which is half a grey level darker",
     "linspace": "k-diffusion's CompVisDenoiser.get_sigmas, which the CLI scripts use, spaces steps this way",
 }
 
@@ -171,6 +172,7 @@ _MAGICBRUSH = EditorPreset(
     sources={
         "*": _SOURCES["magicbrush"],
         "checkpoint": "linked from MagicBrush's README",
+        "rounding": _SOURCES["round"],
         "timestep_spacing": _SOURCES["linspace"] + "; the port's scheduler file most likely says 'leading'",
     },
 )
@@ -215,6 +217,7 @@ _INSTRUCTDIFFUSION = EditorPreset(
     sources={
         "*": _SOURCES["instructdiffusion"],
         "checkpoint": "README of the same repository",
+        "rounding": _SOURCES["round"],
         "timestep_spacing": _SOURCES["linspace"],
     },
 )
@@ -335,7 +338,11 @@ _ROWS = (
         preset="paper",
         checkpoint="timbrooks/instruct-pix2pix",
         note="UNet as published on the hub. The CLI script runs under fp16 autocast.",
-        sources={"*": _SOURCES["ip2p"], "timestep_spacing": _SOURCES["linspace"]},
+        sources={
+            "*": _SOURCES["ip2p"],
+            "rounding": _SOURCES["round"],
+            "timestep_spacing": _SOURCES["linspace"],
+        },
     ),
     _MAGICBRUSH,
     replace(

@@ -49,7 +49,8 @@ class Item:
     object      What the instruction said should not be there, e.g. "traffic light".
     caption     Describes the target and names the objects to retain; may be empty.
     target_key, sample_key
-                SHA-256 of the picture's pixels, hexadecimal: equal keys mean equal pictures.
+                SHA-256 of the picture's size and pixels, hexadecimal: equal keys mean equal pictures. Worked
+                out where it is not given.
     things      Every thing of the unedited picture, where that is known, or a sentence.
     """
 
@@ -62,6 +63,13 @@ class Item:
     target_key: str = ""
     sample_key: str = ""
     things: Sequence[Thing] | str = "the data do not say which things the picture shows"
+
+    def __post_init__(self) -> None:
+        for name, picture in (("target_key", self.target), ("sample_key", self.sample)):
+            if not getattr(self, name) and isinstance(picture, np.ndarray):
+                digest = hashlib.sha256(f"{'x'.join(map(str, picture.shape[:2]))}:".encode())
+                digest.update(np.ascontiguousarray(picture).tobytes())
+                object.__setattr__(self, name, digest.hexdigest())
 
     def lacks(self, pictures: Sequence[str]) -> str | None:
         """Why the first unusable one of `pictures` is not there; None where all are."""

@@ -113,8 +113,7 @@ class _Moments:
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """Frechet distance between the rows of (N, D) and (M, D) arrays; >= 0 up to rounding, in squared feature
-    units.
+    """Frechet distance between the rows of (N, D) and (M, D) arrays; >= 0, in squared feature units.
 
     Statistics are float64 with the n - 1 denominator, as clean-fid's (`numpy.cov`). Raises MetricError for
     fewer than two rows, for values that are not finite and for unequal widths.
@@ -245,4 +244,4 @@ def _factor(covariance: np.ndarray) -> np.ndarray:
 
 
 def _distance(difference: np.ndarray, traces: float, cross: float) -> float:
-    return float(difference @ difference + traces - 2 * cross)
+    return max(0.0, float(difference @ difference + traces - 2 * cross))  # below it by rounding alone

@@ -51,7 +51,8 @@ def caption_objects(
               lower-case lemmas with the compound before them ("Two fire hydrants" -> "fire hydrant"), each
               once, without `NOT_OBJECTS`.
     excluded  One object per caption that the edit was told to leave out. Under "fixed" it is not an object to
-              retain: a caption that happens to name it would otherwise demand that the edit fail.
+              retain: a caption that happens to name it would otherwise demand that the edit fail. The "dog"
+              of a "hot dog" is one that was told as "hot dog".
 
     Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py; spaCy
     en_core_web_sm.
@@ -63,15 +64,17 @@ def caption_objects(
     if protocol == "paper":
         return [list(one.roots) for one in parsed]
     left_out = excluded if excluded is not None else [""] * len(captions)
-    return [_others(one.nouns, _singular(name)) for one, name in zip(parsed, left_out, strict=True)]
+    return [_others(one, _singular(name)) for one, name in zip(parsed, left_out, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Parsed:
-    """Of a caption the roots of its noun chunks as written, and the names of what they are, in order."""
+    """Of a caption the roots of its noun chunks as written; the names of what they are, with the places of
+    their heads; and every word in lower case and as a lemma. All in order."""
 
     roots: tuple[str, ...]
-    nouns: tuple[str, ...]
+    nouns: tuple[tuple[str, int], ...]
+    words: tuple[tuple[str, str], ...]
 
 
 #: Captions that were parsed lately: several samples, two judges and every editor ask about the same.
@@ -80,31 +83,46 @@ _MOST = 4096
 
 
 def _parsed(captions: Sequence[str]) -> list[_Parsed]:
-    found = {caption: _LATELY[caption] for caption in captions if caption in _LATELY}
+    # Another thread may empty it at any moment.
+    found = {caption: known for caption in captions if (known := _LATELY.get(caption)) is not None}
     fresh = [caption for caption in dict.fromkeys(captions) if caption not in found]
     for caption, doc in zip(fresh, spacy_model().pipe(fresh), strict=True):
-        found[caption] = _Parsed(tuple(chunk.root.text for chunk in doc.noun_chunks), tuple(_nouns(doc)))
+        found[caption] = _Parsed(
+            tuple(chunk.root.text for chunk in doc.noun_chunks),
+            tuple(_nouns(doc)),
+            tuple((token.text.lower(), token.lemma_.lower()) for token in doc),
+        )
     if len(_LATELY) + len(fresh) > _MOST:
         _LATELY.clear()
     _LATELY.update((caption, found[caption]) for caption in fresh[:_MOST])
     return [found[caption] for caption in captions]
 
 
-def _nouns(doc: Any) -> Iterator[str]:
+def _nouns(doc: Any) -> Iterator[tuple[str, int]]:
     for chunk in doc.noun_chunks:
         root = chunk.root
         if root.pos_ not in ("NOUN", "PROPN") or root.lemma_.lower() in NOT_OBJECTS:
             continue
         compounds = [token.lemma_.lower() for token in root.lefts if token.dep_ == "compound"]
-        yield " ".join([*compounds, root.lemma_.lower()])
+        yield " ".join([*compounds, root.lemma_.lower()]), root.i
 
 
-def _others(nouns: Sequence[str], excluded: str) -> list[str]:
-    """Each once; "kitchen table" is a table: whoever leaves out tables leaves out that one too."""
-    names = dict.fromkeys(nouns)
+def _others(caption: _Parsed, excluded: str) -> list[str]:
+    """Each once; "kitchen table" is a table: whoever leaves out tables leaves out that one too. Adjectives
+    are no part of a name, nor does the parser know every name of several words: what is excluded is also
+    looked for word by word."""
+    said = _places(caption.words, excluded.split())
+    names = dict.fromkeys(name for name, head in caption.nouns if head not in said)
     if not excluded:
         return list(names)
     return [name for name in names if name != excluded and not name.endswith(f" {excluded}")]
+
+
+def _places(words: Sequence[tuple[str, str]], name: Sequence[str]) -> set[int]:
+    """Where the words of a name stand one after the other."""
+    starts = range(len(words) - len(name) + 1) if name else ()
+    found = (k for k in starts if all(part in words[k + i] for i, part in enumerate(name)))
+    return {k + i for k in found for i in range(len(name))}
 
 
 @lru_cache(maxsize=4096)

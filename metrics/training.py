@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,7 +95,7 @@ class EditingMetric(torchmetrics.Metric):
             counts = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
             raise MetricError(f"Equally many of everything are scored together, not {counts}.")
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        items = [Item(str(number), **row, **_keys(row)) for number, row in enumerate(rows)]
+        items = [Item(str(number), **row) for number, row in enumerate(rows)]
         batch = Batch(items, self._models, self.settings)
         for one in score([self.metric], batch)[self.metric.name]:
             self._add(one)
@@ -148,15 +147,6 @@ def _pictures(given: Pictures) -> list[np.ndarray]:
     if given.is_floating_point():
         given = (given.detach().clamp(0, 1) * 255).round()
     return list(given.to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy())
-
-
-def _keys(row: dict[str, Any]) -> dict[str, str]:
-    """Equal keys mean equal pictures."""
-    return {
-        f"{name}_key": hashlib.sha256(np.ascontiguousarray(row[name]).tobytes()).hexdigest()
-        for name in ("target", "sample")
-        if name in row
-    }
 
 
 def _rows(rows: Any) -> np.ndarray:

@@ -12,6 +12,7 @@ import functools
 import html
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,8 @@ def negbench(
     model    An object with `encode_image(pictures) -> (N, D)` and `encode_text(sentences) -> (N, D)`; (model,
              processor) of transformers; (model, transform, tokenizer) of open_clip; what `nein negbench eval
              --model` takes ("nano:clip", a folder, a hub id); a list of these; or a mapping from names to
-             them. An object has a `fingerprint`, a text that changes with its weights, or goes by its code.
+             them. An object has a `fingerprint`, a text that changes with its weights, or goes by its code
+             and the weights of the torch modules that it is or holds.
     data     "nano" (drawn scenes), or a folder with NegBench's released files.
     limit, preset, out, options  As for `evaluate`, of `nein negbench eval`.
 
@@ -171,7 +173,7 @@ def negbench(
 
     def make(name: str, thing: Any, device: str) -> Any:
         given = getattr(thing, "fingerprint", None)
-        mark = given if isinstance(given, str) else source_hash(type(thing))[:20]
+        mark = given if isinstance(given, str) else _mark(thing)
         return objects_of_two_towers(thing, name=name, fingerprint=mark, batch_size=config.block_size)
 
     from nein.benchmarks.negbench.run import NEGBENCH
@@ -179,6 +181,19 @@ def negbench(
 
     names = _run(NEGBENCH, NEGBENCH, config, objects, make)
     return Result(config.out_dir, names, tuple(table for section in SECTIONS[:2] for table in section.tables))
+
+
+def _mark(thing: Any) -> str:
+    """Of the code of an object, and of the weights of the torch modules that it is or holds."""
+    torch = sys.modules.get("torch")
+    parts = [thing, *getattr(thing, "__dict__", {}).values()] if torch is not None else []
+    modules = [part for part in parts if isinstance(part, torch.nn.Module)]  # type: ignore[union-attr]
+    marks = [source_hash(type(thing))]
+    if modules:
+        from metrics.loading import tensor_digest
+
+        marks += map(tensor_digest, modules)
+    return marks[0][:20] if len(marks) == 1 else digest({"code and weights": marks})[:20]
 
 
 def judge(

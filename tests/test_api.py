@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageFilter
 
 import editors
@@ -464,6 +465,26 @@ def test_pictures_that_an_object_cannot_encode_are_unscored_with_the_reason(bad,
     assert {"retrieval", "mcq"} <= {*lacking["task"]}
     assert lacking["value"].isna().all()
     assert lacking["reasons"].str.contains(said, regex=False).any()
+
+
+def test_an_object_with_other_weights_is_another_model():
+    class Towers:
+        def __init__(self, factor):
+            self.net = torch.nn.Linear(3, 3, bias=False).requires_grad_(False)
+            self.net.weight.copy_(torch.eye(3) * torch.tensor([1.0, factor, 1.0]))
+
+        def encode_image(self, images):
+            means = np.stack([np.asarray(image).mean((0, 1)) for image in images])
+            return self.net(torch.from_numpy(means).float())
+
+        def encode_text(self, texts):
+            return np.array([[len(text), text.count("a"), 1.0] for text in texts])
+
+    found = [
+        nein.negbench({"mine": Towers(factor)}, limit=8, scenes=16, device="cpu")
+        for factor in (1.0, 1.0, -9.0)
+    ]
+    assert found[0].out == found[1].out != found[2].out
 
 
 def test_a_model_with_its_processor_goes_by_the_name_of_the_model():

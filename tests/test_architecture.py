@@ -209,6 +209,12 @@ def test_nein_has_at_most_a_dozen_rooms_and_the_order_names_them_all():
     assert entries == {room for room in ROOMS if not room.startswith("__")}
 
 
+def test_the_page_about_the_layout_lists_the_rooms_in_their_order():
+    page = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, flags=re.MULTILINE)
+    assert tuple(listed) == tuple(room for room in ROOMS if not room.startswith("__"))
+
+
 def test_the_rule_catches_every_form_of_import():
     bad = {
         "a": "import nein\n",

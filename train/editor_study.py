@@ -1,4 +1,4 @@
-"""What of the negation taught to the nano editor holds off its training: recipes, seeds and worlds.
+"""How a nano editor that was taught negation generalises: recipes, seeds and worlds.
 
     python -m train.editor_study --seed 0,1,2 --out runs/generalise-editors
 
@@ -41,7 +41,7 @@ from train.instruct.validate import assess, subset, swapped
 from train.options import command_line
 
 COMMAND = Command(
-    "what of the negation taught to the nano editor holds off its training",
+    "how a nano editor that was taught negation generalises: recipes, seeds and worlds",
     "train.instruct.options:GeneraliseConfig",
     "train.editor_study:study",
 )

@@ -79,7 +79,7 @@ class Foreseen(Options):
     plan: bool = option(
         False,
         "compute nothing: calibrate for 20 seconds and print arithmetic, expected time and GPU hours; the "
-        "manifest of the run that follows says planned against real",
+        "notes of the run that follows say planned against real",
         "How",
     )
 

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Container, Iterator
@@ -138,7 +139,9 @@ class Attendance:
 
 def workers(folder: Path) -> list[Worker]:
     """Everybody who has not left the folder in order, the dead included."""
-    return [worker for path in sorted((folder / "workers").glob("*.json")) if (worker := _read(path))]
+    paths = sorted((folder / "workers").glob("*.json"))
+    now = _now(folder / "workers") if paths else 0.0
+    return [worker for path in paths if (worker := _read(path, now))]
 
 
 def declare_dead(folder: Path, name: str) -> None:
@@ -154,10 +157,20 @@ def forget_dead(folder: Path, blocks: set[Place] | None = None) -> None:
             (folder / "workers" / f"{worker.name}.json").unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Worker | None:
+def _now(folder: Path) -> float:
+    """By the clock that says when files of the folder were touched: that of a server may be minutes off, and
+    everybody would look dead. Where nothing can be written, by this machine's."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
+
+
+def _read(path: Path, now: float) -> Worker | None:
     """None for one that left in this moment, or is about to write its first line."""
     try:
-        age = time.time() - path.stat().st_mtime
+        age = now - path.stat().st_mtime
         entry: dict[str, Any] = json.loads(path.read_bytes().partition(b"\n")[0])
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None

@@ -2,8 +2,8 @@
 
 Decoding rule, named `RULE` and written into every manifest: first frame; 16-bit grey is divided by 256
 (Pillow's own conversion would clip it to white); transparency is composed on white; palettes, CMYK, YCbCr,
-LAB and grey go through Pillow's `convert("RGB")`; the EXIF orientation is ignored, as in the official NeIn
-evaluation; no colour management.
+LAB and grey go through Pillow's `convert("RGB")`; floating-point pixels are refused; the EXIF orientation is
+ignored, as in the official NeIn evaluation; no colour management.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def check(image: np.ndarray) -> np.ndarray:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":  # Pillow's own conversion would cut 0 to 1, which most have, to black
+        raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # "I;16", "I;16B", and "I", as which older Pillow opens a 16-bit PNG
         grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         return Image.fromarray(np.repeat(grey[:, :, None], 3, axis=2))

@@ -18,7 +18,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import INCOMPLETE, MANIFEST, Folder, first_difference, runs_below
 
-_BLOCK = re.compile(r"\d{3}/\d{6}\.\w+$")
+_BLOCK = re.compile(r"\d{3,}/\d{6,}\.\w+$")
 #: Who is at work, which is about one machine; pictures come with the block they belong to.
 _ASIDE = ("workers", "images", "maps")
 

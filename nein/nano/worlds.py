@@ -2,7 +2,7 @@
 
 A fine-tuning on "nano:taught" sees no sentence about the objects of `HELD_OUT`, none in a held-out wording,
 and no sketch. Every other world changes one of these things, "nano:unlike" all of them at once, so that a
-figure says what of the mending holds. Scenes of "taught", "wording", "negator" and "style" are the same.
+figure says how far the mending generalises. "taught", "wording", "negator" and "style" have the same scenes.
 The benchmarks take the names as `--data`; "nano" alone has every object.
 """
 

@@ -91,11 +91,12 @@ def _remembered(function: Callable[Concatenate[Terms, P], Found]) -> Callable[Co
         said = hashlib.sha256(np.array(terms).tobytes())
         said.update(repr((others, named)).encode())
         key = said.digest()
-        if key not in results:
-            if len(results) == _RESULTS:
+        result = results.get(key)
+        if result is None:
+            if len(results) >= _RESULTS:  # other threads may fill and empty it meanwhile
                 results.clear()
-            results[key] = function(terms, *others, **named)
-        return results[key]
+            result = results[key] = function(terms, *others, **named)
+        return result
 
     return asked
 

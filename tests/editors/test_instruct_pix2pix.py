@@ -14,6 +14,7 @@ from PIL import Image
 
 from arithmetic import processor
 from editors import EditorError, EditRequest
+from editors.attention import word_weights
 from tests.editors.by_hand import edit_by_hand
 
 STEPS = 6
@@ -90,6 +91,19 @@ def test_weights_of_one_change_nothing_and_others_only_their_own_sample(tiny_edi
         weighted, still = editor.edit([replace(plain, weights={word.upper(): factor}), other])
         assert (weighted.image == untouched.image).all() == same
         np.testing.assert_allclose(still.image.astype(int), beside.image, atol=1)  # written out, not fused
+
+
+def test_a_weight_is_for_the_word_and_for_parts_of_others_only_where_it_is_not_there(tiny_editor):
+    tokenizer = tiny_editor(steps=STEPS)._tokenizer
+
+    def weighted(text):
+        offsets = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
+        weights = word_weights(tokenizer, text, {"car": -2.0}).tolist()
+        spans = zip(weights, offsets["offset_mapping"], strict=True)
+        return "".join(text[start:end] for weight, (start, end) in spans if weight != 1)
+
+    assert weighted("a cartoon, no car") == "car"
+    assert weighted("there are no cars").startswith("car")
 
 
 def test_a_weight_for_a_word_that_is_not_there_is_an_error_of_its_sample(tiny_editor, requests_of):

@@ -176,6 +176,20 @@ def test_a_worker_is_dead_when_its_process_is_gone_or_when_it_is_silent(folder: 
     assert attendance.workers(folder.path) == []
 
 
+def test_a_clock_that_is_ahead_of_the_file_systems_takes_nobody_for_dead(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presence = Presence(folder.path, "one")
+    ahead = time.time() + 10 * attendance.SILENCE
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    with presence.at("square", 1):
+        assert attendance.workers(folder.path)[0].alive
+        with pytest.raises(UserError, match="Another command is at work"):
+            folder.open({"numbers": 5}, {}, overwrite=True)
+        assert [path.name for path in (folder.path / "workers").iterdir()] == ["one.json"]
+    presence.close()
+
+
 def test_an_exception_or_a_signal_is_no_death(folder: Folder) -> None:
     def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
         raise KeyboardInterrupt

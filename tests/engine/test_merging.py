@@ -54,6 +54,17 @@ def test_blocks_of_several_folders_are_put_together_with_their_pictures(tmp_path
     assert len(Folder(run).manifest()["invocations"]) == 2
 
 
+def test_blocks_beyond_a_million_are_blocks(tmp_path: Path) -> None:
+    parts = [part(tmp_path / name, {}) for name in "ab"]
+    Folder(parts[1] / "editor" / "track").write("edit", 1_000_000, rows(7))
+    atomic.write_text(parts[1] / "editor" / "track" / "images" / "7.png", "b's")
+    [merged] = merging.merge(parts, tmp_path / "out")
+    run = tmp_path / "out" / "editor" / "track"
+    assert Folder(run).done("edit") == {1_000_000}
+    assert list(merged.taken.values()) == [1]
+    assert (run / "images" / "7.png").read_text() == "b's"
+
+
 def test_a_run_that_only_one_folder_has_comes_whole_and_again_changes_nothing(tmp_path: Path) -> None:
     a = part(tmp_path / "a", {0: rows(0)}, status="complete")
     for _ in range(2):

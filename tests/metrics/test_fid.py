@@ -45,6 +45,15 @@ def test_the_distance_of_a_set_to_itself_is_zero_also_when_singular() -> None:
     assert frechet_distance(full[:5], full[:5]) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("n", [5, 17, 18, 60])
+def test_rounding_leaves_no_distance_below_zero_nor_below_its_interval(n: int) -> None:
+    for seed in range(20):
+        rows = features(seed, n, 16)
+        interval = jackknife_interval(rows, rows, [str(i) for i in range(n)])
+        assert interval.low is not None
+        assert 0 <= interval.low <= interval.value
+
+
 def test_a_shift_adds_its_squared_length() -> None:
     a = features(1, 200, 16)
     assert frechet_distance(a, a + np.float32(0.5)) == pytest.approx(16 * 0.25, rel=1e-4)

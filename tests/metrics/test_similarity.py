@@ -121,6 +121,16 @@ def test_an_edit_equal_to_its_target_sits_at_every_optimum(encoders) -> None:
     np.testing.assert_allclose(fid_rows(result, 0), fid_rows(result, 1), atol=1e-6)
 
 
+def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size() -> None:
+    black, white = np.zeros((4, 4, 3), np.uint8), np.full((4, 4, 3), 255, np.uint8)
+    wide = black.reshape(2, 8, 3)
+    items = [Item(str(k), one, one, one) for k, one in enumerate((black, white, wide))]
+    assert [one.value for one in metrics.score([METRICS["l1"]], Batch(items))["l1"]] == [0, 0, 0]
+    assert len({item.target_key for item in items}) == len({item.sample_key for item in items}) == 3
+    assert Item("1", black, black.copy()).target_key == items[0].target_key
+    assert Item("1", black, black, target_key="known").target_key == "known"
+
+
 def test_every_metric_gets_worse_with_corruption(encoders) -> None:
     target = picture(8, 64, 64)
     noise = np.random.default_rng(0).normal(0, 1, target.shape)

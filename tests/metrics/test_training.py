@@ -29,6 +29,14 @@ def test_batches_one_after_another_give_the_mean_of_all_pictures():
     assert torch.isnan(metric.compute())
 
 
+def test_pictures_of_equal_bytes_and_other_sizes_are_other_pictures():
+    pixels = np.arange(48, dtype=np.uint8)
+    pictures = [pixels.reshape(4, 4, 3), pixels.reshape(2, 8, 3)]
+    metric = EditingMetric("l1")
+    metric.update(pictures, pictures)
+    assert metric.compute() == 0
+
+
 def test_a_tensor_is_the_same_as_its_pictures():
     listed, stacked = EditingMetric("l2"), EditingMetric("l2")
     listed.update(EDITED, TARGET)

@@ -35,6 +35,12 @@ def test_sixteen_bit_grey_is_divided_not_clipped(tmp_path: Path) -> None:
     assert images.decode(path)[0, :, 0].tolist() == [0, 0, 1, 128, 255]
 
 
+def test_floating_point_pixels_are_refused_and_not_cut_to_black(tmp_path: Path) -> None:
+    path = save(tmp_path / "f.tif", Image.fromarray(np.full((2, 2), 0.5, np.float32)))
+    with pytest.raises(ImageError, match="floating-point numbers"):
+        images.decode(path)
+
+
 def test_transparency_is_composed_on_white(tmp_path: Path) -> None:
     pixels = np.array([[[200, 0, 0, 255], [200, 0, 0, 0]]], dtype=np.uint8)
     path = save(tmp_path / "rgba.png", Image.fromarray(pixels))

@@ -117,7 +117,7 @@ class Features:
     ) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = {}
         for place, role in enumerate(("input", "target")):
-            upright = torch.stack([torch.from_numpy(pair[place]) for pair in pairs])  # NHWC, uint8
+            upright = torch.from_numpy(np.stack([pair[place] for pair in pairs]))  # NHWC, uint8
             views = [upright, upright.flip(2)][: self._orientations]
             means, logvars = zip(*(encoder.pictures(view) for view in views), strict=True)
             tensors[f"{role}_mean"] = torch.stack(means, 1).cpu()  # N, views, C, h, w

@@ -1,4 +1,4 @@
-"""What of the negation taught to the nano VLM holds off its training: recipes, seeds and worlds.
+"""How a nano VLM that was taught negation generalises: recipes, seeds and worlds.
 
     python -m train.nano.generalise --seed 0,1,2 --out runs/generalise-negvqa
 
@@ -36,7 +36,7 @@ from train.nano.options import GeneraliseConfig
 from train.options import command_line
 
 COMMAND = Command(
-    "what of the negation taught to the nano VLM holds off its training",
+    "how a nano VLM that was taught negation generalises: recipes, seeds and worlds",
     "train.nano.options:GeneraliseConfig",
     "train.nano.generalise:study",
 )

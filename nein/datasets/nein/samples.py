@@ -329,7 +329,8 @@ def _guess(root: Path | None, key: str, split: str) -> Path:
             if (root / name).exists():
                 return root / name
     place = f"'{root}' has no {what} ({' or '.join(options)})" if root else f"No {what} was given"
-    raise UserError(f"{place}; name it with --{key.replace('_', '-')}.")
+    option = f"--{key.replace('_', '-')}"
+    raise UserError(f"{place}; choose another --split, or name it with {option}, which nein eval takes.")
 
 
 def _kind(value: Any) -> str:

@@ -188,6 +188,19 @@ def test_sentences_are_stored_once_each(setup):
     assert not torch.allclose(s.features.sentence(texts[1]), s.features.sentence(texts[2]))
 
 
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+def test_drawn_pictures_which_cannot_be_written_to_are_encoded_without_a_warning(setup):
+    s = setup(data="nano", nano_sources=2, flip=0.0, mix_affirmative=0.5, affirmative_pairs=2)
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else only once in a process
+    try:
+        count, unreadable = made(s)
+    finally:
+        torch.set_warn_always(before)
+    assert count == 2 * len(s.pairs.pictures) > 0
+    assert unreadable == []
+
+
 def test_half_precision_halves_the_files(setup, config, base, tmp_path):
     small = Setup(
         config(precompute=True, feature_dtype="float16", flip=0.0, features=tmp_path / "half"), base
