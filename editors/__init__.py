@@ -295,5 +295,5 @@ def _kind(name: str) -> str:
         return _row(name).kind
     raise EditorError(
         f"unknown editor {name!r}{near_match(name, available())}; choose one of: {', '.join(available())}, "
-        f"or give a local folder or hub id (owner/name) of a StableDiffusionInstructPix2PixPipeline"
+        f"or give a local folder or hub id (owner/name) of an editing pipeline of diffusers"
     )
