@@ -302,7 +302,7 @@ def _guidance(
     recipe: Recipe, name: str, guidance_scale: float | None, image_guidance_scale: float | None
 ) -> dict[str, float]:
     """The guidance as the class's arguments; EditorError for a scale the class has no argument for."""
-    arguments = {}
+    arguments: dict[str, float] = {}
     for what, argument, value in (
         ("guidance_scale", recipe.guidance, guidance_scale),
         ("image_guidance_scale", recipe.image_guidance, image_guidance_scale),
