@@ -17,6 +17,7 @@ from pathlib import Path
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import INCOMPLETE, MANIFEST, Folder, first_difference, runs_below
+from nein.engine.walk import ASIDE, set_aside
 
 _BLOCK = re.compile(r"\d{3,}/\d{6,}\.\w+$")
 #: Who is at work, which is about one machine; pictures come with the block they belong to.
@@ -86,8 +87,11 @@ def _merge(place: Path, parts: list[Path], target: Path) -> Merged:
     merged = Merged(str(place), parts)
     alone = len(parts) == 1 and not (target / MANIFEST).exists()
     for part in parts:
+        given_up = _given_up(part, parts)
         for file in _files(part):
             name = file.relative_to(part)
+            if name.with_suffix("") in given_up:
+                continue
             if _BLOCK.search(name.as_posix()):
                 _take(part, name, target, merged)
             elif alone or not _follows(name):
@@ -108,6 +112,19 @@ def _files(part: Path) -> list[Path]:
         if file.is_file() and file.relative_to(part).parts[0] not in _ASIDE and file.name != MANIFEST
     )
     return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file))
+
+
+def _given_up(part: Path, parts: Sequence[Path]) -> set[Path]:
+    """Blocks that are set aside in a part and made in another, and the notes about them; without suffix."""
+    names: set[Path] = set()
+    folder = Folder(part)
+    for name, note in folder.notes(ASIDE).items():
+        paths = [folder.block_path(output, note["block"]).relative_to(part) for output in note["outputs"]]
+        paths = [path for path in paths if (part / path).exists()]
+        others = (other for other in parts if (note["stage"], note["block"]) not in set_aside(Folder(other)))
+        if any(all((other / path).exists() for path in paths) for other in others):
+            names |= {Path("notes", ASIDE, name), *(path.with_suffix("") for path in paths)}
+    return names
 
 
 def _follows(name: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nein.engine import atomic, merging
+from nein.engine import atomic, merging, walk
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting.merge import _finish
@@ -52,6 +52,22 @@ def test_blocks_of_several_folders_are_put_together_with_their_pictures(tmp_path
     assert not (run / "workers").exists()
     assert Folder(run).manifest()["status"] == "incomplete"
     assert len(Folder(run).manifest()["invocations"]) == 2
+
+
+def test_a_block_that_is_set_aside_in_one_folder_and_made_in_another_is_the_one_that_was_made(
+    tmp_path: Path,
+) -> None:
+    a = part(tmp_path / "a", {number: [{"id": str(number), "error": "set aside"}] for number in (0, 1)})
+    for number in (0, 1):
+        note = {"stage": "edit", "block": number, "reason": "set aside", "outputs": ["edit", "scores/fid"]}
+        Folder(a / "editor" / "track").note("aside", f"edit-{number:06d}", note)
+    b = part(tmp_path / "b", {0: rows(0)})
+    [merged] = merging.merge([a, b], tmp_path / "out")
+    folder = Folder(tmp_path / "out" / "editor" / "track")
+    assert folder.read("edit", 0) == rows(0)
+    assert merged.differing == []
+    assert walk.set_aside(folder) == {("edit", 1)}  # that nobody has made
+    assert folder.read("edit", 1)[0]["error"] == "set aside"
 
 
 def test_blocks_beyond_a_million_are_blocks(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 from nein.engine import attendance, progress
 from nein.engine.errors import UserError
@@ -31,6 +30,7 @@ BLOCKS = -(-COUNT // SIZE)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head of one core; what only watches, and takes seconds to start, is left out."""
+    import ray
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,19 +28,28 @@ def corpus() -> list[str]:
     return text.corpus()
 
 
-@pytest.fixture(scope="module")
-def clip() -> Any:
-    return text.clip_tokenizer(32)
+def learned(learn: Callable[[], Any], corpus: list[str]) -> Any:
+    """A tokenizer of sentences that are drawn once for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "corpus", lambda: corpus)
+        return learn()
 
 
 @pytest.fixture(scope="module")
-def bert() -> Any:
-    return text.bert_tokenizer()
+def clip(corpus: list[str]) -> Any:
+    return learned(lambda: text.clip_tokenizer(32), corpus)
 
 
 @pytest.fixture(scope="module")
-def chat() -> Any:
-    return text.chat_tokenizer(["[INST] Does this image contain a dog? [/INST]Yes"] * 50)
+def bert(corpus: list[str]) -> Any:
+    return learned(text.bert_tokenizer, corpus)
+
+
+@pytest.fixture(scope="module")
+def chat(corpus: list[str]) -> Any:
+    return learned(
+        lambda: text.chat_tokenizer(["[INST] Does this image contain a dog? [/INST]Yes"] * 50), corpus
+    )
 
 
 def squeeze(sentence: str) -> str:
