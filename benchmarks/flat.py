@@ -4,9 +4,10 @@
 
 Every command runs in a process of its own on made-up data of that many records: samples of NeIn with pictures
 of 16 pixels, captions of COCO's kind, questions of NegVQA, a quarter as many scenes of NegBench. Models that
-answer are functions: what a network takes for a moment would hide the records. The peak is
-the resident set as the system tells it. "KiB a record" is the slope from the smallest to the largest
-size: what remains where memory is flat are the records themselves (names, sentences, scores), never pictures.
+answer are functions: what a network takes for a moment would hide the records. Of `nein retry` every block
+of the run was set aside, and what it starts anew is not counted. The peak is the resident set as the system
+tells it. "KiB a record" is the slope from the smallest to the largest size: what remains where memory is flat
+are the records themselves (names, sentences, scores), never pictures.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ import numpy as np
 
 from benchmarks import report
 from metrics.judges.base import Answer
+from nein.benchmarks.nein import runs
 from nein.datasets.negbench import drawn
+from nein.engine import atomic, walk
+from nein.engine.folder import Folder
+from nein.generate.negvqa import sheet
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,6 +52,15 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
         "samples",
         lambda root, count: ["export", root / "runs", "--format", "csv", "--out", root / "exported"],
     ),
+    "calibrate": (
+        "samples",
+        lambda root, count: ["calibrate", root / "runs", "--judges", "vqa,reward", "--device", "cpu"],
+    ),
+    "check": (
+        "samples", lambda root, count: ["check", "identity", "--number", count, "--device", "cpu"],
+    ),
+    "merge": ("samples", lambda root, count: ["merge", root / "eval", "--out", root / "merged"]),
+    "retry": ("samples", lambda root, count: ["retry", root / "eval"]),
     "data check": ("samples", lambda root, count: ["data", "check", root / "data"]),
     "stats": ("captions", lambda root, count: ["stats", root / "captions.txt"]),
     "generate": (
@@ -59,6 +73,17 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
         lambda root, count: ["negbench", "eval", "--data", root / "negbench", "--image-root",
                              root / "negbench", "--model", "random", "--device", "cpu",
                              "--out", root / "negbench-run"],
+    ),
+    "negbench judge": (
+        "scenes",
+        lambda root, count: ["negbench", "judge", root / "negbench-run", "--judged-by", root / "runs",
+                             "--queries", count, "--device", "cpu"],
+    ),
+    "negbench analyse": (
+        "pairs of objects",
+        lambda root, count: ["negbench", "analyse", "--model", "random", "--device", "cpu", "--objects",
+                             ",".join(f"thing {i}/car {i}" for i in range(count)),
+                             "--out", root / "templates"],
     ),
     "negvqa": (
         "questions",
@@ -73,13 +98,19 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
         "questions",
         lambda root, count: ["negvqa", "generate", "--questions", count, "--out", root / "questions"],
     ),
+    "negvqa check": (
+        "questions", lambda root, count: ["negvqa", "check", root / "first.json", root / "second.json"],
+    ),
     "negbench generate": (
         "scenes",
         lambda root, count: ["negbench", "generate", "--scenes", count, "--out", root / "negbench"],
     ),
 }  # fmt: skip
 #: Records of these cost more: so many times fewer.
-FEWER = {"negbench eval": 4, "generate": 4, "negvqa generate": 2, "negbench generate": 4}
+FEWER = {
+    "check": 4, "generate": 4, "negbench eval": 4, "negbench judge": 4, "negbench analyse": 20,
+    "negvqa generate": 2, "negbench generate": 4,
+}  # fmt: skip
 #: Runs the command and prints the peak of this process in KiB. Linux counts what the parent held before the
 #: program began in `ru_maxrss`, and not in VmHWM.
 SCRIPT = """
@@ -101,18 +132,26 @@ class Letters:
     """A judge that says A or B by how bright a picture is."""
 
     fingerprint, template = "letters", "question"
+    words: tuple[str, str] = ("A", "B")
 
     def __init__(self, **machine: Any) -> None:
         pass
 
     def describe(self) -> dict[str, Any]:
-        return {"judge": "Letters"}
+        return {"judge": self.fingerprint}
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
         return [
-            [Answer("AB"[int(image.sum()) % 2], 1)] * len(q)
+            [Answer(self.words[int(image.sum()) % 2], 1)] * len(q)
             for image, q in zip(images, questions, strict=True)
         ]
+
+
+class YesNo(Letters):
+    """The same one, which says yes or no."""
+
+    fingerprint = "yes-no"
+    words = ("No", "Yes")
 
 
 def peak(words: Sequence[object]) -> float:
@@ -133,10 +172,58 @@ def prepare(root: Path, name: str, count: int) -> None:
         (root / "captions.txt").write_text("\n".join(lines))
     elif name == "negbench eval":
         drawn.write(root / "negbench", "val", count)
+    elif name == "negbench judge":
+        prepare(root, "calibrate", 40)
+        peak(COMMANDS["calibrate"][1](root, 40))
+        drawn.write(root / "negbench", "val", count)
+        peak(COMMANDS["negbench eval"][1](root, count))
     elif name == "negvqa report":
         peak(COMMANDS["negvqa"][1](root, count))
-    elif kind == "samples" and name != "generate":
+    elif name == "negvqa check":
+        _tick(root, count)
+    elif kind == "samples" and name not in ("generate", "check"):
         report.make(root, count, editors=2, side=16)
+    if name == "calibrate":
+        _annotate(root)
+        for run in runs.find(root / "runs"):
+            run.update(config={**run.manifest()["config"], "models": {"vqa": "benchmarks.flat:YesNo"}})
+    elif name in ("merge", "retry"):
+        peak(COMMANDS["eval"][1](root, count))
+    if name == "retry":
+        _put_aside(Folder(root / "eval" / "identity" / "negative"))
+
+
+def _annotate(root: Path) -> None:
+    """COCO instances beside the data: two objects in every source picture."""
+    files = sorted((root / "data" / "coco_for_val").iterdir())
+    images = [{"id": i, "file_name": f"coco_for_val/{file.name}"} for i, file in enumerate(files)]
+    boxes = [
+        {"id": 2 * i + k, "image_id": i, "category_id": (i + 3 * k) % 8, "bbox": [8 * k, 4, 6, 6],
+         "iscrowd": 0}
+        for i in range(len(files))
+        for k in range(2)
+    ]  # fmt: skip
+    categories = [{"id": i, "name": f"object {i}"} for i in range(8)]
+    atomic.write_json(
+        root / "data" / "instances.json", {"images": images, "annotations": boxes, "categories": categories}
+    )
+
+
+def _put_aside(folder: Folder) -> None:
+    """Every block of a run, as if workers had died of it."""
+    for note in folder.notes("steps").values():
+        for number in range(note["blocks"][0][0], note["blocks"][-1][-1] + 1):
+            aside = {"stage": note["stage"], "outputs": note["outputs"], "block": number, "reason": "died"}
+            folder.note(walk.ASIDE, f"{note['stage']}-{number:06d}", aside)
+
+
+def _tick(root: Path, count: int) -> None:
+    """What two people export from a sheet of so many questions."""
+    for k, name in enumerate(("first", "second")):
+        ticks = [{"verdict": "right"}, {"verdict": "wrong", "error": "other"}]
+        marks = {f"question {i}": ticks[i % (7 + k) == 0] for i in range(count)}
+        content = {"format": sheet.FORMAT, "sheet": "sheet", "population": count, "items": marks}
+        atomic.write_json(root / f"{name}.json", content)
 
 
 def main() -> None:
