@@ -61,17 +61,13 @@ def test_memory_does_not_grow_with_the_records(
 ) -> None:
     monkeypatch.setattr(files, "CHUNK", 50)
 
-    def once(count: int, time: int) -> int:
-        job = job_of(tmp_path / f"{count}-{time}", scenes(count))
+    def of(count: int) -> int:
+        job = job_of(tmp_path / str(count), scenes(count))
 
         def write() -> None:
             assert dataset.write(job)["files"]["negcap.csv"]["rows"] == 3 * count
 
         return peak(write)
-
-    def of(count: int) -> int:
-        """The smaller of two: a table of Python's own that has to grow, once, is not the records'."""
-        return min(once(count, time) for time in range(2))
 
     of(100)  # what is imported and compiled once
     assert (of(900) - of(100)) / 800 < 600  # bytes; records that are all kept take 3,700
