@@ -153,7 +153,7 @@ def _patches(
     cut = pixels[:, : shape[1] * rows, : shape[3] * columns].reshape(shape).transpose(2, 3)
     spread = torch.tensor(std)
     weight = layer.weight.permute(0, 2, 3, 1) / spread
-    shift = -(weight @ torch.tensor(mean)).sum((1, 2))
+    shift = weight.sum((1, 2)) @ -torch.tensor(mean)
     bias = shift if layer.bias is None else shift + layer.bias
     flat = cut.reshape(count, shape[1] * shape[3], -1).to(torch.float32)
     return product(flat, (weight / 255).flatten(1), bias)
