@@ -2,14 +2,14 @@
 
 Asking one question at a time runs the vision tower and some three thousand image tokens through the language
 model for every question, though all prompts about a picture begin the same. Here the common beginning is run
-once, its keys and values are repeated for all questions, and only the few tokens that differ are run per
+once, and what differs follows it, the questions side by side in one row: a mask lets every token see the
+beginning and its own question, and positions count as if the question stood alone. Nothing is repeated per
 question. Answers equal those of `generate` called for every question alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import importlib.util
 import threading
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 
@@ -59,9 +60,7 @@ class _Pixels:
 class LlavaNextJudge:
     """Greedy answers of at most `max_new_tokens` tokens from a `LlavaNextForConditionalGeneration`.
 
-    batch_size        Pictures whose beginnings are run together.
-    max_cache_tokens  Upper bound on questions x tokens kept at once (Mistral-7B in half precision needs 128
-                      KiB per token, so 65,536 are 8 GiB); more questions are answered in several goes.
+    batch_size  Pictures whose beginnings are run together.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class LlavaNextJudge:
         quantization: str = "none",
         max_new_tokens: int = 10,
         batch_size: int = 8,
-        max_cache_tokens: int = 65536,
     ) -> None:
         self.model = model
         self.processor = processor
@@ -83,7 +81,6 @@ class LlavaNextJudge:
         self.quantization = quantization
         self.max_new_tokens = max_new_tokens
         self.batch_size = batch_size
-        self.max_cache_tokens = max_cache_tokens
         tokenizer = processor.tokenizer
         self._tokenizer = SharedTokenizer(tokenizer)
         self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
@@ -201,21 +198,16 @@ class LlavaNextJudge:
     # ----------------------------------------------------------------------------------------- answers
 
     def _run(self, jobs: Sequence[_Job], pixels: dict[int, _Pixels]) -> list[list[Answer]]:
-        cache = self._prefill(jobs, pixels)
-        rows = [(j, q) for j, job in enumerate(jobs) for q in range(len(job.suffixes))]
-        length = len(jobs[0].prefix) + max(len(s) for job in jobs for s in job.suffixes) + self.max_new_tokens
-        size = max(1, self.max_cache_tokens // length)
+        cache, prefix = self._prefill(jobs, pixels), len(jobs[0].prefix)
+        width = max(len(suffix) for job in jobs for suffix in job.suffixes)
+        # Of more, what questions do not see of each other would outweigh what they share.
+        at_once = max(1, prefix // width)
         answers: list[list[Answer]] = [[] for _ in jobs]
-        for start in range(0, len(rows), size):
-            chunk = rows[start : start + size]
-            last = start + size >= len(rows)
-            branch = cache if last else copy.deepcopy(cache)
-            branch.batch_select_indices(torch.tensor([j for j, _ in chunk], device=self.model.device))
-            suffixes = [jobs[j].suffixes[q] for j, q in chunk]
-            for (j, _), answer in zip(
-                chunk, self._decode(branch, len(jobs[0].prefix), suffixes), strict=True
-            ):
-                answers[j].append(answer)
+        for start in range(0, max(len(job.suffixes) for job in jobs), at_once):
+            asked = [job.suffixes[start : start + at_once] for job in jobs]
+            for row, found in zip(answers, self._decode(cache, prefix, asked), strict=True):
+                row += found
+            cache.crop(prefix - cache.get_seq_length())
         return answers
 
     def _prefill(self, jobs: Sequence[_Job], pixels: dict[int, _Pixels]) -> Any:
@@ -235,72 +227,113 @@ class LlavaNextJudge:
                 attention_mask=torch.ones_like(ids),
                 pixel_values=values.to(self.model.device, self.model.dtype),
                 image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
+                past_key_values=DynamicCache(),  # keeps everything: `_Tree` knows of a window
                 use_cache=True,
             )
         return output.past_key_values
 
-    def _decode(self, cache: Any, prefix: int, suffixes: Sequence[tuple[int, ...]]) -> list[Answer]:
-        """Greedy answers from `prefix` cached tokens per row.
-
-        Shorter suffixes are padded *before* their first token; those positions are masked out and not
-        counted, so every row ends in the last column and continues as if it were alone.
-        """
+    def _decode(
+        self, cache: Any, prefix: int, suffixes: Sequence[Sequence[tuple[int, ...]]]
+    ) -> list[list[Answer]]:
+        """Greedy answers to the questions of every picture, behind `prefix` cached tokens of each."""
         device = self.model.device
-        width = max(map(len, suffixes))
-        ids = torch.zeros((len(suffixes), width), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, suffix in enumerate(suffixes):
-            ids[row, width - len(suffix) :] = torch.tensor(suffix)
-            mask[row, width - len(suffix) :] = 1
-        positions = (prefix + mask.cumsum(1) - 1).clamp(min=0).to(device)
-        mask = torch.cat([torch.ones((len(suffixes), prefix), dtype=torch.long), mask], 1).to(device)
-        ids = ids.to(device)
-        produced: list[list[int]] = [[] for _ in suffixes]
-        open_rows = set(range(len(suffixes)))
+        tree = _Tree(prefix, len(suffixes), getattr(self.model.config.text_config, "sliding_window", None))
+        for row, questions in enumerate(suffixes):
+            for question, suffix in enumerate(questions):
+                tree.add(row, question, suffix)
+        places = [
+            (row, question) for row, questions in enumerate(suffixes) for question in range(len(questions))
+        ]
+        produced: list[list[int]] = [[] for _ in places]
+        still_open = set(range(len(places)))
         first: np.ndarray | None = None
         for step in range(self.max_new_tokens):
-            logits = (
-                self.model(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    position_ids=positions,
-                    past_key_values=cache,
-                    use_cache=True,
-                    logits_to_keep=1,
-                )
-                .logits[:, -1]
-                .float()
+            ids, positions, mask, ends = tree.take()
+            hidden = self.model.model(
+                input_ids=ids.to(device),
+                attention_mask=_additive(mask, self.model.dtype).to(device),
+                position_ids=positions.to(device),
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+            rows, columns = torch.tensor([(row, ends[row, question]) for row, question in places]).T.to(
+                device
             )
+            logits = self.model.lm_head(hidden[rows, columns]).float()
             if first is None:
                 first = self._yes_no(logits)
-            chosen = logits.argmax(-1)
-            tokens = chosen.tolist()
-            for row in sorted(open_rows):
-                token = tokens[row]
-                if token in self._eos:
-                    open_rows.discard(row)
+            tokens = logits.argmax(-1).tolist()
+            for k in sorted(still_open):
+                if tokens[k] in self._eos:
+                    still_open.discard(k)
                 else:
-                    produced[row].append(token)
-            if not open_rows or step + 1 == self.max_new_tokens:
+                    produced[k].append(tokens[k])
+            if not still_open or step + 1 == self.max_new_tokens:
                 break
-            ids = chosen[:, None]
-            positions = positions[:, -1:] + 1
-            mask = torch.cat([mask, torch.ones_like(ids)], 1)
+            for (row, question), token in zip(places, tokens, strict=True):
+                tree.add(row, question, (token,))
         assert first is not None
-        return [
-            Answer(
-                self.processor.tokenizer.decode(answer_ids, skip_special_tokens=True).strip(),
-                len(answer_ids),
-                float(first[row, 0]),
-                float(first[row, 1]),
-            )
-            for row, answer_ids in enumerate(produced)
-        ]
+        answers: list[list[Answer]] = [[] for _ in suffixes]
+        for (row, _), answer_ids, (yes, no) in zip(places, produced, first.tolist(), strict=True):
+            text = self.processor.tokenizer.decode(answer_ids, skip_special_tokens=True).strip()
+            answers[row].append(Answer(text, len(answer_ids), yes, no))
+        return answers
 
     def _yes_no(self, logits: torch.Tensor) -> np.ndarray:
         probabilities = logits.softmax(-1)
         columns = [probabilities[:, ids].sum(-1) for ids in (self._yes, self._no)]
         return torch.stack(columns, 1).cpu().numpy()
+
+
+class _Tree:
+    """Questions about several pictures as one row of tokens each, behind the pictures' beginnings.
+
+    prefix  Tokens of a beginning; rows: pictures. window: how far back a token sees, None without a limit.
+    """
+
+    _SHARED, _NOBODY = -1, -2
+
+    def __init__(self, prefix: int, rows: int, window: int | None) -> None:
+        self._window = window
+        # Of all tokens so far, (rows, S): whose they are, and at which place of their question's prompt.
+        self._owners = torch.full((rows, prefix), self._SHARED)
+        self._positions = torch.arange(prefix).repeat(rows, 1)
+        self._lengths: dict[tuple[int, int], int] = {}
+        self._new: list[list[tuple[int, int, int]]] = [[] for _ in range(rows)]
+        self._prefix = prefix
+
+    def add(self, row: int, question: int, ids: Sequence[int]) -> None:
+        """Appends tokens to a question."""
+        length = self._lengths.get((row, question), self._prefix)
+        self._new[row] += [(token, question, length + k) for k, token in enumerate(ids)]
+        self._lengths[row, question] = length + len(ids)
+
+    def take(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[tuple[int, int], int]]:
+        """What was added since the last time: ids and positions (rows, T), a mask (rows, 1, T, S) of what
+        each token sees, itself and those taken before included, and the column in which each question ends.
+        """
+        width = max(map(len, self._new))
+        padding = (0, self._NOBODY, self._prefix)
+        added = torch.tensor([[*row, *[padding] * (width - len(row))] for row in self._new])
+        ids, owners, positions = added.unbind(-1)
+        ends = {
+            (row, question): column
+            for row, tokens in enumerate(self._new)
+            for column, (_, question, _) in enumerate(tokens)
+        }
+        self._new = [[] for _ in self._new]
+        self._owners = torch.cat([self._owners, owners], 1)
+        self._positions = torch.cat([self._positions, positions], 1)
+        whose, place = self._owners[:, None], self._positions[:, None]
+        mask = (whose == self._SHARED) | ((whose == owners[..., None]) & (place <= positions[..., None]))
+        if self._window is not None:
+            mask &= place > positions[..., None] - self._window
+        return ids, positions, mask[:, None], ends
+
+
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask of bools as what is added to scores: 0 where it says True."""
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 def _skip_unread_layers(model: Any) -> None:
@@ -399,7 +432,6 @@ def load(
     template: str = "llava-mistral",
     quantization: str = "none",
     batch_size: int = 8,
-    max_cache_tokens: int = 65536,
 ) -> LlavaNextJudge:
     """Load a LLaVA-NeXT checkpoint with a Llama or Mistral text model from a folder or the hub.
 
@@ -430,7 +462,6 @@ def load(
         template=template,
         quantization=quantization,
         batch_size=batch_size,
-        max_cache_tokens=max_cache_tokens,
     )
 
 

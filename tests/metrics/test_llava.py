@@ -38,10 +38,17 @@ def said(rows: Any) -> list[list[tuple[str, int]]]:
     return [[(answer.text, answer.token_count) for answer in row] for row in rows]
 
 
-@pytest.fixture(scope="module", params=[("mistral", 2), ("llama", 0), ("mistral", 1)], ids=str)
+# The last sees no more than 12 tokens back, less than any picture has.
+@pytest.fixture(
+    scope="module",
+    params=[("mistral", 2, {}), ("llama", 0, {}), ("mistral", 1, {"sliding_window": 12})],
+    ids=str,
+)
 def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    text, seed = request.param
-    folder = tiny.make_llava(tmp_path_factory.mktemp("llava") / "model", seed=seed, text=text)
+    text, seed, language = request.param
+    folder = tiny.make_llava(
+        tmp_path_factory.mktemp("llava") / "model", seed=seed, text=text, language=language
+    )
     judge = metrics.load_judge("vqa", str(folder))
     cases = zip(IMAGES, QUESTIONS, strict=True)
     return judge, [[naive(judge.model, judge.processor, x, p) for p in q] for x, q in cases]
@@ -53,17 +60,32 @@ def test_answers_equal_generate_for_every_question_alone(judged) -> None:
     assert len({text for row in expected for text, _ in row}) >= 6, "the cases must tell apart"
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 2}, {"max_cache_tokens": 1}])
-def test_answers_do_not_depend_on_batches_or_on_how_much_is_kept(judged, options) -> None:
+@pytest.mark.parametrize("size", [1, 2])
+def test_answers_do_not_depend_on_batches(judged, size, monkeypatch) -> None:
     judge, expected = judged
-    before = {name: getattr(judge, name) for name in options}
-    try:
-        for name, value in options.items():
-            setattr(judge, name, value)
-        assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
-    finally:
-        for name, value in before.items():
-            setattr(judge, name, value)
+    monkeypatch.setattr(judge, "batch_size", size)
+    assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
+
+
+def test_more_questions_than_their_beginning_is_long_are_answered_in_several_goes(llava, monkeypatch) -> None:
+    goes = []
+    original = llava._decode
+
+    def counting(cache, prefix, suffixes):
+        goes.append([len(row) for row in suffixes])
+        assert max(map(len, suffixes)) == 1 or max(sum(map(len, row)) for row in suffixes) <= prefix
+        return original(cache, prefix, suffixes)
+
+    monkeypatch.setattr(llava, "_decode", counting)
+    many = [ASK(f"{word} {other}") for word in WORDS for other in WORDS]
+    few = QUESTIONS[1]
+    expected = [
+        [naive(llava.model, llava.processor, image, prompt) for prompt in row]
+        for image, row in ((IMAGES[0], many), (IMAGES[4], few))
+    ]
+    assert said(llava.ask([IMAGES[0], IMAGES[4]], [many, few])) == expected
+    assert len(goes) > 1
+    assert [sum(row) for row in zip(*goes, strict=True)] == [len(many), len(few)]
 
 
 def test_prompts_that_differ_before_the_picture_are_answered_too(llava) -> None:
@@ -104,12 +126,12 @@ def test_a_question_asked_twice_is_answered_once_and_returned_twice(llava, monke
     original = llava._decode
 
     def counting(cache, prefix, suffixes):
-        rows.append(len(suffixes))
+        rows.append([len(row) for row in suffixes])
         return original(cache, prefix, suffixes)
 
     monkeypatch.setattr(llava, "_decode", counting)
     answers = llava.ask(IMAGES[:1], [[ASK("car"), ASK("dog"), ASK("car")]])
-    assert rows == [2]
+    assert rows == [[2]]
     assert answers[0][0] == answers[0][2] != answers[0][1]
 
 
