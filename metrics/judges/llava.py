@@ -9,25 +9,21 @@ question. Answers equal those of `generate` called for every question alone.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
-from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 
 from metrics.base import MetricError, choose
 from metrics.judges.base import Answer, check_batch
 from metrics.judges.templates import TEMPLATES
 from metrics.judges.words import NO, YES, first_tokens
+from metrics.layers import read_some_only
 from metrics.loading import (
     SharedTokenizer,
     Source,
@@ -94,7 +90,7 @@ class LlavaNextJudge:
         self.fingerprint = fingerprint(self.describe())
         _skip_unread_layers(model)
         _look_at_equal_tiles_once(model.model.vision_tower)
-        self._filling = _filled_alone(model.model.language_model.layers[-1])
+        read_some_only(model.model.language_model)
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
@@ -221,15 +217,15 @@ class LlavaNextJudge:
             ]
         )
         ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)
-        with self._filling():
-            output = self.model.model(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                pixel_values=values.to(self.model.device, self.model.dtype),
-                image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
-                past_key_values=DynamicCache(),  # keeps everything: `_Tree` knows of a window
-                use_cache=True,
-            )
+        output = self.model.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=values.to(self.model.device, self.model.dtype),
+            image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
+            past_key_values=DynamicCache(),  # keeps everything: `_Tree` knows of a window
+            use_cache=True,
+            read=ids[:, :0],
+        )
         return output.past_key_values
 
     def _decode(
@@ -241,25 +237,25 @@ class LlavaNextJudge:
         for row, questions in enumerate(suffixes):
             for question, suffix in enumerate(questions):
                 tree.add(row, question, suffix)
-        places = [
-            (row, question) for row, questions in enumerate(suffixes) for question in range(len(questions))
-        ]
+        places = [(row, question) for row, asked in enumerate(suffixes) for question in range(len(asked))]
+        of_rows, of_questions = torch.tensor(places).T.to(device)
         produced: list[list[int]] = [[] for _ in places]
         still_open = set(range(len(places)))
         first: np.ndarray | None = None
         for step in range(self.max_new_tokens):
-            ids, positions, mask, ends = tree.take()
+            ids, positions, mask, ends = (part.to(device) for part in tree.take())
+            read = ends if ends.shape[1] < ids.shape[1] else None
             hidden = self.model.model(
-                input_ids=ids.to(device),
-                attention_mask=_additive(mask, self.model.dtype).to(device),
-                position_ids=positions.to(device),
+                input_ids=ids,
+                attention_mask=_additive(mask, self.model.dtype),
+                position_ids=positions,
                 past_key_values=cache,
                 use_cache=True,
+                read=read,
             ).last_hidden_state
-            rows, columns = torch.tensor([(row, ends[row, question]) for row, question in places]).T.to(
-                device
-            )
-            logits = self.model.lm_head(hidden[rows, columns]).float()
+            done = read is not None and hidden.shape[1] == read.shape[1]
+            columns = of_questions if done else ends[of_rows, of_questions]
+            logits = self.model.lm_head(hidden[of_rows, columns]).float()
             if first is None:
                 first = self._yes_no(logits)
             tokens = logits.argmax(-1).tolist()
@@ -308,19 +304,19 @@ class _Tree:
         self._new[row] += [(token, question, length + k) for k, token in enumerate(ids)]
         self._lengths[row, question] = length + len(ids)
 
-    def take(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[tuple[int, int], int]]:
+    def take(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What was added since the last time: ids and positions (rows, T), a mask (rows, 1, T, S) of what
-        each token sees, itself and those taken before included, and the column in which each question ends.
+        each token sees, itself and those taken before included, and the columns (rows, Q) in which the
+        questions end, 0 behind a row's last question.
         """
-        width = max(map(len, self._new))
-        padding = (0, self._NOBODY, self._prefix)
+        width, padding = max(map(len, self._new)), (0, self._NOBODY, self._prefix)
+        questions = 1 + max(question for _, question in self._lengths)
+        ends = [[0] * questions for _ in self._new]
+        for row, tokens in zip(ends, self._new, strict=True):
+            for column, (_, question, _) in enumerate(tokens):
+                row[question] = column
         added = torch.tensor([[*row, *[padding] * (width - len(row))] for row in self._new])
         ids, owners, positions = added.unbind(-1)
-        ends = {
-            (row, question): column
-            for row, tokens in enumerate(self._new)
-            for column, (_, question, _) in enumerate(tokens)
-        }
         self._new = [[] for _ in self._new]
         self._owners = torch.cat([self._owners, owners], 1)
         self._positions = torch.cat([self._positions, positions], 1)
@@ -328,7 +324,7 @@ class _Tree:
         mask = (whose == self._SHARED) | ((whose == owners[..., None]) & (place <= positions[..., None]))
         if self._window is not None:
             mask &= place > positions[..., None] - self._window
-        return ids, positions, mask[:, None], ends
+        return ids, positions, mask[:, None], torch.tensor(ends)
 
 
 def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -371,37 +367,6 @@ def _look_at_equal_tiles_once(tower: Any) -> None:
         return seen
 
     tower.forward = once
-
-
-def _filled_alone(layer: Any) -> Callable[[], AbstractContextManager[None]]:
-    """A context in which the last layer of the language model (in this thread) fills the cache and works out
-    nothing else: of the tokens before a question nobody reads more. Elsewhere the layer is as it was."""
-    here, whole, attention = threading.local(), layer.forward, layer.self_attn
-
-    def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if not getattr(here, "filling", False):
-            return whole(hidden_states, *args, **kwargs)
-        normed = layer.input_layernorm(hidden_states)
-        key, value = (
-            part(normed).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
-            for part in (attention.k_proj, attention.v_proj)
-        )
-        _, key = apply_rotary_pos_emb(key, key, *kwargs["position_embeddings"])
-        kwargs["past_key_values"].update(key, value, attention.layer_idx)
-        return hidden_states
-
-    @contextlib.contextmanager
-    def filling() -> Iterator[None]:
-        here.filling = True
-        try:
-            yield
-        finally:
-            here.filling = False
-
-    # Other language models than Llama and Mistral do more with keys.
-    if isinstance(layer, (LlamaDecoderLayer, MistralDecoderLayer)):
-        vars(layer)["forward"] = forward
-    return filling
 
 
 def _unchanged(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -295,12 +295,17 @@ def test_a_tile_that_equals_the_one_before_is_looked_at_once(models: Path) -> No
     assert sum(rows) == 1 + 1 + 3  # small pictures are their only tile; the third has two and itself
 
 
-def test_of_the_last_layer_the_beginning_of_a_prompt_fills_the_cache_alone(models: Path) -> None:
+def test_of_the_last_layer_only_tokens_that_are_read_are_worked_out(models: Path) -> None:
     judge = metrics.load_judge("vqa", str(models / "llava"))
-    lengths: list[int] = []
+    shapes: list[tuple[int, ...]] = []
     last = judge.model.model.language_model.layers[-1]
-    last.mlp.register_forward_pre_hook(lambda part, inputs: lengths.append(inputs[0].shape[1]))
-    judge.ask(IMAGES[:1], QUESTIONS[:1])
-    assert max(lengths) < 10
+    hook = last.mlp.down_proj.register_forward_pre_hook(lambda part, given: shapes.append(given[0].shape[:2]))
+    images, questions = [IMAGES[0], IMAGES[4]], [QUESTIONS[0], QUESTIONS[2]]
+    found = said(judge.ask(images, questions))
+    # Of the beginnings nothing, then an end, or the one new token, of at most three questions about either.
+    assert set(shapes) == {(2, 3)}
     naive(judge.model, judge.processor, IMAGES[0], QUESTIONS[0][0])
-    assert max(lengths) > 10  # whoever else asks the model has all of it
+    assert max(shape[1] for shape in shapes) > 10  # whoever else asks the model has all of it
+    hook.remove()
+    last.last = False  # as in a language model whose layers are not known
+    assert said(judge.ask(images, questions)) == found
