@@ -80,6 +80,7 @@ class LlavaNextJudge:
         tokenizer = processor.tokenizer
         self._tokenizer = SharedTokenizer(tokenizer)
         self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
+        self._token_counts: dict[tuple[int, int], int] = {}
         self._image_id = int(model.config.image_token_id)
         self._image_word = tokenizer.convert_ids_to_tokens(self._image_id)
         eos = model.generation_config.eos_token_id
@@ -132,22 +133,22 @@ class LlavaNextJudge:
     def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
         """Preprocess pictures and count the tokens that stand for each."""
         looked: dict[int, _Pixels] = {}
-        # Without a padding token the processor cannot return several rows of tokens at once.
-        size = self.batch_size if self.processor.tokenizer.pad_token is not None else 1
         rows = list(images)
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            inputs = self.processor(
-                images=[images[i] for i in part],
-                text=[self._image_word] * len(part),
-                padding=size > 1,
-                return_tensors="pt",
-            )
-            tokens = (inputs["input_ids"] == self._image_id).sum(1).tolist()
+        for start in range(0, len(rows), self.batch_size):
+            part = rows[start : start + self.batch_size]
+            inputs = self.processor.image_processor([images[i] for i in part], return_tensors="pt")
             for k, i in enumerate(part):
                 values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
-                looked[i] = _Pixels(values, sizes, int(tokens[k]))
+                looked[i] = _Pixels(values, sizes, self._tokens_of(images[i]))
         return looked
+
+    def _tokens_of(self, image: np.ndarray) -> int:
+        """How many tokens stand for a picture: its size decides."""
+        height, width = image.shape[:2]
+        if (height, width) not in self._token_counts:
+            inputs = self.processor(images=image, text=self._image_word, return_tensors="pt")
+            self._token_counts[height, width] = int((inputs["input_ids"] == self._image_id).sum())
+        return self._token_counts[height, width]
 
     def _jobs(self, pixels: dict[int, _Pixels], questions: Sequence[Sequence[str]]) -> list[_Job]:
         """Split every prompt into the beginning it shares with all others and the rest.
