@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,7 @@ class LlavaNextJudge:
         self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
         yes, no = first_tokens(tokenizer, YES), first_tokens(tokenizer, NO)
         self._yes, self._no = sorted(yes - no), sorted(no - yes)
+        self._likely = self._answers_of_one_token(("Yes", "No"))
         self.fingerprint = fingerprint(self.describe())
         _skip_unread_layers(model)
         _look_at_equal_tiles_once(model.model.vision_tower)
@@ -183,6 +185,16 @@ class LlavaNextJudge:
     def _encoded(self, prompt: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(prompt)["input_ids"])
 
+    def _answers_of_one_token(self, words: Sequence[str]) -> list[int]:
+        """The token of each word that a prompt can go on with in one, with a blank before it or without."""
+        prompt = TEMPLATES[self.template].ask_presence("car")
+        count = len(self._encoded(prompt))
+        found = []
+        for word in words:
+            ends = [self._encoded(prompt + blank + word)[count:] for blank in (" ", "")]
+            found += [end[0] for end in ends if len(end) == 1][:1]
+        return found
+
     def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
         """Jobs whose beginnings have one length, at most `batch_size` at a time."""
         by_length: dict[int, list[_Job]] = {}
@@ -196,7 +208,7 @@ class LlavaNextJudge:
 
     def _run(self, jobs: Sequence[_Job], pixels: dict[int, _Pixels]) -> list[list[Answer]]:
         cache, prefix = self._prefill(jobs, pixels), len(jobs[0].prefix)
-        width = max(len(suffix) for job in jobs for suffix in job.suffixes)
+        width = len(self._likely) + max(len(suffix) for job in jobs for suffix in job.suffixes)
         # Of more, what questions do not see of each other would outweigh what they share.
         at_once = max(1, prefix // width)
         answers: list[list[Answer]] = [[] for _ in jobs]
@@ -232,49 +244,72 @@ class LlavaNextJudge:
     def _decode(
         self, cache: Any, prefix: int, suffixes: Sequence[Sequence[tuple[int, ...]]]
     ) -> list[list[Answer]]:
-        """Greedy answers to the questions of every picture, behind `prefix` cached tokens of each."""
-        device = self.model.device
+        """Greedy answers to the questions of every picture, behind `prefix` cached tokens of each.
+
+        With a question goes what is likely to be its answer, "Yes" and "No", each beside the other: where one
+        is the answer indeed, what follows it, the end most often, is known without another pass. Where none
+        is, the answer goes on token by token as always.
+        """
         tree = _Tree(prefix, len(suffixes), getattr(self.model.config.text_config, "sliding_window", None))
+        strands, guesses = [], {}
         for row, questions in enumerate(suffixes):
-            for question, suffix in enumerate(questions):
-                tree.add(row, question, suffix)
-        places = [(row, question) for row, asked in enumerate(suffixes) for question in range(len(asked))]
-        of_rows, of_questions = torch.tensor(places).T.to(device)
-        produced: list[list[int]] = [[] for _ in places]
-        still_open = set(range(len(places)))
-        first: np.ndarray | None = None
-        for step in range(self.max_new_tokens):
-            ids, positions, mask, ends = (part.to(device) for part in tree.take())
-            read = ends if ends.shape[1] < ids.shape[1] else None
-            hidden = self.model.model(
-                input_ids=ids,
-                attention_mask=_additive(mask, self.model.dtype),
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                read=read,
-            ).last_hidden_state
-            done = read is not None and hidden.shape[1] == read.shape[1]
-            columns = of_questions if done else ends[of_rows, of_questions]
-            logits = self.model.lm_head(hidden[of_rows, columns]).float()
-            if first is None:
-                first = self._yes_no(logits)
-            tokens = logits.argmax(-1).tolist()
-            for k in sorted(still_open):
-                if tokens[k] in self._eos:
-                    still_open.discard(k)
-                else:
-                    produced[k].append(tokens[k])
-            if not still_open or step + 1 == self.max_new_tokens:
-                break
-            for (row, question), token in zip(places, tokens, strict=True):
-                tree.add(row, question, (token,))
-        assert first is not None
-        answers: list[list[Answer]] = [[] for _ in suffixes]
-        for (row, _), answer_ids, (yes, no) in zip(places, produced, first.tolist(), strict=True):
-            text = self.processor.tokenizer.decode(answer_ids, skip_special_tokens=True).strip()
-            answers[row].append(Answer(text, len(answer_ids), yes, no))
-        return answers
+            for suffix in questions:
+                strand = tree.begin(row, suffix)
+                strands.append(strand)
+                for token in self._likely if self.max_new_tokens > 1 else ():
+                    guesses[strand, token] = tree.begin(row, (token,), behind=strand)
+        asked = [*strands, *guesses.values()]
+        logits = self._continued(tree, cache, asked)
+        first = self._yes_no(logits[: len(strands)])
+        best = dict(zip(asked, logits.argmax(-1).tolist(), strict=True))
+        produced: list[list[int]] = [[] for _ in strands]
+
+        def goes_on(answer: int, token: int) -> bool:
+            if token not in self._eos:
+                produced[answer].append(token)
+            return token not in self._eos and len(produced[answer]) < self.max_new_tokens
+
+        waiting = []
+        for answer, strand in enumerate(strands):
+            token = best[strand]
+            unfinished, guess = goes_on(answer, token), guesses.get((strand, token))
+            if unfinished and guess is not None:
+                strand, token = guess, best[guess]
+                unfinished = goes_on(answer, token)
+            if unfinished:
+                waiting.append((answer, strand, token))
+        while waiting:
+            for _, strand, token in waiting:
+                tree.add(strand, (token,))
+            tokens = self._continued(tree, cache, [strand for _, strand, _ in waiting]).argmax(-1).tolist()
+            waiting = [
+                (answer, strand, token)
+                for (answer, strand, _), token in zip(waiting, tokens, strict=True)
+                if goes_on(answer, token)
+            ]
+        found = (
+            Answer(self.processor.tokenizer.decode(ids, skip_special_tokens=True).strip(), len(ids), yes, no)
+            for ids, (yes, no) in zip(produced, first.tolist(), strict=True)
+        )
+        return [list(itertools.islice(found, len(questions))) for questions in suffixes]
+
+    def _continued(self, tree: _Tree, cache: Any, strands: Sequence[int]) -> torch.Tensor:
+        """(strands, V) float32 logits of what follows each; all that was added to the tree is run."""
+        device = self.model.device
+        ids, positions, mask, columns, places = (part.to(device) for part in tree.take(strands))
+        read = columns if columns.shape[1] < ids.shape[1] else None
+        hidden = self.model.model(
+            input_ids=ids,
+            attention_mask=_additive(mask, self.model.dtype),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            read=read,
+        ).last_hidden_state
+        rows, order = places
+        # Of a language model that knows nothing of `read` there are all tokens.
+        done = read is not None and hidden.shape[1] == read.shape[1]
+        return self.model.lm_head(hidden[rows, order if done else columns[rows, order]]).float()
 
     def _yes_no(self, logits: torch.Tensor) -> np.ndarray:
         probabilities = logits.softmax(-1)
@@ -283,49 +318,68 @@ class LlavaNextJudge:
 
 
 class _Tree:
-    """Questions about several pictures as one row of tokens each, behind the pictures' beginnings.
+    """What follows the beginnings of several pictures, as one row of tokens each: strands that see the
+    beginning, themselves, and the strand behind which they stand.
 
     prefix  Tokens of a beginning; rows: pictures. window: how far back a token sees, None without a limit.
     """
 
-    _SHARED, _NOBODY = -1, -2
+    _BEGINNING, _NOTHING = 0, 1
 
     def __init__(self, prefix: int, rows: int, window: int | None) -> None:
         self._window = window
-        # Of all tokens so far, (rows, S): whose they are, and at which place of their question's prompt.
-        self._owners = torch.full((rows, prefix), self._SHARED)
+        # Of a strand: its row, its length from the first token of the prompt on, and which others it sees.
+        self._rows, self._lengths = [-1, -1], [prefix, prefix]
+        self._seen: list[list[int]] = [[self._BEGINNING], [self._BEGINNING]]
+        # Of all tokens so far, (rows, S): their strand, and their place in the prompt.
+        self._strands = torch.full((rows, prefix), self._BEGINNING)
         self._positions = torch.arange(prefix).repeat(rows, 1)
-        self._lengths: dict[tuple[int, int], int] = {}
         self._new: list[list[tuple[int, int, int]]] = [[] for _ in range(rows)]
-        self._prefix = prefix
 
-    def add(self, row: int, question: int, ids: Sequence[int]) -> None:
-        """Appends tokens to a question."""
-        length = self._lengths.get((row, question), self._prefix)
-        self._new[row] += [(token, question, length + k) for k, token in enumerate(ids)]
-        self._lengths[row, question] = length + len(ids)
+    def begin(self, row: int, ids: Sequence[int], behind: int = _BEGINNING) -> int:
+        """A new strand of these tokens; its number."""
+        strand = len(self._rows)
+        self._rows.append(row)
+        self._lengths.append(self._lengths[behind])
+        self._seen.append([*self._seen[behind], strand])
+        self.add(strand, ids)
+        return strand
 
-    def take(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What was added since the last time: ids and positions (rows, T), a mask (rows, 1, T, S) of what
-        each token sees, itself and those taken before included, and the columns (rows, Q) in which the
-        questions end, 0 behind a row's last question.
+    def add(self, strand: int, ids: Sequence[int]) -> None:
+        """Appends tokens to a strand."""
+        start = self._lengths[strand]
+        self._new[self._rows[strand]] += [(token, strand, start + k) for k, token in enumerate(ids)]
+        self._lengths[strand] += len(ids)
+
+    def take(self, strands: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """What was added since the last time: ids and positions (rows, T) and a mask (rows, 1, T, S) of what
+        each token sees of those taken so far, itself included. Of `strands`, in the order of their rows or
+        not, the columns (rows, K) in which they end, and where each stands in these: (2, strands).
         """
-        width, padding = max(map(len, self._new)), (0, self._NOBODY, self._prefix)
-        questions = 1 + max(question for _, question in self._lengths)
-        ends = [[0] * questions for _ in self._new]
-        for row, tokens in zip(ends, self._new, strict=True):
-            for column, (_, question, _) in enumerate(tokens):
-                row[question] = column
+        width, padding = max(map(len, self._new)), (0, self._NOTHING, self._lengths[self._BEGINNING])
         added = torch.tensor([[*row, *[padding] * (width - len(row))] for row in self._new])
         ids, owners, positions = added.unbind(-1)
+        ends = {strand: k for row in self._new for k, (_, strand, _) in enumerate(row)}
+        columns: list[list[int]] = [[] for _ in self._new]
+        places = []
+        for strand in strands:
+            row = self._rows[strand]
+            places.append((row, len(columns[row])))
+            columns[row].append(ends[strand])
+        most = max(map(len, columns))
         self._new = [[] for _ in self._new]
-        self._owners = torch.cat([self._owners, owners], 1)
+        self._strands = torch.cat([self._strands, owners], 1)
         self._positions = torch.cat([self._positions, positions], 1)
-        whose, place = self._owners[:, None], self._positions[:, None]
-        mask = (whose == self._SHARED) | ((whose == owners[..., None]) & (place <= positions[..., None]))
+        count = len(self._rows)
+        seen = torch.zeros(count, count, dtype=torch.bool)
+        whose = [(strand, other) for strand, others in enumerate(self._seen) for other in others]
+        seen[tuple(torch.tensor(whose).T)] = True
+        place = self._positions[:, None]
+        mask = seen[owners[..., None], self._strands[:, None]] & (place <= positions[..., None])
         if self._window is not None:
             mask &= place > positions[..., None] - self._window
-        return ids, positions, mask[:, None], torch.tensor(ends)
+        padded = torch.tensor([[*row, *[0] * (most - len(row))] for row in columns])
+        return ids, positions, mask[:, None], padded, torch.tensor(places).T
 
 
 def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
