@@ -319,7 +319,7 @@ class LlavaNextJudge:
 
 class _Tree:
     """What follows the beginnings of several pictures, as one row of tokens each: strands that see the
-    beginning, themselves, and the strand behind which they stand.
+    beginning, themselves, and the strand behind which they stand, if that is not the beginning.
 
     prefix  Tokens of a beginning; rows: pictures. window: how far back a token sees, None without a limit.
     """
@@ -328,56 +328,54 @@ class _Tree:
 
     def __init__(self, prefix: int, rows: int, window: int | None) -> None:
         self._window = window
-        # Of a strand: its row, its length from the first token of the prompt on, and which others it sees.
-        self._rows, self._lengths = [-1, -1], [prefix, prefix]
-        self._seen: list[list[int]] = [[self._BEGINNING], [self._BEGINNING]]
+        # Of a strand: its row, the strand before it, and its length from the first token of the prompt on.
+        self._rows, self._before, self._lengths = [-1, -1], [0, 0], [prefix, prefix]
         # Of all tokens so far, (rows, S): their strand, and their place in the prompt.
         self._strands = torch.full((rows, prefix), self._BEGINNING)
         self._positions = torch.arange(prefix).repeat(rows, 1)
-        self._new: list[list[tuple[int, int, int]]] = [[] for _ in range(rows)]
+        self._new: list[list[tuple[int, int, int, int]]] = [[] for _ in range(rows)]
+        self._columns: dict[int, int] = {}
 
     def begin(self, row: int, ids: Sequence[int], behind: int = _BEGINNING) -> int:
         """A new strand of these tokens; its number."""
         strand = len(self._rows)
         self._rows.append(row)
+        self._before.append(behind)
         self._lengths.append(self._lengths[behind])
-        self._seen.append([*self._seen[behind], strand])
         self.add(strand, ids)
         return strand
 
     def add(self, strand: int, ids: Sequence[int]) -> None:
         """Appends tokens to a strand."""
-        start = self._lengths[strand]
-        self._new[self._rows[strand]] += [(token, strand, start + k) for k, token in enumerate(ids)]
+        new, before, start = self._new[self._rows[strand]], self._before[strand], self._lengths[strand]
+        new += [(token, strand, before, place) for place, token in enumerate(ids, start)]
         self._lengths[strand] += len(ids)
+        self._columns[strand] = len(new) - 1
 
     def take(self, strands: Sequence[int]) -> tuple[torch.Tensor, ...]:
         """What was added since the last time: ids and positions (rows, T) and a mask (rows, 1, T, S) of what
-        each token sees of those taken so far, itself included. Of `strands`, in the order of their rows or
-        not, the columns (rows, K) in which they end, and where each stands in these: (2, strands).
+        each token sees of those taken so far, itself included. Of `strands`, to which something was added,
+        the columns (rows, K) in which they end, and where each stands in these: (2, strands).
         """
-        width, padding = max(map(len, self._new)), (0, self._NOTHING, self._lengths[self._BEGINNING])
+        width = max(map(len, self._new))
+        padding = (0, self._NOTHING, self._BEGINNING, self._lengths[self._BEGINNING])
         added = torch.tensor([[*row, *[padding] * (width - len(row))] for row in self._new])
-        ids, owners, positions = added.unbind(-1)
-        ends = {strand: k for row in self._new for k, (_, strand, _) in enumerate(row)}
+        ids, owners, before, positions = added.unbind(-1)
         columns: list[list[int]] = [[] for _ in self._new]
         places = []
         for strand in strands:
             row = self._rows[strand]
             places.append((row, len(columns[row])))
-            columns[row].append(ends[strand])
+            columns[row].append(self._columns[strand])
         most = max(map(len, columns))
         self._new = [[] for _ in self._new]
         self._strands = torch.cat([self._strands, owners], 1)
         self._positions = torch.cat([self._positions, positions], 1)
-        count = len(self._rows)
-        seen = torch.zeros(count, count, dtype=torch.bool)
-        whose = [(strand, other) for strand, others in enumerate(self._seen) for other in others]
-        seen[tuple(torch.tensor(whose).T)] = True
-        place = self._positions[:, None]
-        mask = seen[owners[..., None], self._strands[:, None]] & (place <= positions[..., None])
+        whose, place, own = self._strands[:, None], self._positions[:, None], positions[..., None]
+        mask = (whose == owners[..., None]) | (whose == before[..., None]) | (whose == self._BEGINNING)
+        mask &= place <= own
         if self._window is not None:
-            mask &= place > positions[..., None] - self._window
+            mask &= place > own - self._window
         padded = torch.tensor([[*row, *[0] * (most - len(row))] for row in columns])
         return ids, positions, mask[:, None], padded, torch.tensor(places).T
 

@@ -67,6 +67,37 @@ def test_answers_do_not_depend_on_batches(judged, size, monkeypatch) -> None:
     assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
 
 
+@pytest.mark.parametrize("length", [1, 2, 10])
+def test_a_right_guess_at_an_answer_spares_a_pass_and_no_guess_changes_one(
+    judged, length, monkeypatch
+) -> None:
+    judge, _ = judged
+    monkeypatch.setattr(judge, "max_new_tokens", length)
+    image, prompt = IMAGES[3], QUESTIONS[3][2]
+    inputs = judge.processor(images=image, text=prompt, return_tensors="pt")
+    with torch.no_grad():
+        right = int(judge.model(**inputs).logits[0, -1].argmax())
+    expected = naive(judge.model, judge.processor, image, prompt, length)
+    passes: list[int] = []
+    original = judge._continued
+    monkeypatch.setattr(judge, "_continued", lambda *given: passes.append(1) or original(*given))
+    counts = []
+    for guesses in ([], [right + 1, right], [right + 1, right + 2]):
+        monkeypatch.setattr(judge, "_likely", guesses)
+        passes.clear()
+        assert said(judge.ask([image], [[prompt]])) == [[expected]]
+        counts.append(len(passes))
+    without, guessed, wrong = counts
+    assert wrong == without
+    assert guessed == max(1, without - 1)
+
+
+def test_likely_answers_are_what_goes_on_after_a_prompt_in_one_token(llava) -> None:
+    words = llava.processor.tokenizer.convert_ids_to_tokens(llava._likely)
+    assert [word.strip("\u2581\u0120 ") for word in words] == ["Yes", "No"]
+    assert llava._answers_of_one_token(["Yes", "unspeakablewordofmanytokens"]) == llava._likely[:1]
+
+
 def test_more_questions_than_their_beginning_is_long_are_answered_in_several_goes(llava, monkeypatch) -> None:
     goes = []
     original = llava._decode
