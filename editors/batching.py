@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from editors.base import EditRequest, EditResult, find_fault
+from editors.base import EditorError, EditRequest, EditResult, find_fault
 
 Prepared = TypeVar("Prepared")
 # What a bad sample can raise; a bug in the editor's own names should not become a "failed sample".
@@ -27,7 +27,8 @@ def edit_in_batches(
 ) -> list[EditResult]:
     """One result per request, in order.
 
-    prepare  The group of a request and what `edit` needs of it, or a sentence saying why it cannot be done.
+    prepare  The group of a request and what `edit` needs of it, or a sentence saying why it cannot be done,
+             given or raised as EditorError.
     edit     Results for at most `batch_size` requests of one group. When it fails, they are tried one by one,
              so that only the culprit has an error.
 
@@ -38,7 +39,10 @@ def edit_in_batches(
     groups: dict[Hashable, list[tuple[int, str, Prepared]]] = {}
     for index, request in enumerate(requests):
         fault = find_fault(request)
-        ready = fault if fault is not None else prepare(request)
+        try:
+            ready = fault if fault is not None else prepare(request)
+        except EditorError as error:
+            ready = str(error)
         if isinstance(ready, str):
             results[index] = EditResult(request.id, None, ready)
         else:

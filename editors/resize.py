@@ -26,11 +26,19 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
 
     The order of the floating-point operations is the original's and must stay: where a product lands just
     below a multiple of 64 the floor takes 64 pixels away (a square of side 98, 103 or 107 becomes 448, not
-    512, at resolution 512), and published outputs have those sizes.
+    512, at resolution 512), and published outputs have those sizes. Where 64 is all that
+    a side would have, that leaves nothing, and the original fails: EditorError.
     """
     factor = resolution / max(width, height)
     factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
-    return int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
+    size = int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
+    if 0 in size:
+        enough = 64 * max(width, height) // min(width, height) + 1
+        raise EditorError(
+            f"the picture is {width} x {height}, and rule r64 rounds that to {size[0]} x {size[1]} at "
+            f"resolution {resolution}, where sides need 64 or more; give a resolution of {enough} or more"
+        )
+    return size
 
 
 def r64(image: np.ndarray, resolution: int) -> np.ndarray:

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from transformers.activations import QuickGELUActivation
 from transformers.models.clip.modeling_clip import CLIPEncoderLayer, CLIPVisionModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer, MistralRMSNorm
 from transformers.models.owlv2.modeling_owlv2 import Owlv2EncoderLayer
 from transformers.models.vit.modeling_vit import ViTLayer
 
@@ -96,9 +98,135 @@ class _ViTLayer(_Layer, ViTLayer):
     _names = ("layernorm_before", "layernorm_after", "attention", "o_proj")
 
 
+class _Norm:
+    """Root mean square norm, in float32 without a copy of the squares."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        if hidden_states.dtype != torch.float32 or not products.applies(hidden_states, self.weight):  # type: ignore[attr-defined]
+            return super().forward(hidden_states)  # type: ignore[misc]
+        size = torch.linalg.vector_norm(hidden_states, dim=-1, keepdim=True)
+        mean = size.square_().div_(hidden_states.shape[-1])
+        return (hidden_states * mean.add_(self.variance_epsilon).rsqrt_()).mul_(self.weight)  # type: ignore[attr-defined]
+
+
+class _LlamaNorm(_Norm, LlamaRMSNorm):
+    pass
+
+
+class _MistralNorm(_Norm, MistralRMSNorm):
+    pass
+
+
+class _DecoderLayer:
+    """Of a language model: what comes in is added in place, rotations take half of the passes, and nothing is
+    copied for heads that share keys.
+
+    last  Of the last layer: it takes `read`, (N, K) columns of the N rows of tokens, gives (N, K, D), and of
+          other tokens works out what later ones see of them and nothing else.
+    """
+
+    last = False
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = False,
+        position_embeddings: Any = None,
+        read: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        attention: Any = self.self_attn  # type: ignore[attr-defined]
+        alone = torch.is_inference_mode_enabled() and attention.config._attn_implementation == "sdpa"
+        known = (attention_mask is None or attention_mask.ndim == 4) and "is_causal" not in kwargs
+        if not (alone and known):
+            return super().forward(  # type: ignore[misc]
+                hidden_states,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                position_embeddings=position_embeddings,
+                **kwargs,
+            )
+        normed = self.input_layernorm(hidden_states)  # type: ignore[attr-defined]
+        rotation = position_embeddings
+        key, value = (
+            _heads(part(normed), attention.head_dim) for part in (attention.k_proj, attention.v_proj)
+        )
+        key = _rotated(key, *rotation)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, attention.layer_idx)
+        if self.last and read is not None:
+            if not read.shape[1]:
+                return hidden_states[:, :0]
+            hidden_states, normed, *rotation = (_columns(x, read) for x in (hidden_states, normed, *rotation))
+            if attention_mask is not None:
+                attention_mask = _columns(attention_mask[:, 0], read)[:, None]
+        query = _rotated(_heads(attention.q_proj(normed), attention.head_dim), *rotation)
+        heads = _attend(query, key, value, attention_mask, attention.scaling)
+        seen = attention.o_proj(heads.transpose(1, 2).flatten(2)).add_(hidden_states)
+        mlp: Any = self.mlp  # type: ignore[attr-defined]
+        normed = self.post_attention_layernorm(seen)  # type: ignore[attr-defined]
+        gate = mlp.gate_proj(normed)
+        gate = nn.functional.silu(gate, inplace=True) if isinstance(mlp.act_fn, nn.SiLU) else mlp.act_fn(gate)
+        return mlp.down_proj(gate.mul_(mlp.up_proj(normed))).add_(seen)
+
+
+class _LlamaLayer(_DecoderLayer, LlamaDecoderLayer):
+    pass
+
+
+class _MistralLayer(_DecoderLayer, MistralDecoderLayer):
+    pass
+
+
+def _heads(x: torch.Tensor, size: int) -> torch.Tensor:
+    """(N, T, H x size) to (N, H, T, size)."""
+    return x.unflatten(-1, (-1, size)).transpose(1, 2)
+
+
+def _columns(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """(N, T, D) and (N, K) to (N, K, D); of one row for all N, too."""
+    index = columns[..., None].expand(*columns.shape, x.shape[-1])
+    return x.expand(len(columns), *x.shape[1:]).gather(1, index)
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864) as Llama has it: the d-th
+    number of a head (of D) and the (d + D / 2)-th are a pair. x (N, H, T, D); cos, sin (N or 1, T, D)."""
+    cos, sin, half = cos[:, None], sin[:, None], x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return turned
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """(N, H, T, D) of queries (N, H, T, D) and keys and values (N, G, S, D), where H / G neighbouring heads
+    share theirs. mask: (N or 1, 1, T, S), for all heads; without one the t-th query sees the keys up to the
+    t-th, or all, if it is alone."""
+    attend, shared = nn.functional.scaled_dot_product_attention, query.shape[1] // key.shape[1]
+    if mask is None:
+        causal = query.shape[2] > 1
+        return attend(query, key, value, is_causal=causal, scale=scale, enable_gqa=shared > 1)
+    # Heads that share keys as more queries of one: with a mask not every kernel can do it by itself.
+    packed = query.unflatten(1, (-1, shared)).flatten(2, 3)
+    heads = attend(packed, key, value, mask.repeat(1, 1, shared, 1), scale=scale)
+    return heads.unflatten(2, (shared, -1)).flatten(1, 2)
+
+
 #: As `arithmetic.products.install` takes them.
 KINDS: dict[type, type] = {
     CLIPEncoderLayer: _ClipLayer,
+    LlamaDecoderLayer: _LlamaLayer,
+    LlamaRMSNorm: _LlamaNorm,
+    MistralDecoderLayer: _MistralLayer,
+    MistralRMSNorm: _MistralNorm,
     Owlv2EncoderLayer: _Owlv2Layer,
     ViTLayer: _ViTLayer,
 }
@@ -157,3 +285,12 @@ def _patches(
     bias = shift if layer.bias is None else shift + layer.bias
     flat = cut.reshape(count, shape[1] * shape[3], -1).to(torch.float32)
     return product(flat, (weight / 255).flatten(1), bias)
+
+
+def read_some_only(language_model: nn.Module) -> None:
+    """Lets the last layer of a Llama or Mistral take `read` (a keyword of the model's call), whether there
+    are products by oneDNN here or not. Other models give all tokens whatever they are told."""
+    last = list(language_model.layers)[-1]  # type: ignore[arg-type]
+    last.__class__ = KINDS.get(type(last), type(last))
+    if isinstance(last, _DecoderLayer):
+        last.last = True

@@ -127,9 +127,9 @@ def load_judge(
                 "openai:URL#MODEL" (vqa), an endpoint; "vllm:URL#MODEL" and "vllm:MODEL" (vqa), a model that
                 vLLM serves or runs here; "plugin:NAME", an installed package's judge;
                 "module:attribute", a judge or a function that makes one (`metrics.judges.plugin`).
-    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`, `max_cache_tokens`; OWLv2: `pad`,
-                `backend`, `batch_size`; BLIP: `batch_size`; CLIPGlasses: `protocol`. `pad` and
-                `backend` are OWLv2's alone and do not concern another detector.
+    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`,
+                `batch_size`; BLIP: `batch_size`; CLIPGlasses: `protocol`. `pad` and `backend` are
+                OWLv2's alone and do not concern another detector.
 
     The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
     """

@@ -2,31 +2,29 @@
 
 Asking one question at a time runs the vision tower and some three thousand image tokens through the language
 model for every question, though all prompts about a picture begin the same. Here the common beginning is run
-once, its keys and values are repeated for all questions, and only the few tokens that differ are run per
+once, and what differs follows it, the questions side by side in one row: a mask lets every token see the
+beginning and its own question, and positions count as if the question stood alone. Nothing is repeated per
 question. Answers equal those of `generate` called for every question alone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 import importlib.util
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
-from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
+from transformers import DynamicCache
 
 from metrics.base import MetricError, choose
 from metrics.judges.base import Answer, check_batch
 from metrics.judges.templates import TEMPLATES
 from metrics.judges.words import NO, YES, first_tokens
+from metrics.layers import read_some_only
 from metrics.loading import (
     SharedTokenizer,
     Source,
@@ -59,9 +57,7 @@ class _Pixels:
 class LlavaNextJudge:
     """Greedy answers of at most `max_new_tokens` tokens from a `LlavaNextForConditionalGeneration`.
 
-    batch_size        Pictures whose beginnings are run together.
-    max_cache_tokens  Upper bound on questions x tokens kept at once (Mistral-7B in half precision needs 128
-                      KiB per token, so 65,536 are 8 GiB); more questions are answered in several goes.
+    batch_size  Pictures whose beginnings are run together.
     """
 
     def __init__(
@@ -74,7 +70,6 @@ class LlavaNextJudge:
         quantization: str = "none",
         max_new_tokens: int = 10,
         batch_size: int = 8,
-        max_cache_tokens: int = 65536,
     ) -> None:
         self.model = model
         self.processor = processor
@@ -83,10 +78,10 @@ class LlavaNextJudge:
         self.quantization = quantization
         self.max_new_tokens = max_new_tokens
         self.batch_size = batch_size
-        self.max_cache_tokens = max_cache_tokens
         tokenizer = processor.tokenizer
         self._tokenizer = SharedTokenizer(tokenizer)
         self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
+        self._token_counts: dict[tuple[int, int], int] = {}
         self._image_id = int(model.config.image_token_id)
         self._image_word = tokenizer.convert_ids_to_tokens(self._image_id)
         eos = model.generation_config.eos_token_id
@@ -94,10 +89,11 @@ class LlavaNextJudge:
         self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
         yes, no = first_tokens(tokenizer, YES), first_tokens(tokenizer, NO)
         self._yes, self._no = sorted(yes - no), sorted(no - yes)
+        self._likely = self._answers_of_one_token(("Yes", "No"))
         self.fingerprint = fingerprint(self.describe())
         _skip_unread_layers(model)
         _look_at_equal_tiles_once(model.model.vision_tower)
-        self._filling = _filled_alone(model.model.language_model.layers[-1])
+        read_some_only(model.model.language_model)
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
@@ -139,22 +135,22 @@ class LlavaNextJudge:
     def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
         """Preprocess pictures and count the tokens that stand for each."""
         looked: dict[int, _Pixels] = {}
-        # Without a padding token the processor cannot return several rows of tokens at once.
-        size = self.batch_size if self.processor.tokenizer.pad_token is not None else 1
         rows = list(images)
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            inputs = self.processor(
-                images=[images[i] for i in part],
-                text=[self._image_word] * len(part),
-                padding=size > 1,
-                return_tensors="pt",
-            )
-            tokens = (inputs["input_ids"] == self._image_id).sum(1).tolist()
+        for start in range(0, len(rows), self.batch_size):
+            part = rows[start : start + self.batch_size]
+            inputs = self.processor.image_processor([images[i] for i in part], return_tensors="pt")
             for k, i in enumerate(part):
                 values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
-                looked[i] = _Pixels(values, sizes, int(tokens[k]))
+                looked[i] = _Pixels(values, sizes, self._tokens_of(images[i]))
         return looked
+
+    def _tokens_of(self, image: np.ndarray) -> int:
+        """How many tokens stand for a picture: its size decides."""
+        height, width = image.shape[:2]
+        if (height, width) not in self._token_counts:
+            inputs = self.processor(images=image, text=self._image_word, return_tensors="pt")
+            self._token_counts[height, width] = int((inputs["input_ids"] == self._image_id).sum())
+        return self._token_counts[height, width]
 
     def _jobs(self, pixels: dict[int, _Pixels], questions: Sequence[Sequence[str]]) -> list[_Job]:
         """Split every prompt into the beginning it shares with all others and the rest.
@@ -189,6 +185,16 @@ class LlavaNextJudge:
     def _encoded(self, prompt: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(prompt)["input_ids"])
 
+    def _answers_of_one_token(self, words: Sequence[str]) -> list[int]:
+        """The token of each word that a prompt can go on with in one, with a blank before it or without."""
+        prompt = TEMPLATES[self.template].ask_presence("car")
+        count = len(self._encoded(prompt))
+        found = []
+        for word in words:
+            ends = [self._encoded(prompt + blank + word)[count:] for blank in (" ", "")]
+            found += [end[0] for end in ends if len(end) == 1][:1]
+        return found
+
     def _groups(self, jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
         """Jobs whose beginnings have one length, at most `batch_size` at a time."""
         by_length: dict[int, list[_Job]] = {}
@@ -201,21 +207,16 @@ class LlavaNextJudge:
     # ----------------------------------------------------------------------------------------- answers
 
     def _run(self, jobs: Sequence[_Job], pixels: dict[int, _Pixels]) -> list[list[Answer]]:
-        cache = self._prefill(jobs, pixels)
-        rows = [(j, q) for j, job in enumerate(jobs) for q in range(len(job.suffixes))]
-        length = len(jobs[0].prefix) + max(len(s) for job in jobs for s in job.suffixes) + self.max_new_tokens
-        size = max(1, self.max_cache_tokens // length)
+        cache, prefix = self._prefill(jobs, pixels), len(jobs[0].prefix)
+        width = len(self._likely) + max(len(suffix) for job in jobs for suffix in job.suffixes)
+        # Of more, what questions do not see of each other would outweigh what they share.
+        at_once = max(1, prefix // width)
         answers: list[list[Answer]] = [[] for _ in jobs]
-        for start in range(0, len(rows), size):
-            chunk = rows[start : start + size]
-            last = start + size >= len(rows)
-            branch = cache if last else copy.deepcopy(cache)
-            branch.batch_select_indices(torch.tensor([j for j, _ in chunk], device=self.model.device))
-            suffixes = [jobs[j].suffixes[q] for j, q in chunk]
-            for (j, _), answer in zip(
-                chunk, self._decode(branch, len(jobs[0].prefix), suffixes), strict=True
-            ):
-                answers[j].append(answer)
+        for start in range(0, max(len(job.suffixes) for job in jobs), at_once):
+            asked = [job.suffixes[start : start + at_once] for job in jobs]
+            for row, found in zip(answers, self._decode(cache, prefix, asked), strict=True):
+                row += found
+            cache.crop(prefix - cache.get_seq_length())
         return answers
 
     def _prefill(self, jobs: Sequence[_Job], pixels: dict[int, _Pixels]) -> Any:
@@ -229,78 +230,159 @@ class LlavaNextJudge:
             ]
         )
         ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)
-        with self._filling():
-            output = self.model.model(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                pixel_values=values.to(self.model.device, self.model.dtype),
-                image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
-                use_cache=True,
-            )
+        output = self.model.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=values.to(self.model.device, self.model.dtype),
+            image_sizes=torch.cat([look.size for look in looks]).to(self.model.device),
+            past_key_values=DynamicCache(),  # keeps everything: `_Tree` knows of a window
+            use_cache=True,
+            read=ids[:, :0],
+        )
         return output.past_key_values
 
-    def _decode(self, cache: Any, prefix: int, suffixes: Sequence[tuple[int, ...]]) -> list[Answer]:
-        """Greedy answers from `prefix` cached tokens per row.
+    def _decode(
+        self, cache: Any, prefix: int, suffixes: Sequence[Sequence[tuple[int, ...]]]
+    ) -> list[list[Answer]]:
+        """Greedy answers to the questions of every picture, behind `prefix` cached tokens of each.
 
-        Shorter suffixes are padded *before* their first token; those positions are masked out and not
-        counted, so every row ends in the last column and continues as if it were alone.
+        With a question goes what is likely to be its answer, "Yes" and "No", each beside the other: where one
+        is the answer indeed, what follows it, the end most often, is known without another pass. Where none
+        is, the answer goes on token by token as always.
         """
+        tree = _Tree(prefix, len(suffixes), getattr(self.model.config.text_config, "sliding_window", None))
+        strands, guesses = [], {}
+        for row, questions in enumerate(suffixes):
+            for suffix in questions:
+                strand = tree.begin(row, suffix)
+                strands.append(strand)
+                for token in self._likely if self.max_new_tokens > 1 else ():
+                    guesses[strand, token] = tree.begin(row, (token,), behind=strand)
+        asked = [*strands, *guesses.values()]
+        logits = self._continued(tree, cache, asked)
+        first = self._yes_no(logits[: len(strands)])
+        best = dict(zip(asked, logits.argmax(-1).tolist(), strict=True))
+        produced: list[list[int]] = [[] for _ in strands]
+
+        def goes_on(answer: int, token: int) -> bool:
+            if token not in self._eos:
+                produced[answer].append(token)
+            return token not in self._eos and len(produced[answer]) < self.max_new_tokens
+
+        waiting = []
+        for answer, strand in enumerate(strands):
+            token = best[strand]
+            unfinished, guess = goes_on(answer, token), guesses.get((strand, token))
+            if unfinished and guess is not None:
+                strand, token = guess, best[guess]
+                unfinished = goes_on(answer, token)
+            if unfinished:
+                waiting.append((answer, strand, token))
+        while waiting:
+            for _, strand, token in waiting:
+                tree.add(strand, (token,))
+            tokens = self._continued(tree, cache, [strand for _, strand, _ in waiting]).argmax(-1).tolist()
+            waiting = [
+                (answer, strand, token)
+                for (answer, strand, _), token in zip(waiting, tokens, strict=True)
+                if goes_on(answer, token)
+            ]
+        found = (
+            Answer(self.processor.tokenizer.decode(ids, skip_special_tokens=True).strip(), len(ids), yes, no)
+            for ids, (yes, no) in zip(produced, first.tolist(), strict=True)
+        )
+        return [list(itertools.islice(found, len(questions))) for questions in suffixes]
+
+    def _continued(self, tree: _Tree, cache: Any, strands: Sequence[int]) -> torch.Tensor:
+        """(strands, V) float32 logits of what follows each; all that was added to the tree is run."""
         device = self.model.device
-        width = max(map(len, suffixes))
-        ids = torch.zeros((len(suffixes), width), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, suffix in enumerate(suffixes):
-            ids[row, width - len(suffix) :] = torch.tensor(suffix)
-            mask[row, width - len(suffix) :] = 1
-        positions = (prefix + mask.cumsum(1) - 1).clamp(min=0).to(device)
-        mask = torch.cat([torch.ones((len(suffixes), prefix), dtype=torch.long), mask], 1).to(device)
-        ids = ids.to(device)
-        produced: list[list[int]] = [[] for _ in suffixes]
-        open_rows = set(range(len(suffixes)))
-        first: np.ndarray | None = None
-        for step in range(self.max_new_tokens):
-            logits = (
-                self.model(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    position_ids=positions,
-                    past_key_values=cache,
-                    use_cache=True,
-                    logits_to_keep=1,
-                )
-                .logits[:, -1]
-                .float()
-            )
-            if first is None:
-                first = self._yes_no(logits)
-            chosen = logits.argmax(-1)
-            tokens = chosen.tolist()
-            for row in sorted(open_rows):
-                token = tokens[row]
-                if token in self._eos:
-                    open_rows.discard(row)
-                else:
-                    produced[row].append(token)
-            if not open_rows or step + 1 == self.max_new_tokens:
-                break
-            ids = chosen[:, None]
-            positions = positions[:, -1:] + 1
-            mask = torch.cat([mask, torch.ones_like(ids)], 1)
-        assert first is not None
-        return [
-            Answer(
-                self.processor.tokenizer.decode(answer_ids, skip_special_tokens=True).strip(),
-                len(answer_ids),
-                float(first[row, 0]),
-                float(first[row, 1]),
-            )
-            for row, answer_ids in enumerate(produced)
-        ]
+        ids, positions, mask, columns, places = (part.to(device) for part in tree.take(strands))
+        read = columns if columns.shape[1] < ids.shape[1] else None
+        hidden = self.model.model(
+            input_ids=ids,
+            attention_mask=_additive(mask, self.model.dtype),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            read=read,
+        ).last_hidden_state
+        rows, order = places
+        # Of a language model that knows nothing of `read` there are all tokens.
+        done = read is not None and hidden.shape[1] == read.shape[1]
+        return self.model.lm_head(hidden[rows, order if done else columns[rows, order]]).float()
 
     def _yes_no(self, logits: torch.Tensor) -> np.ndarray:
         probabilities = logits.softmax(-1)
         columns = [probabilities[:, ids].sum(-1) for ids in (self._yes, self._no)]
         return torch.stack(columns, 1).cpu().numpy()
+
+
+class _Tree:
+    """What follows the beginnings of several pictures, as one row of tokens each: strands that see the
+    beginning, themselves, and the strand behind which they stand, if that is not the beginning.
+
+    prefix  Tokens of a beginning; rows: pictures. window: how far back a token sees, None without a limit.
+    """
+
+    _BEGINNING, _NOTHING = 0, 1
+
+    def __init__(self, prefix: int, rows: int, window: int | None) -> None:
+        self._window = window
+        # Of a strand: its row, the strand before it, and its length from the first token of the prompt on.
+        self._rows, self._before, self._lengths = [-1, -1], [0, 0], [prefix, prefix]
+        # Of all tokens so far, (rows, S): their strand, and their place in the prompt.
+        self._strands = torch.full((rows, prefix), self._BEGINNING)
+        self._positions = torch.arange(prefix).repeat(rows, 1)
+        self._new: list[list[tuple[int, int, int, int]]] = [[] for _ in range(rows)]
+        self._columns: dict[int, int] = {}
+
+    def begin(self, row: int, ids: Sequence[int], behind: int = _BEGINNING) -> int:
+        """A new strand of these tokens; its number."""
+        strand = len(self._rows)
+        self._rows.append(row)
+        self._before.append(behind)
+        self._lengths.append(self._lengths[behind])
+        self.add(strand, ids)
+        return strand
+
+    def add(self, strand: int, ids: Sequence[int]) -> None:
+        """Appends tokens to a strand."""
+        new, before, start = self._new[self._rows[strand]], self._before[strand], self._lengths[strand]
+        new += [(token, strand, before, place) for place, token in enumerate(ids, start)]
+        self._lengths[strand] += len(ids)
+        self._columns[strand] = len(new) - 1
+
+    def take(self, strands: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """What was added since the last time: ids and positions (rows, T) and a mask (rows, 1, T, S) of what
+        each token sees of those taken so far, itself included. Of `strands`, to which something was added,
+        the columns (rows, K) in which they end, and where each stands in these: (2, strands).
+        """
+        width = max(map(len, self._new))
+        padding = (0, self._NOTHING, self._BEGINNING, self._lengths[self._BEGINNING])
+        added = torch.tensor([[*row, *[padding] * (width - len(row))] for row in self._new])
+        ids, owners, before, positions = added.unbind(-1)
+        columns: list[list[int]] = [[] for _ in self._new]
+        places = []
+        for strand in strands:
+            row = self._rows[strand]
+            places.append((row, len(columns[row])))
+            columns[row].append(self._columns[strand])
+        most = max(map(len, columns))
+        self._new = [[] for _ in self._new]
+        self._strands = torch.cat([self._strands, owners], 1)
+        self._positions = torch.cat([self._positions, positions], 1)
+        whose, place, own = self._strands[:, None], self._positions[:, None], positions[..., None]
+        mask = (whose == owners[..., None]) | (whose == before[..., None]) | (whose == self._BEGINNING)
+        mask &= place <= own
+        if self._window is not None:
+            mask &= place > own - self._window
+        padded = torch.tensor([[*row, *[0] * (most - len(row))] for row in columns])
+        return ids, positions, mask[:, None], padded, torch.tensor(places).T
+
+
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask of bools as what is added to scores: 0 where it says True."""
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 def _skip_unread_layers(model: Any) -> None:
@@ -340,37 +422,6 @@ def _look_at_equal_tiles_once(tower: Any) -> None:
     tower.forward = once
 
 
-def _filled_alone(layer: Any) -> Callable[[], AbstractContextManager[None]]:
-    """A context in which the last layer of the language model (in this thread) fills the cache and works out
-    nothing else: of the tokens before a question nobody reads more. Elsewhere the layer is as it was."""
-    here, whole, attention = threading.local(), layer.forward, layer.self_attn
-
-    def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if not getattr(here, "filling", False):
-            return whole(hidden_states, *args, **kwargs)
-        normed = layer.input_layernorm(hidden_states)
-        key, value = (
-            part(normed).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
-            for part in (attention.k_proj, attention.v_proj)
-        )
-        _, key = apply_rotary_pos_emb(key, key, *kwargs["position_embeddings"])
-        kwargs["past_key_values"].update(key, value, attention.layer_idx)
-        return hidden_states
-
-    @contextlib.contextmanager
-    def filling() -> Iterator[None]:
-        here.filling = True
-        try:
-            yield
-        finally:
-            here.filling = False
-
-    # Other language models than Llama and Mistral do more with keys.
-    if isinstance(layer, (LlamaDecoderLayer, MistralDecoderLayer)):
-        vars(layer)["forward"] = forward
-    return filling
-
-
 def _unchanged(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return hidden_states
 
@@ -399,7 +450,6 @@ def load(
     template: str = "llava-mistral",
     quantization: str = "none",
     batch_size: int = 8,
-    max_cache_tokens: int = 65536,
 ) -> LlavaNextJudge:
     """Load a LLaVA-NeXT checkpoint with a Llama or Mistral text model from a folder or the hub.
 
@@ -430,7 +480,6 @@ def load(
         template=template,
         quantization=quantization,
         batch_size=batch_size,
-        max_cache_tokens=max_cache_tokens,
     )
 
 

@@ -6,6 +6,7 @@ of different labels do not influence each other, so the parts can be run apart, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,10 +88,11 @@ class Owlv2Detector:
             for start in range(0, len(wanted), self.batch_size):
                 chunk = wanted[start : start + self.batch_size]
                 features, boxes = self._look([images[i] for i in chunk])
-                for row, i in enumerate(chunk):
-                    names = list(dict.fromkeys(labels[i]))
-                    side = float(max(images[i].shape[:2]))
-                    result[i] = self._score(features[row], boxes[row] * side, names, threshold)
+                sides = torch.tensor([max(images[i].shape[:2]) for i in chunk], device=boxes.device)
+                boxes = boxes * sides[:, None, None]
+                names = [list(dict.fromkeys(labels[i])) for i in chunk]
+                for i, found in zip(chunk, self._score(features, boxes, names, threshold), strict=True):
+                    result[i] = found
         return result
 
     def _look(self, images: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,40 +118,53 @@ class Owlv2Detector:
                 raise MetricError(
                     f"The label '{label}' is longer than the {limit} tokens that OWLv2 can read."
                 )
-            output = self.model.owlv2.get_text_features(input_ids=ids, attention_mask=torch.ones_like(ids))
+            output = self.model.owlv2.get_text_features(input_ids=ids)
             embedding = (output if isinstance(output, torch.Tensor) else output.pooler_output)[0]
             embedding = embedding / torch.linalg.norm(embedding, ord=2)
             # The model takes a query whose first token is 0 for padding.
             self._queries[label] = (embedding, bool(ids[0, 0] > 0))
 
     def _score(
-        self, features: torch.Tensor, boxes: torch.Tensor, names: Sequence[str], threshold: float
-    ) -> dict[str, Detection]:
-        queries = [self._queries[name] for name in names]
-        embeddings = torch.stack([embedding for embedding, _ in queries])[None]
-        valid = torch.tensor([[counts for _, counts in queries]], device=features.device)
-        logits, _ = self.model.class_predictor(features[None], embeddings, valid)
-        scores = torch.sigmoid(logits[0]).float()
-        best = scores.max(0)
-        corners = boxes[best.indices].cpu().tolist()
-        above = (scores > threshold).sum(0).tolist()
-        values = best.values.cpu().tolist()
-        named = named_scores(logits[0]).cpu().tolist()
-        return {
-            name: Detection(float(values[k]), int(above[k]), tuple(corners[k]), float(named[k]))
-            for k, name in enumerate(names)
-        }
+        self, features: torch.Tensor, boxes: torch.Tensor, names: Sequence[Sequence[str]], threshold: float
+    ) -> list[dict[str, Detection]]:
+        """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, of which there is at
+        least one."""
+        device = features.device
+        place = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
+        most = max(map(len, names))
+        columns = torch.tensor([[*map(place.__getitem__, row), *[0] * (most - len(row))] for row in names])
+        absent = torch.tensor([[k >= len(row) for k in range(most)] for row in names], device=device)
+        queries = [self._queries[name] for name in place]
+        embeddings = torch.stack([embedding for embedding, _ in queries]).expand(len(names), -1, -1)
+        valid = torch.tensor([[counts for _, counts in queries]], device=device).expand(len(names), -1)
+        logits, _ = self.model.class_predictor(features, embeddings, valid)
+        # Every picture's own labels in its own order: the first of equal ones has a box.
+        logits = logits.take_along_dim(columns.to(device)[:, None], 2)
+        scores = torch.sigmoid(logits).float()
+        best = scores.max(1)
+        corners = boxes.take_along_dim(best.indices[..., None], 1).tolist()
+        above = (scores > threshold).sum(1).tolist()
+        values = best.values.tolist()
+        named = named_scores(logits.masked_fill(absent[:, None], float("-inf"))).tolist()
+        return [
+            {
+                name: Detection(values[n][k], above[n][k], tuple(corners[n][k]), named[n][k])
+                for k, name in enumerate(row)
+            }
+            for n, row in enumerate(names)
+        ]
 
 
 def named_scores(logits: torch.Tensor) -> torch.Tensor:
-    """(L,) float32, 0 to 1: each label's highest score over the boxes whose best label it is, 0 without one.
+    """(..., L) float32, 0 to 1: each label's highest score over the boxes whose best label it is, 0 without
+    one.
 
-    logits  (P, L) of P boxes and L labels. Of equal labels the first has the box, as in the library's
+    logits  (..., P, L) of P boxes and L labels. Of equal labels the first has the box, as in the library's
             `post_process` (its `torch.max` over labels).
     """
-    best = logits.max(-1)  # P
-    scores = torch.zeros(logits.shape[1], device=logits.device)
-    return scores.scatter_reduce(0, best.indices, torch.sigmoid(best.values).float(), "amax")
+    best = logits.max(-1)  # ..., P
+    scores = torch.zeros((*logits.shape[:-2], logits.shape[-1]), device=logits.device)
+    return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 
 def _gray(image_processor: Any) -> Any:

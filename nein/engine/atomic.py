@@ -88,9 +88,21 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     count = 0
     with writing(path) as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            file.write(_line(row))
             count += 1
     return count
+
+
+def holds_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether `path` is there and is what `write_lines` would write."""
+    try:
+        return path.read_bytes() == b"".join(map(_line, rows))
+    except FileNotFoundError:
+        return False
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

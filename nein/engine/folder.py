@@ -247,6 +247,13 @@ class Folder:
         """The rows of a block; it is done when this returns."""
         atomic.write_lines(self.block_path(output, number), rows)
 
+    def forget(self, output: str, number: int) -> None:
+        """Removes a block of an output, and of every output that lies below it ("scores")."""
+        root = self.path / output
+        below = [f"{output}/{path.name}" for path in root.iterdir()] if root.is_dir() else []
+        for name in (output, *below):
+            self.block_path(name, number).unlink(missing_ok=True)
+
     def read(self, output: str, number: int, shape: Shape = None) -> list[Row]:
         """The rows of a block that is done. shape: of the rows, where `row_shapes` does not say it."""
         shape = shape or self.row_shapes.get(output.partition("/")[0], dict)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nein.engine import atomic
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder, Row
 
@@ -89,8 +90,8 @@ class Stage:
               vanished or whose failed records are worth another try, makes it again as a whole.
     needs     The output of an earlier stage of the folder whose block of the same number is read: a block can
               be made as soon as that one is there. Empty: nothing is read.
-    follows   Whether a block that is older than the one it `needs` is made again. Not where a block made
-              again has the same rows.
+    feeds     Outputs, of any command on the folder, whose block of the same number is made of this stage's;
+              "scores" is every output below it. They go where a block gets other rows (`put`).
     after     Outputs of earlier stages of the folder of which every wanted block is read: no block is made
               before all of these are there.
     """
@@ -104,7 +105,7 @@ class Stage:
     model: Model | None = None
     usable: Callable[[str, list[Row]], bool] | None = None
     needs: str = ""
-    follows: bool = False
+    feeds: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
     @property
@@ -168,7 +169,6 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
         output
         for output in stage.outputs
         if number not in there[output]
-        or (stage.follows and _is_older(folder, number, output, stage.needs))
         or (stage.usable is not None and not stage.usable(output, folder.read(output, number)))
     )
     if not missing:
@@ -189,5 +189,12 @@ def made_elsewhere(folder: Folder, task: Task) -> bool:
     return all(now[output] is not None and now[output] != task.stamps[output] for output in task.missing)
 
 
-def _is_older(folder: Folder, number: int, output: str, than: str) -> bool:
-    return (folder.stamp(output, number) or 0) < (folder.stamp(than, number) or 0)
+def put(step: Step, number: int, rows: Mapping[str, Rows], outputs: Sequence[str]) -> None:
+    """Writes outputs of a block. First goes what was made of it when it had other rows, and where it is no
+    longer there."""
+    folder = step.folder
+    paths = {output: folder.block_path(output, number) for output in outputs}
+    if not all(atomic.holds_lines(path, rows[output]) for output, path in paths.items()):
+        for output in step.stage.feeds:
+            folder.forget(output, number)
+    atomic.side_by_side(lambda output: folder.write(output, number, rows[output]), outputs)

@@ -23,7 +23,7 @@ from nein.engine.attendance import DEATHS, Attendance, forget_dead
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.engine.stages import Step, Task, made_elsewhere, open_task
+from nein.engine.stages import Step, Task, made_elsewhere, open_task, put
 
 Item = TypeVar("Item")
 
@@ -250,8 +250,7 @@ class Walk:
         ]
         note = {"stage": step.stage.name, "block": task.number, "reason": reason, "outputs": later}
         step.folder.note(ASIDE, f"{step.stage.name}-{task.number:06d}", note)
-        for output in task.missing:
-            step.folder.write(output, task.number, rows[output])
+        put(step, task.number, rows, task.missing)
         self._aside[step.folder.path].add((step.stage.name, task.number))
         self._mark(task, OVER)
 

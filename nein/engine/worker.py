@@ -13,7 +13,7 @@ from nein.engine.attendance import Presence, new_name
 from nein.engine.environment import peak_memory
 from nein.engine.fitting import Fitting
 from nein.engine.folder import Folder
-from nein.engine.stages import Model, Step, Task, made_elsewhere
+from nein.engine.stages import Model, Step, Task, made_elsewhere, put
 
 
 class Loaded:
@@ -105,7 +105,7 @@ class Worker:
         with self._present(folder).at(stage.name, task.number):
             start = time.perf_counter()
             made = self._work(step, model, lambda: stage.work(model, inputs[0], task.missing))
-            atomic.side_by_side(lambda output: folder.write(output, task.number, made[output]), task.missing)
+            put(step, task.number, made, task.missing)
             seconds = round(time.perf_counter() - start, 3)
         cost = {"seconds": seconds, "at": round(time.time(), 1), "peak_memory": peak_memory()}
         folder.cost(stage.name, task.number, cost, self.name)

@@ -211,6 +211,14 @@ def test_a_picture_the_model_cannot_take_is_one_error(tiny_editor, picture, requ
     assert "multiples of 4" in odd.error
 
 
+def test_a_picture_that_the_rule_rounds_to_nothing_is_one_error(tiny_editor, picture, requests_of):
+    requests = [*requests_of(1), EditRequest("odd", picture(0, height=98, width=98), "Remove the cat.", 0)]
+    good, odd = tiny_editor(resolution=64).edit(requests)
+    assert good.error is None
+    assert odd.image is None
+    assert odd.error.startswith("the picture is 98 x 98, and rule r64 rounds that to 0 x 0 at resolution 64")
+
+
 def fail_on(editor, monkeypatch, picked, error):
     """Make the VAE fail whenever the picture `picked` is in its batch."""
     encode = editor._encode_images

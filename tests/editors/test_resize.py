@@ -93,6 +93,35 @@ def test_the_resolution_is_used():
     assert r64_size(640, 480, 256) == (256, 192)
 
 
+@pytest.mark.parametrize(
+    "source, resolution, rounded, enough",
+    [((98, 98), 64, (0, 0), 65), ((98, 1000), 512, (0, 640), 654), ((1000, 98), 512, (640, 0), 654)],
+)
+def test_a_picture_of_which_r64_leaves_nothing_is_refused_with_a_resolution_that_does(
+    source, resolution, rounded, enough
+):
+    said = (
+        f"{source[0]} x {source[1]}.* {rounded[0]} x {rounded[1]} at resolution {resolution}.*of {enough} or"
+    )
+    with pytest.raises(EditorError, match=said):
+        r64_size(*source, resolution)
+    assert min(r64_size(*source, enough)) >= 64
+
+
+def test_the_resolution_that_r64_asks_for_is_enough_for_every_size():
+    refused = 0
+    for width in range(40, 200):
+        for height in range(width, 400):
+            try:
+                r64_size(width, height, 64)
+            except EditorError as error:
+                refused += 1
+                enough = int(str(error).split(" of ")[-1].split()[0])
+                assert min(r64_size(width, height, enough)) >= 64
+                assert min(r64_size(height, width, enough)) >= 64
+    assert refused > 1000
+
+
 def test_r64_crops_the_centre_and_resizes_with_lanczos(picture):
     image = picture(3, height=427, width=640)
     edited = get_rule("r64")(image, 512)

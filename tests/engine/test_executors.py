@@ -90,14 +90,25 @@ def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folde
     assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
 
 
-def test_a_block_that_is_older_than_the_one_it_is_made_of_is_made_again(folder: Folder) -> None:
-    compute(folder)
-    compute(folder, outputs=("halves",), needs="squares", follows=True)
-    assert compute(folder, outputs=("halves",), needs="squares", follows=True) == 0
-    time.sleep(0.02)  # file systems count time in steps
-    folder.write("squares", 2, folder.read("squares", 2))
-    assert compute(folder, outputs=("halves",), needs="squares", follows=True) == 1
-    assert compute(folder, outputs=("halves",), needs="squares", follows=True) == 0
+def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder: Folder) -> None:
+    def again(vanished: int) -> tuple[int, int]:
+        """Blocks made of the squares, and of the halves that are made of them."""
+        open_again = lambda output, rows: rows[0]["id"] != vanished * SIZE  # noqa: E731
+        made = compute(folder, usable=open_again, feeds=("made of them",))
+        return made, compute(
+            folder, name="half", outputs=("made of them/halves",), work=halves, needs="squares"
+        )
+
+    def halves(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+        return {"made of them/halves": [{"id": n} for n in numbers]}
+
+    assert again(-1) == (BLOCKS, BLOCKS)
+    assert again(2) == (1, 0)  # the same rows
+    folder.write("squares", 2, [{"id": 2 * SIZE, "value": None}])
+    assert again(2) == (1, 1)
+    folder.block_path("squares", 3).unlink()
+    assert again(-1) == (1, 1)  # nobody knows what they were
+    assert again(-1) == (0, 0)
 
 
 def test_what_another_process_has_made_in_the_meantime_is_passed_over(

@@ -38,10 +38,17 @@ def said(rows: Any) -> list[list[tuple[str, int]]]:
     return [[(answer.text, answer.token_count) for answer in row] for row in rows]
 
 
-@pytest.fixture(scope="module", params=[("mistral", 2), ("llama", 0), ("mistral", 1)], ids=str)
+# The last sees no more than 12 tokens back, less than any picture has.
+@pytest.fixture(
+    scope="module",
+    params=[("mistral", 2, {}), ("llama", 0, {}), ("mistral", 1, {"sliding_window": 12})],
+    ids=str,
+)
 def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    text, seed = request.param
-    folder = tiny.make_llava(tmp_path_factory.mktemp("llava") / "model", seed=seed, text=text)
+    text, seed, language = request.param
+    folder = tiny.make_llava(
+        tmp_path_factory.mktemp("llava") / "model", seed=seed, text=text, language=language
+    )
     judge = metrics.load_judge("vqa", str(folder))
     cases = zip(IMAGES, QUESTIONS, strict=True)
     return judge, [[naive(judge.model, judge.processor, x, p) for p in q] for x, q in cases]
@@ -53,17 +60,63 @@ def test_answers_equal_generate_for_every_question_alone(judged) -> None:
     assert len({text for row in expected for text, _ in row}) >= 6, "the cases must tell apart"
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 2}, {"max_cache_tokens": 1}])
-def test_answers_do_not_depend_on_batches_or_on_how_much_is_kept(judged, options) -> None:
+@pytest.mark.parametrize("size", [1, 2])
+def test_answers_do_not_depend_on_batches(judged, size, monkeypatch) -> None:
     judge, expected = judged
-    before = {name: getattr(judge, name) for name in options}
-    try:
-        for name, value in options.items():
-            setattr(judge, name, value)
-        assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
-    finally:
-        for name, value in before.items():
-            setattr(judge, name, value)
+    monkeypatch.setattr(judge, "batch_size", size)
+    assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
+
+
+@pytest.mark.parametrize("length", [1, 2, 10])
+def test_a_right_guess_at_an_answer_spares_a_pass_and_no_guess_changes_one(
+    judged, length, monkeypatch
+) -> None:
+    judge, _ = judged
+    monkeypatch.setattr(judge, "max_new_tokens", length)
+    image, prompt = IMAGES[3], QUESTIONS[3][2]
+    inputs = judge.processor(images=image, text=prompt, return_tensors="pt")
+    with torch.no_grad():
+        right = int(judge.model(**inputs).logits[0, -1].argmax())
+    expected = naive(judge.model, judge.processor, image, prompt, length)
+    passes: list[int] = []
+    original = judge._continued
+    monkeypatch.setattr(judge, "_continued", lambda *given: passes.append(1) or original(*given))
+    counts = []
+    for guesses in ([], [right + 1, right], [right + 1, right + 2]):
+        monkeypatch.setattr(judge, "_likely", guesses)
+        passes.clear()
+        assert said(judge.ask([image], [[prompt]])) == [[expected]]
+        counts.append(len(passes))
+    without, guessed, wrong = counts
+    assert wrong == without
+    assert guessed == max(1, without - 1)
+
+
+def test_likely_answers_are_what_goes_on_after_a_prompt_in_one_token(llava) -> None:
+    words = llava.processor.tokenizer.convert_ids_to_tokens(llava._likely)
+    assert [word.strip("\u2581\u0120 ") for word in words] == ["Yes", "No"]
+    assert llava._answers_of_one_token(["Yes", "unspeakablewordofmanytokens"]) == llava._likely[:1]
+
+
+def test_more_questions_than_their_beginning_is_long_are_answered_in_several_goes(llava, monkeypatch) -> None:
+    goes = []
+    original = llava._decode
+
+    def counting(cache, prefix, suffixes):
+        goes.append([len(row) for row in suffixes])
+        assert max(map(len, suffixes)) == 1 or max(sum(map(len, row)) for row in suffixes) <= prefix
+        return original(cache, prefix, suffixes)
+
+    monkeypatch.setattr(llava, "_decode", counting)
+    many = [ASK(f"{word} {other}") for word in WORDS for other in WORDS]
+    few = QUESTIONS[1]
+    expected = [
+        [naive(llava.model, llava.processor, image, prompt) for prompt in row]
+        for image, row in ((IMAGES[0], many), (IMAGES[4], few))
+    ]
+    assert said(llava.ask([IMAGES[0], IMAGES[4]], [many, few])) == expected
+    assert len(goes) > 1
+    assert [sum(row) for row in zip(*goes, strict=True)] == [len(many), len(few)]
 
 
 def test_prompts_that_differ_before_the_picture_are_answered_too(llava) -> None:
@@ -104,12 +157,12 @@ def test_a_question_asked_twice_is_answered_once_and_returned_twice(llava, monke
     original = llava._decode
 
     def counting(cache, prefix, suffixes):
-        rows.append(len(suffixes))
+        rows.append([len(row) for row in suffixes])
         return original(cache, prefix, suffixes)
 
     monkeypatch.setattr(llava, "_decode", counting)
     answers = llava.ask(IMAGES[:1], [[ASK("car"), ASK("dog"), ASK("car")]])
-    assert rows == [2]
+    assert rows == [[2]]
     assert answers[0][0] == answers[0][2] != answers[0][1]
 
 
@@ -273,12 +326,19 @@ def test_a_tile_that_equals_the_one_before_is_looked_at_once(models: Path) -> No
     assert sum(rows) == 1 + 1 + 3  # small pictures are their only tile; the third has two and itself
 
 
-def test_of_the_last_layer_the_beginning_of_a_prompt_fills_the_cache_alone(models: Path) -> None:
+def test_of_the_last_layer_only_tokens_that_are_read_are_worked_out(models: Path) -> None:
     judge = metrics.load_judge("vqa", str(models / "llava"))
-    lengths: list[int] = []
+    shapes: list[tuple[int, ...]] = []
     last = judge.model.model.language_model.layers[-1]
-    last.mlp.register_forward_pre_hook(lambda part, inputs: lengths.append(inputs[0].shape[1]))
-    judge.ask(IMAGES[:1], QUESTIONS[:1])
-    assert max(lengths) < 10
+    hook = last.mlp.down_proj.register_forward_pre_hook(lambda part, given: shapes.append(given[0].shape[:2]))
+    images, questions = [IMAGES[0], IMAGES[4]], [QUESTIONS[0], QUESTIONS[2]]
+    found = said(judge.ask(images, questions))
+    # Of the beginnings nothing; then the ends of three questions, and of two guesses at each answer; then at
+    # most a token of each.
+    assert shapes[0] == (2, 9)
+    assert all(shape in {(2, k) for k in (1, 2, 3)} for shape in shapes[1:])
     naive(judge.model, judge.processor, IMAGES[0], QUESTIONS[0][0])
-    assert max(lengths) > 10  # whoever else asks the model has all of it
+    assert max(shape[1] for shape in shapes) > 10  # whoever else asks the model has all of it
+    hook.remove()
+    last.last = False  # as in a language model whose layers are not known
+    assert said(judge.ask(images, questions)) == found

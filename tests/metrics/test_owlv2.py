@@ -151,3 +151,24 @@ def test_unequal_numbers_of_pictures_and_lists_are_refused(owlv2) -> None:
 def test_an_unknown_padding_is_refused(models: Path) -> None:
     with pytest.raises(MetricError, match="Did you mean 'gray'"):
         metrics.load_judge("ovd", str(models / "owlv2"), pad="grey")
+
+
+def test_pictures_with_different_labels_are_scored_as_alone(owlv2) -> None:
+    labels = [LABELS[: 1 + i][::-1] for i in range(4)] + [[], ["man", "car"]]
+    together = owlv2.detect(IMAGES, labels)
+    for image, row, found in zip(IMAGES, labels, together, strict=True):
+        alone = owlv2.detect([image], [row])[0]
+        assert list(found) == list(alone) == row
+        for label in row:
+            assert found[label].score == pytest.approx(alone[label].score, abs=1e-6)
+            assert found[label].named == pytest.approx(alone[label].named, abs=1e-6)
+            assert found[label].count == alone[label].count
+            np.testing.assert_allclose(found[label].box, alone[label].box, atol=1e-3)
+
+
+def test_of_labels_that_mean_the_same_the_first_of_the_picture_has_the_boxes(owlv2, monkeypatch) -> None:
+    owlv2.detect(IMAGES[:1], [["car"]])
+    monkeypatch.setitem(owlv2._queries, "auto", owlv2._queries["car"])
+    one, other = owlv2.detect([IMAGES[0]] * 2, [["car", "auto"], ["auto", "car"]])
+    assert one["car"].named == other["auto"].named > 0
+    assert one["auto"].named == other["car"].named == 0

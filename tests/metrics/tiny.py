@@ -168,7 +168,9 @@ def make_llava(
         "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2,
         "image_size": side, "patch_size": 8, "initializer_range": 0.3, **vision,
     }  # fmt: skip
-    spoken = MistralConfig(**options, sliding_window=None) if text == "mistral" else LlamaConfig(**options)
+    spoken = (
+        MistralConfig(**{"sliding_window": None, **options}) if text == "mistral" else LlamaConfig(**options)
+    )
     with seeded(seed):
         config = LlavaNextConfig(
             vision_config=CLIPVisionConfig(**eyes),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from editors.basic import Identity
 from metrics.fid import frechet_distance
 from nein.benchmarks.nein import models
 from nein.engine import attendance, images, walk
@@ -188,6 +190,31 @@ def test_the_distance_is_worked_out_again_when_a_block_that_was_set_aside_is_mad
     assert walk.try_again(Folder(run)) == 1
     assert evaluate(*line).code == 0
     assert fid(tmp_path / "out", "identity") == fid(tmp_path / "whole", "identity")
+
+
+def test_the_distance_is_that_of_edits_that_were_deleted_and_made_otherwise(
+    make_data: Callable[..., Path],
+    evaluate: Evaluate,
+    colours: Colours,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = make_data(3, 3)
+    assert evaluate("--editor", "identity", *options(data, tmp_path / "out")).code == 0
+    before = fid(tmp_path / "out", "identity")
+    edit = Identity._edit_one
+    monkeypatch.setattr(
+        Identity, "_edit_one", lambda *a: (made := edit(*a)) and replace(made, image=255 - made.image)
+    )
+    next((tmp_path / "out/identity/negative/edit").rglob("000001.jsonl")).unlink()
+    assert evaluate("--editor", "identity", *options(data, tmp_path / "out")).code == 0
+    after = fid(tmp_path / "out", "identity")
+    assert after["value"] != before["value"]
+    for path in (tmp_path / "out/identity/negative/scores").rglob("*.*"):
+        path.unlink()
+    (tmp_path / "out/identity/negative/corpus.json").unlink()
+    assert evaluate("--editor", "identity", *options(data, tmp_path / "out")).code == 0
+    assert fid(tmp_path / "out", "identity") == after
 
 
 def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(

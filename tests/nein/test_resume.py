@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from editors import EditRequest, EditResult
 from nein import cli
 from nein.benchmarks.nein import runs
 from tests.editors.tiny import build_pipeline
 from tests.helpers import killing
 from tests.nein.conftest import Outcome, write_data
+from tests.rehearsal import Flaky
 
 Evaluate = Callable[..., Outcome]
 CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "figures.csv")
@@ -88,6 +90,30 @@ def test_an_image_that_vanished_is_made_again(whole: Whole, evaluate: Evaluate, 
     next((out / "flaky" / "negative" / "images").glob("*.png")).unlink()
     assert evaluate(*arguments(whole.data, out)).code == 0
     assert contents(out) == whole.files
+
+
+def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_the_new_edits(
+    whole: Whole, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(whole.out, tmp_path / "copy"))
+
+    def other(self: Flaky, request: EditRequest) -> EditResult:
+        """Fails where it did not and the other way round, as an endpoint may, and edits otherwise."""
+        fails = request.seed % self.fail_every != 0
+        return EditResult(request.id, None if fails else 255 - request.image, "now" if fails else None)
+
+    monkeypatch.setattr(Flaky, "_edit_one", other)
+    for track in ("negative", "remove"):
+        for block in (out / "flaky" / track / "edit").rglob("*.jsonl"):
+            block.unlink()
+    few = arguments(whole.data, out, metrics="l1,removal_vqa")
+    assert evaluate(*few, "--stages", "edit").code == 0
+    assert evaluate(*few).code == 0
+    assert evaluate(*arguments(whole.data, out)).code == 0
+    assert evaluate(*arguments(whole.data, tmp_path / "new")).code == 0
+    expected = contents(tmp_path / "new")
+    assert {name: contents(out).get(name) for name in expected} == expected
+    assert expected != whole.files
 
 
 def test_a_diffusion_editor_resumes_to_the_same_bytes(

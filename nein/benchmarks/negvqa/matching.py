@@ -94,7 +94,7 @@ def stage(
         return not any(row["error"] for row in rows)
 
     model = Model(config.matcher, load, describe, references.place(str(reference(config))))
-    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=answers, follows=True)
+    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=answers)
 
 
 def matched(client: Any, rows: Sequence[Row], asked: Mapping[str, Any], letters: str) -> list[Row]:

@@ -225,7 +225,7 @@ def _asking(
         batched if config.fits else None,
     )
 
-    def stage(output: str, askings: Sequence[Asking], blocks: Blocks) -> Stage:
+    def stage(output: str, askings: Sequence[Asking], blocks: Blocks, feeds: tuple[str, ...] = ()) -> Stage:
         def read(number: int) -> list[tuple[Item, Any]]:
             return [(items[index], _picture(items[index])) for index in blocks.members(number)]
 
@@ -244,10 +244,10 @@ def _asking(
                 for row in rows
             )
 
-        return Stage(output, (output,), blocks, read, work, lost, model, usable)
+        return Stage(output, (output,), blocks, read, work, lost, model, usable, feeds=feeds)
 
     blocks = Blocks.first(len(items), config.block_size, config.limit)
-    stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks)]
+    stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (matching.MATCHES,))]
     if config.blind:
         stages.append(stage(BLIND, _baselines(cure), spread(blocks, config.blind)))
     return stages

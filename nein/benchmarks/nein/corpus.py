@@ -74,12 +74,12 @@ def of_blocks(
 
 def figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:
     """The metric of the selection, or what corpus.json already says about the same features: an interval
-    takes minutes. A block that was made again may have features of samples that had none."""
+    takes minutes. A block that was made again may have other features, and of other samples."""
     seal = identity_hash(
         {
             "samples": [sample.id for sample in plan.selection()],
             "identity": run.metrics()[metric],
-            "features": [_whose(run, metric, number) for number in plan.blocks.numbers],
+            "features": [_content(run, metric, number) for number in plan.blocks.numbers],
             "reasons": list(reasons),
         }
     )
@@ -88,8 +88,8 @@ def figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequenc
     return {**_figure(metric, run, plan, protocol, reasons), "seal": seal}
 
 
-def _whose(run: RunDir, metric: str, number: int) -> dict[str, str]:
-    """Which samples and targets a block has features of."""
+def _content(run: RunDir, metric: str, number: int) -> dict[str, str]:
+    """Which samples and targets a block has features of, and the hash of those of the edits."""
     with safetensors.safe_open(run.feature_path(metric, number), framework="numpy") as file:
         return file.metadata() or {}
 

@@ -10,7 +10,7 @@ import numpy as np
 import editors
 from nein.benchmarks.nein.maps import write_sheet
 from nein.benchmarks.nein.plan import Plan
-from nein.benchmarks.nein.runs import EDIT, RunDir
+from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.folder import Row
@@ -42,7 +42,7 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
             maps and any(not run.sheet_path(name).exists() for name in made)
         )
 
-    return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable)
+    return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, feeds=(SCORES,))
 
 
 def editor_model(name: str, load: Callable[[], editors.Editor], *, fits: bool = False) -> Model:

@@ -32,7 +32,7 @@ from nein.engine.folder import Folder, Row
 from nein.engine.shapes import Shape
 from nein.wording.languages.base import DEPTH, OTHERS
 
-EDIT = "edit"
+EDIT, SCORES = "edit", "scores"
 #: In a row of scores: an endpoint gave no answer, and the same command asks it again.
 AGAIN = "again"
 #: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
@@ -66,12 +66,12 @@ _DISTANCE = {
     "n": int, "clusters": int, "columns": int, "left_out": [float], "reference": str, "sources": str,
 }  # fmt: skip
 _SCORE = {"id": str, "value": (float, None), "reason": str, "again?": bool, "detail?": dict}
-_BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, "scores": _SCORE}
+_BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, SCORES: _SCORE}
 
 
 def scores_of(metric: str) -> str:
     """The output of a metric."""
-    return f"scores/{metric}"
+    return f"{SCORES}/{metric}"
 
 
 class RunDir(Folder):
@@ -111,7 +111,7 @@ class RunDir(Folder):
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Name -> identity of the metrics that this or an earlier command has begun."""
-        return self.outputs("scores")
+        return self.outputs(SCORES)
 
     def read_edits(self) -> list[Row]:
         return atomic.read_lines(self.path / "edits.jsonl", EDIT_ROW)

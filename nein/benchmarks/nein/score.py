@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -218,5 +219,6 @@ def _write_features(path: Path, items: Sequence[metrics.Item], scores: Sequence[
     metadata = {
         "ids": "\n".join(item.id for item, _ in rows),
         "target_keys": ",".join(item.target_key for item, _ in rows),
+        "edited_sha256": hashlib.sha256(tensors["edited"].tobytes()).hexdigest(),
     }
     atomic.write_bytes(path, safetensors.numpy.save(tensors, metadata=metadata))

@@ -149,7 +149,7 @@ def output(stage: str) -> str:
 
 def stage(job: Job, name: str, model: Model) -> Stage:
     """A stage of a build. Where the language model gave no answer (a timeout, a refusal) a shard is done
-    again, and with it what was made of it afterwards; so is one whose pictures have vanished."""
+    again, and with it what was made of it; so is one whose pictures have vanished."""
     before = job.stages[: job.stages.index(name)]
 
     def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -176,7 +176,7 @@ def stage(job: Job, name: str, model: Model) -> Stage:
         model=model,
         usable=usable if MODELS[name] != "detector" else None,
         needs=output(before[-1]) if before else "",
-        follows=bool(before),
+        feeds=tuple(map(output, job.stages[len(before) + 1 :])),
     )
 
 

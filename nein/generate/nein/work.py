@@ -21,7 +21,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
 from nein.generate.nein import clauses, filters
-from nein.generate.nein.config import BuildConfig
+from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.sources import Source, SourceSet
 
 UNREADABLE = "unreadable image"
@@ -98,6 +98,7 @@ def stage(job: Job, name: str, model: Model) -> Stage:
         model=model,
         usable=usable if name == "generate" else None,
         needs=output(BEFORE[name]) if name in BEFORE else "",
+        feeds=tuple(map(output, STAGES[STAGES.index(name) + 1 :])),
     )
 
 
