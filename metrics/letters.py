@@ -157,10 +157,10 @@ _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
 _OPEN, _SHUT = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
 _EAST = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 #: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.",
-#: and a letter that touches a word of an East Asian language.
+#: and a letter that touches a word of an East Asian language. No two parts in a row take the same blanks.
 _STATED = re.compile(
-    rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?\s*[:=]?(?:\s+{_LEAD})?"
-    rf"\s*(?:is\s*)?[:=]?{_MARK}(?P<lead>[A-Za-z]){_SHUT}"
+    rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?(?:\s*[:=])?(?:\s+{_LEAD})?"
+    rf"(?:\s*(?:is(?:\s*[:=])?|[:=]))?{_MARK}(?P<lead>[A-Za-z]){_SHUT}"
     r"|\\boxed\{\s*(?:\\(?:text|textbf|mathrm|mathbf)\{)?\s*(?P<box>[A-Z])\b"
     r"|\*\*\s*\(?(?P<bold>[A-Z])(?:[).:]?\s*\*\*|[).:]\s)"
     r"|\(\s*(?P<round>[A-Z])\s*\)"
@@ -178,6 +178,7 @@ _BEFORE_NAME = re.compile(
     rf"|{_LEAD})|[{_EAST}])[^\S\n]*$",
     re.IGNORECASE,
 )
+_NAME_LENGTH = len("definitely") + 1  # of the longest word there, and what stands before it
 _ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*")
 _FIRST = re.compile(
     r"[\s*_`\"'(\[{<$#]*(?P<letter>[A-Z])"
@@ -205,7 +206,7 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
     if "<think>" in text:
         return Letter(None, "the answer was cut off while the model was thinking")
-    fields = {field["value"] or field["tagged"] or "" for field in _FIELD.finditer(text)}
+    fields = _fields(text)
     if len(fields) == 1:
         text = fields.pop().strip()
     letters = LETTERS[: len(options)]
@@ -222,6 +223,14 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     if letter.letter is None and excluded and letter.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
     return letter
+
+
+def _fields(text: str) -> set[str]:
+    """What fields of an answer hold. Tags that nothing closes are hidden: each would be read to the end."""
+    closed = max((tag.end() for tag in re.finditer("</answer>", text, re.IGNORECASE)), default=0)
+    hidden = re.sub("<answer>", "." * len("<answer>"), text[closed:], flags=re.IGNORECASE)
+    found = _FIELD.finditer(text[:closed] + hidden)
+    return {text[slice(*field.span("value" if field["quote"] else "tagged"))] for field in found}
 
 
 def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
@@ -251,7 +260,10 @@ def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
 
 def _is_named(text: str, hit: re.Match[str], group: str | int = 0) -> bool:
     """Whether a bare letter is no part of a name such as "Point A"."""
-    return _BEFORE_NAME.search(text[: hit.start(group)]) is not None
+    start = end = hit.start(group)
+    while start and text[start - 1].isspace() and text[start - 1] != "\n":
+        start -= 1
+    return _BEFORE_NAME.search(text, max(0, start - _NAME_LENGTH), end) is not None
 
 
 def _alone(letter: str, letters: str, options: Sequence[str]) -> Letter:
@@ -280,10 +292,9 @@ def _normal(text: str) -> str:
 
 def _without_list(text: str, letters: str, options: Sequence[str]) -> str:
     """The text without a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
-    one = "|".join(
-        rf"\(?{letter}[).:]+\s*{re.escape(_normal(option).strip())}"
-        for letter, option in zip(letters, options, strict=True)
-    )
+    texts = [re.escape(_normal(option).strip()) for option in options]
+    behind = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
+    one = "|".join(rf"\(?{letter}[).:]+{rest}" for letter, rest in zip(letters, behind, strict=True))
     return re.sub(rf"(?<!\w)(?:(?:{one})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
 
 
@@ -344,7 +355,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
 def _is_article(text: str, end: int, letter: str, word: str) -> bool:
     """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog"), not "option a"."""
     named = word.lower() in ("option", "choice", "letter")
-    return letter.islower() and not named and re.match(r" [a-z]", text[end:]) is not None
+    return letter.islower() and not named and re.match(r" [a-z]", text[end : end + 2]) is not None
 
 
 def _lists(text: str, letters: str) -> bool:

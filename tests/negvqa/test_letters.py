@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import time
 from pathlib import Path
 
 import pytest
 
-from metrics import MetricError
+from metrics import MetricError, letters
 from metrics.letters import by_option, parse
 
 ANIMALS = ["cat", "dog"]
@@ -316,6 +319,50 @@ def test_reasons_tell_refusals_contradictions_and_strange_letters_apart() -> Non
     assert "not" in parse("not a dog", ANIMALS).reason
     assert "declines" in parse("I cannot tell.", ANIMALS).reason
     assert "thinking" in parse("<think>It is B because", ANIMALS).reason
+
+
+#: Of what answers are put together in the next tests: words, signs and blanks that rules look for.
+PARTS = (
+    *("A", "B", "a ", "A. ", "(A) ", "A) ", "A, ", "B.\n", "not A ", "isn't A ", "A is ", "Point A ", "A B "),
+    *("**A", "A.cat ", "A: ", "so A. ", "answer ", "answer is ", "Answer: ", "option ", "is ", "is:", "="),
+    *(" ", "\n", "\t \n", "<answer>", "</answer>", '"answer": "', "'answer':'B'", "cat ", "no ", "dog"),
+    *("definitely ", "also", "ſ", "是A", "9"),
+)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("begin, end", [("", ""), ("answer", "9"), ("A", "9"), ("<answer>", "x")])
+def test_the_fixed_rule_takes_time_in_proportion_to_the_answer(begin: str, part: str, end: str) -> None:
+    before = time.process_time()
+    parse(begin + part * (20_000 // len(part)) + end, ANIMALS)
+    assert time.process_time() - before < 2  # at most 0.4; in proportion to the square 50 and more
+
+
+def test_the_fixed_rule_reads_what_its_quadratic_form_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(0)
+    several = [ANIMALS, FOUR, ["", "cat"], ["Point A", "a"]]
+    asked = [("".join(draw.choices(PARTS, k=draw.randint(1, 12))), draw.choice(several)) for _ in range(3000)]
+    found = [parse(*one) for one in asked]
+
+    def without_list(text: str, names: str, options: list[str]) -> str:
+        texts = [re.escape(letters._normal(option).strip()) for option in options]
+        one = "|".join(rf"\(?{name}[).:]+\s*{text}" for name, text in zip(names, texts, strict=True))
+        return re.sub(rf"(?<!\w)(?:(?:{one})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
+
+    now = rf"(?:\s*[:=])?(?:\s+{letters._LEAD})?(?:\s*(?:is(?:\s*[:=])?|[:=]))?"
+    before = rf"\s*[:=]?(?:\s+{letters._LEAD})?\s*(?:is\s*)?[:=]?"
+    assert now in letters._STATED.pattern
+    for name, old in {
+        "_STATED": re.compile(letters._STATED.pattern.replace(now, before), re.IGNORECASE),
+        "_is_named": lambda text, hit, group=0: (
+            letters._BEFORE_NAME.search(text[: hit.start(group)]) is not None
+        ),
+        "_fields": lambda text: {f["value"] or f["tagged"] or "" for f in letters._FIELD.finditer(text)},
+        "_without_list": without_list,
+    }.items():
+        monkeypatch.setattr(letters, name, old)
+    assert [parse(*one) for one in asked] == found
+    assert len({letter.letter or letter.reason for letter in found}) > 6
 
 
 def test_swapping_the_options_swaps_the_letter_of_a_text_but_not_of_a_letter() -> None:
