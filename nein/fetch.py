@@ -78,6 +78,16 @@ class FetchConfig(Options):
             found += config.needs()
         return found + [need for data in self.data for need in needs.of_data(data)]
 
+    def announced(self) -> list[str]:
+        return [] if self.only_check else expected(self.needs(), self.out)
+
+
+def expected(needs: Sequence[Need], folder: Path) -> list[str]:
+    """What `fetch` would download, a line each."""
+    from nein.models import fetching
+
+    return list(fetching.expected(needs, folder))
+
 
 def run(config: FetchConfig) -> int | str:
     """The command. Raises UserError."""
@@ -89,10 +99,10 @@ def run(config: FetchConfig) -> int | str:
 def of_command(name: str, configuration: Any, words: Sequence[str]) -> int | str:
     """`nein fetch NAME WORDS`: what this command needs, into the folder of its `--models-from`."""
     config, dry_run = options.read(configuration, words, prog=f"nein fetch {name}", to_fetch=True)
-    needs = config.needs()
+    needs, folder = config.needs(), Path(config.models_from or OUT)
     if dry_run:
-        return "".join(f"{need}\n" for need in dict.fromkeys(needs))
-    return fetch(needs, Path(config.models_from or OUT))
+        return "".join(f"{line}\n" for line in expected(needs, folder))
+    return fetch(needs, folder)
 
 
 def fetch(needs: Sequence[Need], folder: Path) -> int | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pkgutil
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -358,6 +359,27 @@ def test_a_disk_without_room_is_said_before_and_during(
     monkeypatch.setattr("nein.fetch.shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(UserError, match=r"has room for 0\.0 MB and 0\.0 MB are to be downloaded"):
         fetch.fetch(wanted, tmp_path)
+
+
+def test_a_dry_run_lists_repositories_files_and_places_and_asks_nobody(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("somebody was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", never)
+    words = ("--preset", "paper", "--editor", "ip2p", "--benchmarks", "nein", "--dry-run")
+    shown = outcome(capsys, "fetch", *words, "--data", "hub:a/b@c", "--out", tmp_path).stdout
+    lines = [line[2:] for line in shown.splitlines() if line.startswith("# ")]
+    assert yaml.safe_load(shown)["out"] == str(tmp_path)
+    [editor] = [line for line in lines if line.startswith("timbrooks/instruct-pix2pix@main: *.json")]
+    assert editor.endswith(f" -> {tmp_path}/hub/models--timbrooks--instruct-pix2pix")
+    assert f"a/b@c: every file -> {tmp_path}/hub/datasets--a--b" in lines
+    assert any(line.endswith(f".pth: one file -> {tmp_path}/torch/hub/checkpoints") for line in lines)
+    same = outcome(capsys, "fetch", "eval", *words[:4], "--dry-run", "--data", "hub:a/b@c").stdout
+    assert {line.replace(str(tmp_path), "models") for line in lines} == set(same.splitlines())
+    assert not list(tmp_path.iterdir())
+    assert fetching.PATTERNS.keys() == fetching.LAYOUTS.keys()
 
 
 def test_nano_needs_nothing(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
         description += f" Also: {', '.join(f'nein {other}' for other in others)}."
     config, dry_run = options.read(configuration, words, prog=prog, description=description)
     if dry_run:
-        print(options.dump(config), end="")
+        print(options.dump(config) + "".join(f"# {line}\n" for line in config.announced()), end="")
         return 0
     from nein.engine import environment, executors
 

@@ -66,6 +66,10 @@ class Options:
         Raises UserError, EditorError or MetricError for a name that there is not."""
         return []
 
+    def announced(self) -> list[str]:
+        """What `--dry-run` prints behind the options, as comments."""
+        return []
+
     @classmethod
     def parse(cls: type[Given], argv: Sequence[str]) -> Given:
         """The checked options of a command line, as `read` gives them."""

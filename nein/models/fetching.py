@@ -203,6 +203,35 @@ LAYOUTS: dict[str, Callable[[Names, str], Iterator[str]]] = {
 }
 
 
+_TEXTS = " ".join(f"*{ending}" for ending in TEXTS)
+#: The same in patterns, for who asks before the hub does: `nein fetch --dry-run`.
+PATTERNS: dict[str, str] = {
+    "transformers": f"{_TEXTS} model*.safetensors additional_chat_templates/*",
+    "text": _TEXTS,
+    "open_clip": f"{_TEXTS} {OPEN_CLIP[0]}, or {OPEN_CLIP[1]}",
+    "sentence": f"{_TEXTS} model*.safetensors, of all folders but {' '.join(FOREIGN)}",
+    "pipeline": f"{_TEXTS} */*model*.safetensors, or .bin, without {CHECKER}",
+    "pipeline and checker": f"{_TEXTS} */*model*.safetensors, or .bin",
+    "settings": f"{_TEXTS}, of all folders but {' '.join((*FOREIGN, CHECKER))}",
+    "dataset": "every file",
+}
+
+
+def expected(needs: Iterable[Need], folder: Path) -> Iterator[str]:
+    """A line for every need: the repository and its revision, its files in patterns, and where they go.
+    Nobody is asked."""
+    for need in dict.fromkeys(needs):
+        base, _, file = need.layout.partition(":")
+        if base == "package":
+            yield f"{need}: pip installs it with nein"
+        elif base == "torch":
+            yield f"{need}: one file -> {folder / TORCH / _CHECKPOINTS}"
+        else:
+            asked = file if base == "file" else f"{_TEXTS} {file}" if file else PATTERNS[base]
+            repository = repo_folder_name(repo_id=need.reference, repo_type=_kind(need))
+            yield f"{need.reference}@{need.revision or 'main'}: {asked} -> {folder / HUB / repository}"
+
+
 def _texts(names: Iterable[str]) -> Iterator[str]:
     yield from (name for name in names if name.endswith(TEXTS))
 

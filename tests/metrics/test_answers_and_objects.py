@@ -96,6 +96,17 @@ def test_a_name_of_several_words_is_left_out_whatever_the_parser_makes_of_it(
     assert caption_objects([caption], protocol="fixed", excluded=[excluded]) == [left]
 
 
+@pytest.mark.parametrize("name", ["dining table", "teddy bear", "stop sign", "wine glass", "traffic light"])
+def test_the_last_word_of_a_name_is_another_object_and_stays(name: str) -> None:
+    head, own = (
+        name.split()[-1],
+        caption_objects([f"A cat beside a {name}."], protocol="fixed", excluded=[name]),
+    )
+    assert own == [["cat"]]
+    [stays] = caption_objects([f"A cat beside a {head}."], protocol="fixed", excluded=[name])
+    assert stays == ["cat", head]
+
+
 def test_a_caption_without_nouns_names_no_object() -> None:
     assert caption_objects(["", "Running fast!"], protocol="fixed") == [[], []]
 
