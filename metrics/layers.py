@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.activations import QuickGELUActivation
+from transformers.activations import GELUActivation, QuickGELUActivation
 from transformers.models.clip.modeling_clip import CLIPEncoderLayer, CLIPVisionModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer, MistralRMSNorm
@@ -37,14 +37,24 @@ class _Layer:
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> torch.Tensor:
-        before, after, attention = (getattr(self, name) for name in self._names[:3])
+        after, attention = (getattr(self, name) for name in self._names[1:3])
         out = getattr(attention, self._names[3])
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         plain = products.installed(*parts, out) and products.applies(hidden_states, out.weight)
         if not plain or attention.config._attn_implementation != "sdpa":
             return super().forward(hidden_states, attention_mask, **kwargs)  # type: ignore[misc]
+        seen = self._attended(hidden_states, attention_mask, kwargs.get("is_causal", attention.is_causal))
+        return _added(seen, self.mlp, after(seen))  # type: ignore[attr-defined]
+
+    def _attended(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, causal: bool
+    ) -> torch.Tensor:
+        """What comes in, with attention's part. A function, so that its memory, which a processor has in its
+        cache, is what the two linear layers take."""
+        before, _, attention = (getattr(self, name) for name in self._names[:3])
+        out, causal = getattr(attention, self._names[3]), causal and attention_mask is None
+        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         normed = before(hidden_states)
-        causal = attention_mask is None and kwargs.get("is_causal", attention.is_causal)
         x = hidden_states[:, :1] if self.first_only else hidden_states
         if self.first_only and attention_mask is None and not causal:
             heads = _first_token(normed, *parts, attention.head_dim)
@@ -57,8 +67,7 @@ class _Layer:
                 query, key, value, attention_mask, is_causal=causal and query.shape[2] > 1
             )
             heads = heads.transpose(1, 2).flatten(2)
-        seen = product(heads, out.weight, out.bias).add_(x)
-        return _added(seen, self.mlp, after(seen))  # type: ignore[attr-defined]
+        return product(heads, out.weight, out.bias).add_(x)
 
 
 def _first_token(
@@ -79,11 +88,16 @@ def _added(seen: torch.Tensor, mlp: Any, normed: torch.Tensor) -> torch.Tensor:
     """`seen` with what two linear layers make of `normed` added to it, in place. Quick GELU is SiLU of
     1.702 x by 1.702, and products take such a factor along."""
     first, last = mlp.fc1, mlp.fc2
-    quick = isinstance(mlp.activation_fn, QuickGELUActivation) and seen.dtype == torch.float32
-    if not quick or not products.installed(first, last):
+    if seen.dtype != torch.float32 or not products.installed(first, last):
         return mlp(normed).add_(seen)
-    hidden = nn.functional.silu(scaled_product(normed, first.weight, first.bias, _STEEP), inplace=True)
-    return add_product(seen, hidden, last.weight, last.bias, 1 / _STEEP)
+    if isinstance(mlp.activation_fn, QuickGELUActivation):
+        hidden = nn.functional.silu(scaled_product(normed, first.weight, first.bias, _STEEP), inplace=True)
+        return add_product(seen, hidden, last.weight, last.bias, 1 / _STEEP)
+    if isinstance(mlp.activation_fn, GELUActivation):
+        hidden = product(normed, first.weight, first.bias, "gelu")
+    else:
+        hidden = mlp.activation_fn(first(normed))
+    return add_product(seen, hidden, last.weight, last.bias)
 
 
 class _ClipLayer(_Layer, CLIPEncoderLayer):
