@@ -31,8 +31,8 @@ def l2(image: np.ndarray, target: np.ndarray) -> float:
 
     Source: MagicBrush, image_eval.py, where it goes by the name l2.
     """
-    difference = _difference(image, target)
-    return float((difference * difference).sum(dtype=np.int64) / (255 * 255 * image.size))
+    squared = np.square(_difference(image, target), dtype=np.uint16)  # at most 255 * 255
+    return float(squared.sum(dtype=np.int64) / (255 * 255 * image.size))
 
 
 def each_pair(
@@ -55,8 +55,9 @@ METRICS = (
 
 
 def _difference(image: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Absolute, (H, W, 3) uint8."""
     check_image(image)
     check_image(target)
     if image.shape != target.shape:
         raise MetricError(f"Pictures of one size are compared, not {image.shape} and {target.shape}.")
-    return np.abs(image.astype(np.int32) - target.astype(np.int32))
+    return np.maximum(image, target) - np.minimum(image, target)
