@@ -65,9 +65,32 @@ def product(
     (..., out), another factor."""
     if times is not None:
         return torch.ops.mkldnn._linear_pointwise.binary(x, times, weight, bias, "mul")
-    if then == "none" and x.dtype == torch.float32 and not processor.has_narrow_mkl():
+    if then == "none" and _by_mkl(x):
         return nn.functional.linear(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "none")
+
+
+def scaled_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, scale: float) -> torch.Tensor:
+    """`product`, bias and all, times a number."""
+    if not _by_mkl(x):
+        return product(x, weight, bias).mul_(scale)
+    rows = torch.addmm(bias, x.flatten(0, -2), weight.t(), beta=scale, alpha=scale)
+    return rows.view(*x.shape[:-1], -1)
+
+
+def add_product(
+    onto: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, scale: float = 1.0
+) -> torch.Tensor:
+    """Adds (..., in) times (out, in) times a number, and the bias, to `onto`, (..., out), in place."""
+    if not _by_mkl(x):
+        return onto.add_(product(x, weight, None), alpha=scale).add_(bias)
+    rows = onto.view(-1, onto.shape[-1]).add_(bias)
+    torch.addmm(rows, x.flatten(0, -2), weight.t(), alpha=scale, out=rows)
+    return onto
+
+
+def _by_mkl(x: torch.Tensor) -> bool:
+    return x.dtype == torch.float32 and not processor.has_narrow_mkl()
 
 
 def _operations(x: Sequence[int], *more: Any, **out: Any) -> int:

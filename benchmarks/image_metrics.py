@@ -93,18 +93,18 @@ def ours(
     result: dict[str, Any] = {name: [] for name in NAMES}
     edited, target = [], []
     for block in blocks(work, batch_size):
-        items = []
-        for pair in block:
-            reference = decode(pair.target)
-            items.append(
-                metrics.Item(
-                    pair.id,
-                    decode(pair.edited),
-                    reference,
-                    caption=pair.caption,
-                    target_key=pixel_hash(reference),
-                )
+        targets = {path: decode(path) for path in dict.fromkeys(pair.target for pair in block)}
+        keys = {path: pixel_hash(target) for path, target in targets.items()}
+        items = [
+            metrics.Item(
+                pair.id,
+                decode(pair.edited),
+                targets[pair.target],
+                caption=pair.caption,
+                target_key=keys[pair.target],
             )
+            for pair in block
+        ]
         batch = metrics.Batch(items, encoders, settings, features=store)
         scores = metrics.score([metrics.METRICS[name] for name in NAMES], batch)
         rows = np.stack([score.features for score in scores.pop("fid") if score.features is not None])

@@ -189,7 +189,8 @@ def main() -> None:
     print(line("naive: one question or label at a time", expected, len(work), limit))
     print(line("ours, first editor", first, len(work), limit, expected))
     print(line("ours, next editor (samples remembered)", again, len(work), limit, expected))
-    print(operators("ours, first editor", first))
+    for name, one in (("ours, first editor", first), ("ours, next editor", again)):
+        print(operators(name, one))
     sides = {"judges, first editor": first, "judges, next editor": again}
     stages = [
         compared(name, "float32", one, expected, len(work), limit, agreement="decisions equal")

@@ -97,9 +97,9 @@ class ResizeCrop:
             size = (int(self.resize * width / height), self.resize)
         left = round((size[0] - self.crop) / 2.0)
         top = round((size[1] - self.crop) / 2.0)
-        picture = PilImage.fromarray(image)
-        if picture.size != size:
-            picture = picture.resize(size, PilImage.Resampling.BICUBIC)
+        if size == (width, height) and self.crop <= self.resize:
+            return image[top : top + self.crop, left : left + self.crop]
+        picture = PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC)
         return np.asarray(picture.crop((left, top, left + self.crop, top + self.crop)))
 
     def normalise(self, pixels: Any) -> Any:

@@ -61,9 +61,19 @@ class ClipEncoder:
                 pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size])).to(
                     self.model.device
                 )
-                x = self.preprocess.normalise(pixels).to(self.model.dtype)
-                parts.append(pooled(self.model.get_image_features(pixel_values=x)))
+                parts.append(self._features(pixels))
         return stack(parts, self.model.config.projection_dim)
+
+    def _features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """(N, D) of (N, H, W, 3) uint8 crops."""
+        from metrics.layers import first_tokens
+
+        own = self.preprocess
+        first = first_tokens(self.model.vision_model, pixels, own.mean, own.std)
+        if first is not None:
+            return self.model.visual_projection(first)
+        x = own.normalise(pixels).to(self.model.dtype)
+        return pooled(self.model.get_image_features(pixel_values=x))
 
     def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
         """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""

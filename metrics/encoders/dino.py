@@ -40,6 +40,8 @@ class DinoEncoder:
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, D) float32, not normalised."""
+        from metrics.layers import first_tokens
+
         crops = map_images(self.preprocess, images)
         parts = []
         with exact(self.model):
@@ -47,8 +49,11 @@ class DinoEncoder:
                 pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size])).to(
                     self.model.device
                 )
-                x = self.preprocess.normalise(pixels).to(self.model.dtype)
-                parts.append(self.model(pixel_values=x).last_hidden_state[:, 0])
+                first = first_tokens(self.model, pixels, self.preprocess.mean, self.preprocess.std)
+                if first is None:
+                    x = self.preprocess.normalise(pixels).to(self.model.dtype)
+                    first = self.model(pixel_values=x).last_hidden_state[:, 0]
+                parts.append(first)
         return stack(parts, self.model.config.hidden_size)
 
 

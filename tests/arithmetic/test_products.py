@@ -39,6 +39,24 @@ def test_layers_give_what_they_gave(layers: nn.Sequential, mkl: None) -> None:
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [(2, 5), (9,)])
+def test_a_product_takes_a_number_along_and_is_added_to_what_is_there(
+    rows: tuple[int, ...], mkl: None
+) -> None:
+    torch.manual_seed(0)
+    layer, x, there = nn.Linear(24, 16), torch.randn(*rows, 24), torch.randn(*rows, 16)
+    with torch.inference_mode(), FlopCounterMode(display=False) as plain:
+        scaled, added = layer(x) * 1.7, there + layer.bias + layer(x).sub(layer.bias) * 0.3
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        found = products.scaled_product(x, layer.weight, layer.bias, 1.7)
+        onto = there.clone()
+        assert products.add_product(onto, x, layer.weight, layer.bias, 0.3) is onto
+    assert counter.get_total_flops() == plain.get_total_flops() > 0
+    # Sums of 24 products of numbers about 1: their last bits depend on the order of adding.
+    torch.testing.assert_close(found, scaled, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(onto, added, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "bias": False}, {"padding": 1}, {"groups": 2}])
 def test_convolutions_of_one_pixel_give_what_they_gave(options: dict) -> None:
     torch.manual_seed(0)

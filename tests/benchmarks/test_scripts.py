@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -113,6 +114,24 @@ def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_writte
     assert "aten::mm" in [name for name, _, _ in row["ours"]["profile"]]
     assert "(100 % of the limit)" in common.line("products", ours, 4, limit)
     assert "aten::mm" in common.operators("products", ours)
+
+
+def test_a_pass_is_split_into_kinds_of_operators_and_the_rest() -> None:
+    picture, kernel, heads = torch.ones(2, 8, 32, 32), torch.ones(8, 8, 3, 3), torch.ones(2, 2, 64, 16)
+
+    def work() -> None:
+        for _ in range(20):
+            torch.nn.functional.conv2d(picture, kernel)
+            torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+            torch.nn.functional.linear(picture, picture[0, 0])
+            picture.sin()
+        time.sleep(0.05)
+
+    work()
+    _, where = common.profiled(work, "cpu")
+    assert list(where) == ["attention", "convolutions", "products", "other operators", "no operator"]
+    assert sum(where.values()) == pytest.approx(1, abs=0.01)  # each is rounded to 0.001
+    assert min(where.values()) > 0.001
 
 
 @pytest.mark.parametrize(("fits", "expected"), [(64, 8), (4, 4)])

@@ -45,6 +45,32 @@ def test_a_tower_gives_what_it_gave_with_all_tokens_or_one(
         assert part_of_it.get_total_flops() < 0.8 * all_of_it.get_total_flops()
 
 
+@pytest.mark.parametrize(("cls", "kind", "folder"), [(CLIPModel, "clip", "clip"), (ViTModel, "vit", "vit")])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_first_tokens_come_straight_from_the_pixels(
+    models: Path, cls: Any, kind: str, folder: str, dtype: torch.dtype
+) -> None:
+    plain, ours = (getattr(one, "vision_model", one) for one in towers(models / folder, cls, kind))
+    pixels = torch.randint(256, (3, 32, 32, 3), generator=torch.Generator().manual_seed(0)).to(dtype)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.25)
+    shift, spread = (torch.tensor(row)[:, None, None] for row in (mean, std))
+    with torch.inference_mode():
+        with FlopCounterMode(display=False) as all_of_it:
+            out = plain(pixel_values=(pixels.permute(0, 3, 1, 2) / 255 - shift) / spread)
+        expected = out.pooler_output if cls is CLIPModel else out.last_hidden_state[:, 0]
+        assert layers.first_tokens(ours, pixels, mean, std) is None  # every token may be read
+        layers.read_first_only(ours)
+        assert layers.first_tokens(ours, pixels[:, :24], mean, std) is None  # whose error is transformers'
+        with FlopCounterMode(display=False) as part_of_it:
+            found = layers.first_tokens(ours, pixels, mean, std)
+    if products.AVAILABLE:
+        assert found is not None
+        # Sums of some dozens of products of numbers about 1, through two layers.
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert part_of_it.get_total_flops() < 0.7 * all_of_it.get_total_flops()
+    assert layers.first_tokens(ours, pixels, mean, std) is None  # with gradients
+
+
 @pytest.mark.parametrize("cls", [CLIPModel, Owlv2ForObjectDetection])
 def test_sentences_are_masked_as_before(models: Path, cls: Any) -> None:
     kind = "clip" if cls is CLIPModel else "owlv2"

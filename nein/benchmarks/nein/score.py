@@ -6,6 +6,7 @@ One decode per picture: a block is read once and handed to all metrics.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,7 +116,10 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
 
     def read(number: int) -> tuple[int, list[metrics.Item]]:
         edits = {row["id"]: row for row in run.rows(EDIT, [number])}
-        return number, [_item(run, sample, edits[sample.id], needed) for sample in plan.members(number)]
+        original = functools.cache(_original)  # of a block: several samples share a picture
+        return number, [
+            _item(run, sample, edits[sample.id], needed, original) for sample in plan.members(number)
+        ]
 
     def work(loaded: Scorer, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         number, items = block
@@ -158,17 +162,22 @@ def _row(item: metrics.Item, score: metrics.Score) -> Row:
     return {**row, AGAIN: True} if score.again else row
 
 
-def _item(run: RunDir, sample: Sample, edit: Mapping[str, Any], needed: set[str]) -> metrics.Item:
-    """The pictures of a sample that are `needed`; a sentence for every other."""
+def _item(
+    run: RunDir,
+    sample: Sample,
+    edit: Mapping[str, Any],
+    needed: set[str],
+    original: Callable[[Path, str], tuple[np.ndarray | str, str]],
+) -> metrics.Item:
+    """The pictures of a sample that are `needed`; a sentence for every other. original: `_original`."""
     if edit["image"] is None:
         return metrics.Item(sample.id, f"not edited: {edit['error']}")
     edited = _read(run.image_path(sample.id), "edited")
     if not isinstance(edited, str) and images.pixel_hash(edited) != edit["sha256"]:
         edited = "the edited image on disk is not the one this run wrote; remove it and run again"
-    target = _read(sample.source_path, "COCO") if "target" in needed else "not read"
-    unedited = _read(sample.sample_path, "NeIn") if "sample" in needed else "not read"
-    target_key = "" if isinstance(target, str) else images.pixel_hash(target)
-    sample_key = "" if isinstance(unedited, str) else images.pixel_hash(unedited)
+    absent = "not read", ""
+    target, target_key = original(sample.source_path, "COCO") if "target" in needed else absent
+    unedited, sample_key = original(sample.sample_path, "NeIn") if "sample" in needed else absent
     if sample_key and sample_key != edit["sample_sha256"]:
         unedited = "the NeIn image is not the one that was edited; it was changed in between"
     things = _things(sample) if "things" in needed else "not read"
@@ -184,6 +193,12 @@ def _things(sample: Sample) -> list[metrics.Thing] | str:
         return lost
     pairs = zip(sample.things, read, strict=True)
     return [metrics.Thing(t.name, t.stays, shown) for t, shown in pairs if not isinstance(shown, str)]
+
+
+def _original(path: Path, role: str) -> tuple[np.ndarray | str, str]:
+    """The picture and its `pixel_hash`; a sentence, and nothing, where it cannot be read."""
+    picture = _read(path, role)
+    return picture, "" if isinstance(picture, str) else images.pixel_hash(picture)
 
 
 def _read(path: Path, role: str) -> np.ndarray | str:
