@@ -358,7 +358,8 @@ class _Reader:
 
 
 def _tensors(value: Any) -> str:
-    """The hash of a torch module's weights, of a tensor, or of an array of numbers; "" of anything else."""
+    """The hash of a torch module's weights, of a tensor, or of an array of numbers; "" of anything else, and
+    where it cannot be read (no memory behind it, state that is no tensor)."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         return hashlib.sha256(f"{value.shape}:{value.dtype}:".encode() + value.tobytes()).hexdigest()
@@ -366,7 +367,10 @@ def _tensors(value: Any) -> str:
         return ""
     from arithmetic.contents import tensor_digest
 
-    return tensor_digest({"": value} if isinstance(value, torch.Tensor) else value.state_dict())
+    try:
+        return tensor_digest({"": value} if isinstance(value, torch.Tensor) else value.state_dict())
+    except (AttributeError, RuntimeError, TypeError):
+        return ""
 
 
 def _globals(function: Any) -> list[Any]:

@@ -112,6 +112,20 @@ def test_what_is_known_by_its_type_alone_is_said():
     assert "by_type" not in as_editor(closing_over(linear(0))).describe()
 
 
+class WithState(torch.nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 1}
+
+
+@pytest.mark.parametrize(
+    "held", [torch.nn.Linear(2, 2, device="meta"), torch.empty(2, device="meta"), WithState(2, 2)]
+)
+def test_weights_that_cannot_be_read_are_known_by_their_type(held):
+    content = content_of(closing_over(held))
+    assert content == content_of(closing_over(held))
+    assert content.by_type == (f"{type(held).__module__}.{type(held).__qualname__}",)
+
+
 def test_a_function_that_holds_itself_is_hashed():
     def edit(image, instruction):
         return edit(image, instruction)
