@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from editors.base import Editor, EditorError, EditRequest, EditResult, digest, find_fault, fingerprint
 from editors.presets import near_match
@@ -24,7 +24,7 @@ _PLACE = re.compile(r"(?P<home>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<name>[^\W\d
 #: What an editor is known by.
 _PARTS = ("name", "fingerprint", "describe", "edit")
 #: Values that stand for themselves in the fingerprint of a function that holds them.
-_PLAIN = (bool, int, float, str, bytes, tuple, frozenset, type(None))
+_PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class FunctionEditor:
@@ -36,14 +36,14 @@ class FunctionEditor:
     name      What the editor is called in results; the function's own name if None.
 
     What the function raises, and a result that is no picture, is the error of that sample. The fingerprint
-    covers the source of the function, its defaults and the plain values it holds; not the functions that it
-    calls, nor a model that it was made with. Raises EditorError for what cannot be called so.
+    is `content_of` the function, as it was given. Raises EditorError for what cannot be called so.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
         self.function = function
         self.name = name or name_of(function)
         self._seeded = _takes_seed(function, self.name)
+        self._content = content_of(function)
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 
     def describe(self) -> dict[str, Any]:
@@ -51,8 +51,9 @@ class FunctionEditor:
             "editor": self.name,
             "class": type(self).__name__,
             "function": f"{getattr(self.function, '__module__', '')}.{name_of(self.function)}",
-            "source_sha256": source_hash(self.function),
+            "source_sha256": self._content.sha256,
             "seeded": self._seeded,
+            **({"by_type": list(self._content.by_type)} if self._content.by_type else {}),
         }
 
     @property
@@ -277,21 +278,111 @@ def _takes_seed(function: Callable[..., Any], name: str) -> bool:
     return seeded
 
 
-def source_hash(function: Callable[..., Any]) -> str:
-    """SHA-256 of what a function says and of the plain values that it was made with."""
-    inner = inspect.unwrap(function)
-    try:
-        text = inspect.getsource(inner if not callable(getattr(inner, "func", None)) else inner.func)
-    except (TypeError, OSError):  # no function of Python, or typed into an interpreter
-        code = getattr(inner, "__code__", None)
-        text = repr((code.co_code, code.co_names)) if inspect.iscode(code) else type(inner).__qualname__
-    values: list[Any] = []
-    if inspect.isroutine(inner) or callable(getattr(inner, "func", None)):  # a function, or a partial one
-        values += [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "args", None) or ())]
-        values += list((getattr(inner, "keywords", None) or {}).items())
+class Content(NamedTuple):
+    """What tells a function or an object from another: a hash, and the types of what it holds that the hash
+    knows by its type alone, for the manifest."""
+
+    sha256: str
+    by_type: tuple[str, ...]
+
+
+def content_of(thing: Any) -> Content:
+    """Of a function, a method, or an object: its source (that of its class), and the values that it was made
+    with: of its closure, its defaults, partial arguments, globals that it names, attributes of the object.
+
+    What counts of a value: itself if it is plain or a tuple; the weights of a torch module, a tensor or an
+    array, also of one that it holds; the same as here of a function that is held, not of one that is called
+    by a global name. All else goes by its type, lists and dictionaries too, which may change with every call.
+    """
+    reader = _Reader()
+    return Content(reader.of(thing), tuple(sorted(reader.by_type)))
+
+
+class _Reader:
+    """by_type  Types of what was not looked into."""
+
+    def __init__(self) -> None:
+        self.by_type: set[str] = set()
+        self._inside: set[int] = set()
+
+    def of(self, thing: Any) -> str:
+        self._inside.add(id(thing))
+        inner = inspect.unwrap(thing)
+        if not callable(getattr(inner, "func", None)):
+            said = inner if inspect.isroutine(inner) or isinstance(inner, type) else type(inner)
+        else:
+            said = inner.func
+        try:
+            text = inspect.getsource(said)
+        except (TypeError, OSError):  # no function of Python, or typed into an interpreter
+            code = getattr(said, "__code__", None)
+            text = repr((code.co_code, code.co_names)) if inspect.iscode(code) else type(inner).__qualname__
+        return digest({"source": text, "values": [self._shown(value) for value in self._held(inner)]})
+
+    def _held(self, inner: Any) -> list[Any]:
+        """The values that something was made with."""
+        if isinstance(inner, type):
+            return []
+        values: list[Any] = [*(getattr(inner, "__defaults__", None) or ())]
+        values += sorted((getattr(inner, "__kwdefaults__", None) or {}).items())
+        if callable(getattr(inner, "func", None)):  # a partial one
+            values += [
+                *(getattr(inner, "args", None) or ()),
+                *(getattr(inner, "keywords", None) or {}).items(),
+            ]
+            return values if not inspect.isfunction(inner.func) else [*values, *self._held(inner.func)]
         values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
-    shown = [repr(value) if isinstance(value, _PLAIN) else type(value).__qualname__ for value in values]
-    return digest({"source": text, "values": shown})
+        owner = getattr(inner, "__self__", None) if inspect.isroutine(inner) else inner
+        if owner is not None and not inspect.ismodule(owner):
+            modules = _tensors(owner)
+            values += [owner] if modules else sorted(getattr(owner, "__dict__", {}).items())
+        return values + _globals(inner if inspect.isroutine(inner) else vars(type(inner)).get("__call__"))
+
+    def _shown(self, value: Any) -> str:
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if isinstance(value, tuple):
+            return f"({', '.join(map(self._shown, value))}{',' * (len(value) == 1)})"
+        if isinstance(value, frozenset):
+            return f"frozenset({sorted(map(self._shown, value))})"
+        if tensors := _tensors(value):
+            return f"{type(value).__qualname__} {tensors}"
+        if isinstance(value, type) or inspect.ismodule(value):
+            return value.__name__
+        if inspect.isroutine(value) or callable(getattr(value, "func", None)):
+            return type(value).__qualname__ if id(value) in self._inside else self.of(value)
+        self.by_type.add(f"{type(value).__module__}.{type(value).__qualname__}")
+        inside = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
+        inside = value if isinstance(value, list | set) else inside
+        return " ".join([type(value).__qualname__, *sorted(filter(None, map(_tensors, inside)))])
+
+
+def _tensors(value: Any) -> str:
+    """The hash of a torch module's weights, of a tensor, or of an array of numbers; "" of anything else, and
+    where it cannot be read (no memory behind it, state that is no tensor)."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        return hashlib.sha256(f"{value.shape}:{value.dtype}:".encode() + value.tobytes()).hexdigest()
+    if torch is None or not isinstance(value, torch.nn.Module | torch.Tensor):
+        return ""
+    from arithmetic.contents import tensor_digest
+
+    try:
+        return tensor_digest({"": value} if isinstance(value, torch.Tensor) else value.state_dict())
+    except (AttributeError, RuntimeError, TypeError):
+        return ""
+
+
+def _globals(function: Any) -> list[Any]:
+    """The globals that a function of Python names, but for functions, classes and modules."""
+    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    codes = [code] if inspect.iscode(code) else []
+    for one in codes:  # grows
+        codes += filter(inspect.iscode, one.co_consts)
+    names = sorted({name for one in codes for name in one.co_names} & known.keys())
+    said = {name: known[name] for name in names if not name.startswith("__")}
+    code_alone = (inspect.isclass, inspect.isroutine, inspect.ismodule)
+    return [pair for pair in said.items() if not any(kind(pair[1]) for kind in code_alone)]
 
 
 def _is_set(cell: Any) -> bool:

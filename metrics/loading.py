@@ -92,15 +92,6 @@ def _sha(file: Any) -> str:
     return digest.hexdigest()
 
 
-def tensor_digest(model: Any) -> str:
-    """SHA-256 over names and contents of all tensors: what a tag's weights are, however they were stored."""
-    total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
-        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
-
-
 class _Inert:
     """Stands for a class that a file names: takes whatever the file says of it, and does nothing."""
 

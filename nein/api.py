@@ -12,14 +12,13 @@ import functools
 import html
 import itertools
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from editors.base import digest
-from editors.function import as_editor, name_of, source_hash, takes_options
+from editors.function import Content, as_editor, content_of, name_of, takes_options
 from metrics.choices.function import FunctionChoices
 from metrics.dual.objects import of as objects_of_two_towers
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
@@ -138,7 +137,8 @@ def negvqa(
                 f"'{name}' is a {type(thing).__name__}; expected a function (image, question, options) -> "
                 "text."
             )
-        return FunctionChoices(thing, name=name, fingerprint=source_hash(thing)[:20])
+        content = content_of(thing)
+        return FunctionChoices(thing, name=name, fingerprint=content.sha256[:20], by_type=content.by_type)
 
     from nein.benchmarks.negvqa.run import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy
@@ -173,27 +173,23 @@ def negbench(
 
     def make(name: str, thing: Any, device: str) -> Any:
         given = getattr(thing, "fingerprint", None)
-        mark = given if isinstance(given, str) else _mark(thing)
-        return objects_of_two_towers(thing, name=name, fingerprint=mark, batch_size=config.block_size)
+        if isinstance(given, str) or isinstance(thing, tuple):  # whose weights are hashed by what takes it
+            content = Content(given or "", ())
+        else:
+            content = content_of(thing)
+        return objects_of_two_towers(
+            thing,
+            name=name,
+            fingerprint=content.sha256,
+            batch_size=config.block_size,
+            by_type=content.by_type,
+        )
 
     from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
 
     names = _run(NEGBENCH, NEGBENCH, config, objects, make)
     return Result(config.out_dir, names, tuple(table for section in SECTIONS[:2] for table in section.tables))
-
-
-def _mark(thing: Any) -> str:
-    """Of the code of an object, and of the weights of the torch modules that it is or holds."""
-    torch = sys.modules.get("torch")
-    parts = [thing, *getattr(thing, "__dict__", {}).values()] if torch is not None else []
-    modules = [part for part in parts if isinstance(part, torch.nn.Module)]  # type: ignore[union-attr]
-    marks = [source_hash(type(thing))]
-    if modules:
-        from metrics.loading import tensor_digest
-
-        marks += map(tensor_digest, modules)
-    return marks[0][:20] if len(marks) == 1 else digest({"code and weights": marks})[:20]
 
 
 def judge(

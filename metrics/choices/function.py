@@ -20,6 +20,7 @@ class FunctionChoices:
                  of texts; gives what a model would write: a letter, or a sentence that begins with one. One
                  call at a time.
     fingerprint  Stands for everything that decides an answer.
+    by_type      Types of what the function holds that the fingerprint does not look into.
 
     What the function raises, and an answer that is no text, is the error of that question. Raises MetricError
     for a function that cannot be called so.
@@ -29,16 +30,23 @@ class FunctionChoices:
     concurrent = 0
 
     def __init__(
-        self, function: Callable[[Any, str, list[str]], str], *, name: str, fingerprint: str
+        self,
+        function: Callable[[Any, str, list[str]], str],
+        *,
+        name: str,
+        fingerprint: str,
+        by_type: Sequence[str] = (),
     ) -> None:
         _check(function, name)
         self.function = function
         self.name = name
         self.fingerprint = fingerprint
+        self._by_type = list(by_type)
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 
     def describe(self) -> dict[str, Any]:
-        return {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
+        said = {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
+        return {**said, **({"by_type": self._by_type} if self._by_type else {})}
 
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]

@@ -26,12 +26,22 @@ class ObjectDual:
                  (N, D)`, arrays or tensors of numbers that are finite. One call at a time.
     fingerprint  Stands for everything that decides a feature.
     batch_size   Pictures or sentences per call.
+    by_type      Types of what it holds that the fingerprint does not look into.
     """
 
     scale, bias, quick_gelu = 1.0, 0.0, False
 
-    def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        name: str,
+        fingerprint: str,
+        batch_size: int = 32,
+        by_type: Sequence[str] = (),
+    ) -> None:
         self.model = model
+        self._by_type = list(by_type)
         self.name = name
         self.fingerprint = fingerprint
         self.batch_size = batch_size
@@ -44,6 +54,7 @@ class ObjectDual:
             "class": type(self.model).__name__,
             "name": self.name,
             "fingerprint": self.fingerprint,
+            **({"by_type": self._by_type} if self._by_type else {}),
         }
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
@@ -89,13 +100,15 @@ class ObjectDual:
         return rows.astype(np.float32)
 
 
-def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> DualEncoder:
+def of(
+    thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()
+) -> DualEncoder:
     """A `DualEncoder` from what is in memory.
 
     thing        A `DualEncoder`; an object with `encode_image` and `encode_text`; (model, processor) of
                  transformers, where the processor has `image_processor` and `tokenizer`; (model, transform,
                  tokenizer) of open_clip. Models stay where they are and as they are, in inference mode.
-    fingerprint  Of an object whose content cannot be looked at.
+    fingerprint, by_type  Of an object, as `ObjectDual` takes them.
 
     Raises MetricError for anything else.
     """
@@ -118,11 +131,12 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Dual
             model.eval(), transform, tokenizer, _source(name, model), dtype=dtype, batch_size=batch_size
         )
     if all(callable(getattr(thing, part, None)) for part in ("encode_image", "encode_text")):
-        return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size)
+        return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size, by_type=by_type)
     raise MetricError(f"'{name}' is a {type(thing).__name__}, no two-tower model; expected {_WANTED}.")
 
 
 def _source(name: str, model: Any) -> Any:
-    from metrics.loading import Source, tensor_digest
+    from arithmetic.contents import tensor_digest
+    from metrics.loading import Source
 
-    return Source(f"{name}, in memory", None, tensor_digest(model))
+    return Source(f"{name}, in memory", None, tensor_digest(model.state_dict()))

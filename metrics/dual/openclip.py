@@ -28,6 +28,7 @@ import torch
 from safetensors import SafetensorError
 
 from arithmetic import products
+from arithmetic.contents import tensor_digest
 from metrics.base import MetricError, Origin, check_image, choose
 from metrics.encoders.clip import stack
 from metrics.loading import (
@@ -40,7 +41,6 @@ from metrics.loading import (
     from_pretrained,
     source_fields,
     state_dict,
-    tensor_digest,
 )
 from metrics.preprocess import map_images
 
@@ -179,7 +179,7 @@ def load(
     model.eval().requires_grad_(False)
     products.install(model)
     folder = name.removeprefix("local-dir:")
-    digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model)
+    digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
     source = Source(path_or_id, None, digest)
     return OpenClipDual(model, transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
 
