@@ -83,7 +83,7 @@ def add_product(
 ) -> torch.Tensor:
     """Adds (..., in) times (out, in) times a number, and the bias, to `onto`, (..., out), in place."""
     if not _by_mkl(x):
-        return onto.add_(product(x, weight, None), alpha=scale).add_(bias)
+        return onto.add_(product(x, weight, bias / scale), alpha=scale)
     rows = onto.view(-1, onto.shape[-1]).add_(bias)
     torch.addmm(rows, x.flatten(0, -2), weight.t(), alpha=scale, out=rows)
     return onto
