@@ -148,8 +148,9 @@ def often_swept() -> Iterator[None]:
 
 @pytest.fixture
 def peak(often_swept: None) -> Peak:
-    """What gives the bytes that a call holds at most: the smaller of two times, since a table of Python's own
-    (of its interned strings: 16 MB) that has to grow, once, is not the call's."""
+    """What gives the bytes that a call holds at most: the smaller of two times, since what is imported and
+    compiled once, and a table of Python's own (of its interned strings: 16 MB) that has to grow, are not the
+    call's."""
 
     def measured(call: Callable[[], object]) -> int:
         return min(once(call) for _ in range(2))

@@ -169,7 +169,6 @@ def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch, p
         said, place = np.arange(count) % 3000, np.arange(count) % 300
         return peak(lambda: retrieval.ranks(texts, pictures, said, np.arange(300), place))
 
-    of(1000)
     # A score and four counts of a caption, twice for a moment; all of its scores would be 1,200 bytes.
     assert (of(33_000) - of(3000)) / 30_000 < 120
 

@@ -69,7 +69,6 @@ def test_memory_does_not_grow_with_the_records(
 
         return peak(write)
 
-    of(100)  # what is imported and compiled once
     assert (of(900) - of(100)) / 800 < 600  # bytes; records that are all kept take 3,700
 
 

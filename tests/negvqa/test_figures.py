@@ -227,5 +227,4 @@ def test_memory_holds_numbers_of_a_question_and_not_its_rows(peak: Peak) -> None
         answers = (row for number in range(count) for row in made([("A", "B")], id=str(number)))
         return peak(lambda: figures.of_rows(scores.score(answers, ["generated", "logprob"])))
 
-    of(20)
     assert (of(220) - of(20)) / 200 < 1000  # bytes; the eight rows of a question alone take 4,000

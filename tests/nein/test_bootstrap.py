@@ -20,7 +20,6 @@ def test_draws_take_as_much_memory_whatever_the_number_of_clusters(peak: Peak) -
         table = np.random.default_rng(0).random((count, 2))
         return peak(lambda: bootstrap.statistic(lambda sums: sums[:, 0], table, range(count), (0, 0), (1, 1)))
 
-    of(1000)
     assert (of(6000) - of(1000)) / 5000 < 500  # bytes a cluster; all draws are 32,000
 
 
@@ -104,5 +103,4 @@ def test_what_an_interval_was_made_of_is_not_kept(peak: Peak) -> None:
         values = np.random.default_rng(seed).random((count, 400))
         return peak(lambda: [statistics.bounded_mean(one, range(400)) for one in values])
 
-    of(0, 1)
     assert of(1, 20) - of(2, 2) < 100_000  # bytes; the terms of 18 intervals are 980,000
