@@ -40,7 +40,11 @@ class Server:
                 self._reply(page() if page is not None else outer.models)
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                length = int(self.headers["Content-Length"])
+                data = self.rfile.read(length)
+                if len(data) < length:
+                    raise ConnectionResetError("the client hung up before all of its question was there")
+                body = json.loads(data)
                 with lock:
                     outer.requests.append(body)
                     outer.headers.append({name.title(): value for name, value in self.headers.items()})
