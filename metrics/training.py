@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 import torchmetrics
+from torchmetrics.utilities import rank_zero_warn
 
 from metrics import METRICS, load_encoder, load_judge
 from metrics.base import MetricError, Score, choose
 from metrics.batch import Batch, Item, Settings
-from metrics.metric import score
+from metrics.metric import Metric, score
 
-#: (H, W, 3) uint8 arrays or PIL images; or one tensor (N, 3, H, W), uint8, or floating point from 0 to 1.
+#: (H, W, 3) uint8 arrays or PIL images; or one tensor (N, 3, H, W), uint8, or floating point in `data_range`.
 Pictures = Sequence[Any] | torch.Tensor
 
 
@@ -28,11 +29,13 @@ class EditingMetric(torchmetrics.Metric):
 
     name      A key of `METRICS`.
     model     What its encoder or judge is, as `load_encoder` and `load_judge` take it; None for a metric of
-              pixels. Loaded at once, kept out of checkpoints.
+              pixels. Loaded at once, kept out of checkpoints and pickles (a copy loads it when it is used).
+    data_range  Values of black and white in floating point tensors; others are refused, not clipped.
     settings  As in `Batch`.
 
-    A picture that cannot be scored is counted in `unscored` and in no mean; `compute` is NaN before anything
-    is scored. Raises MetricError for a metric that needs more than one model, and for a wrong number of them.
+    A picture that cannot be scored is counted in `unscored` and in no mean. `compute` is NaN before anything
+    is scored, and warns with the first reason if nothing could be. Raises MetricError for a wrong number of
+    models.
     """
 
     full_state_update = False
@@ -45,13 +48,17 @@ class EditingMetric(torchmetrics.Metric):
         *,
         device: str = "cpu",
         dtype: str = "float32",
+        data_range: tuple[float, float] = (0.0, 1.0),
         settings: Settings | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.metric = METRICS[choose("metric", name, METRICS)]
+        self._name = choose("metric", name, METRICS)
+        self._model = {"model": model, "device": device, "dtype": dtype}
+        self.data_range = data_range
         self.settings = settings or Settings()
-        self._models = _loaded(self.metric.models, name, model, device, dtype)
+        self._models: dict[str, Any] | None = _loaded(self.metric.models, name, **self._model)
+        self._reason = ""
         self.total: torch.Tensor
         self.count: torch.Tensor
         self.unscored: torch.Tensor
@@ -62,6 +69,13 @@ class EditingMetric(torchmetrics.Metric):
         self.add_state("unscored", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("edited", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
+
+    @property
+    def metric(self) -> Metric:
+        return METRICS[self._name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_models": None}
 
     @property
     def higher_is_better(self) -> bool:  # type: ignore[override]
@@ -82,20 +96,28 @@ class EditingMetric(torchmetrics.Metric):
                                 needs, equally many.
         objects, captions       For judges: what should not be there, and a sentence about what should.
 
-        Raises MetricError for counts that differ.
+        Raises MetricError for counts that differ, for values outside `data_range`, and where something that
+        the metric needs is not given.
         """
-        columns: dict[str, Sequence[Any]] = {"edited": _pictures(edited)}
-        for name, given in (("target", target), ("sample", sample)):
-            if given is not None:
-                columns[name] = _pictures(given)
-        for name, words in (("object", objects), ("caption", captions)):
-            if words:
-                columns[name] = words
+        given = {"edited": edited, "target": target, "sample": sample}
+        columns: dict[str, Sequence[Any]] = {
+            name: _pictures(pictures, self.data_range)
+            for name, pictures in given.items()
+            if pictures is not None
+        }
+        columns |= {name: words for name, words in (("object", objects), ("caption", captions)) if words}
+        lacking = [name for name in self.metric.pictures if name not in columns]
+        if self.metric.by_judge and "object" not in columns:
+            lacking.append("objects")
+        if lacking:
+            raise MetricError(f"The metric '{self._name}' needs {' and '.join(lacking)} in every update.")
         if len({len(column) for column in columns.values()}) > 1:
             counts = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
             raise MetricError(f"Equally many of everything are scored together, not {counts}.")
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         items = [Item(str(number), **row) for number, row in enumerate(rows)]
+        if self._models is None:
+            self._models = _loaded(self.metric.models, self._name, **self._model)
         batch = Batch(items, self._models, self.settings)
         for one in score([self.metric], batch)[self.metric.name]:
             self._add(one)
@@ -106,6 +128,7 @@ class EditingMetric(torchmetrics.Metric):
                 rows.append(torch.from_numpy(np.array(row))[None].to(self.device))
         elif one.value is None:
             self.unscored += 1
+            self._reason = self._reason or one.reason
             return
         else:
             self.total += float(one.value)
@@ -113,6 +136,8 @@ class EditingMetric(torchmetrics.Metric):
 
     def compute(self) -> torch.Tensor:
         """A scalar, float64; what is shown in per cent is 0 to 1 here."""
+        if self.unscored and not self.count:
+            rank_zero_warn(f"{self._name}: none of {int(self.unscored)} pictures is scored: {self._reason}")
         if self.metric.corpus is None:
             return self.total / self.count if self.count else torch.full((), torch.nan, dtype=torch.float64)
         edited, target = (
@@ -138,15 +163,29 @@ def _loaded(kinds: Sequence[str], name: str, model: str | None, device: str, dty
     return {kinds[0]: load(kinds[0], model, device=device, dtype=dtype)}
 
 
-def _pictures(given: Pictures) -> list[np.ndarray]:
+def _pictures(given: Pictures, data_range: tuple[float, float]) -> list[np.ndarray]:
     """[(H, W, 3) uint8]"""
     if not isinstance(given, torch.Tensor):
         return [np.asarray(picture) for picture in given]
     if given.ndim != 4 or given.shape[1] != 3:
         raise MetricError(f"A tensor of pictures has shape (N, 3, H, W), not {tuple(given.shape)}.")
     if given.is_floating_point():
-        given = (given.detach().clamp(0, 1) * 255).round()
-    return list(given.to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy())
+        given = _bytes(given.detach().double(), *data_range)
+    elif given.dtype != torch.uint8:
+        raise MetricError(f"A tensor of pictures is uint8 or floating point, not {given.dtype}.")
+    return list(given.cpu().permute(0, 2, 3, 1).numpy())  # N 3 H W => N H W 3
+
+
+def _bytes(pictures: torch.Tensor, black: float, white: float) -> torch.Tensor:
+    """uint8 of floating point values. Raises MetricError for those that are not finite or out of range."""
+    low, high = (float(end) for end in torch.aminmax(pictures)) if pictures.numel() else (black, white)
+    slack = (white - black) * 1e-3  # below half a step of uint8
+    if not (black - slack <= low and high <= white + slack):  # also for NaN
+        raise MetricError(
+            f"Pictures range from {low:.4g} to {high:.4g}, outside data_range=({black:g}, {white:g}); "
+            "state theirs, as data_range=(-1, 1)."
+        )
+    return ((pictures - black) / (white - black) * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def _rows(rows: Any) -> np.ndarray:

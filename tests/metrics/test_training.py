@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,12 @@ from metrics.training import EditingMetric
 rng = np.random.default_rng(5)
 EDITED = [rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(6)]
 TARGET = [rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(6)]
+
+STACKED = torch.from_numpy(np.stack(EDITED)).permute(0, 3, 1, 2)  # N 3 H W
+
+
+def given(tensor):
+    EditingMetric("l1").update(tensor, TARGET[: len(tensor)])
 
 
 def test_batches_one_after_another_give_the_mean_of_all_pictures():
@@ -43,6 +50,29 @@ def test_a_tensor_is_the_same_as_its_pictures():
     tensors = [torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2) for rows in (EDITED, TARGET)]
     stacked.update(tensors[0], tensors[1].float() / 255)
     assert listed.compute() == stacked.compute()
+
+
+@pytest.mark.parametrize(("black", "white"), [(-1.0, 1.0), (0.0, 255.0)])
+def test_floating_point_pictures_have_the_range_that_is_stated(black, white):
+    metric = EditingMetric("l1", data_range=(black, white))
+    metric.update(STACKED.float() / 255 * (white - black) + black, STACKED)
+    assert metric.compute() == 0
+
+
+def test_a_pickled_metric_goes_on_where_it_was():
+    metric = EditingMetric("lpips", "nano:lpips")
+    metric.update(EDITED[:2], TARGET[:2])
+    copy = pickle.loads(pickle.dumps(metric))  # noqa: S301 - our own bytes
+    for one in (metric, copy):
+        one.update(EDITED[2:], TARGET[2:])
+    assert copy.compute() == metric.compute()
+
+
+def test_where_nothing_can_be_scored_the_reason_is_said():
+    metric = EditingMetric("l1")
+    metric.update([EDITED[0].astype(np.float32)], TARGET[:1])
+    with pytest.warns(UserWarning, match="none of 1 pictures is scored: An image must be a uint8 array"):
+        assert torch.isnan(metric.compute())
 
 
 def test_a_network_scores_as_it_does_in_an_evaluation():
@@ -81,6 +111,15 @@ def test_a_picture_that_cannot_be_scored_is_counted_and_in_no_mean():
         (lambda: EditingMetric("l1", "nano:lpips"), "needs no model"),
         (lambda: EditingMetric("l1").update(EDITED, TARGET[:2]), "6 of edited, 2 of target"),
         (lambda: EditingMetric("l1").update(torch.zeros(3, 8, 8), TARGET[:1]), r"\(N, 3, H, W\)"),
+        (lambda: given(torch.full((1, 3, 8, 8), torch.nan)), "range from nan to nan, outside"),
+        (lambda: given(STACKED.float()), r"range from 0 to 255, outside data_range=\(0, 1\)"),
+        (lambda: given(STACKED.float() / 127.5 - 1), "range from -1 to 1, outside"),
+        (lambda: given(STACKED.long()), "is uint8 or floating point, not torch.int64"),
+        (
+            lambda: EditingMetric("removal_vqa", "nano:llava").update(EDITED, objects=["cat"] * 6),
+            "needs sample",
+        ),
+        (lambda: EditingMetric("removal_vqa", "nano:llava").update(EDITED, sample=TARGET), "needs objects"),
     ],
 )
 def test_a_mistake_is_one_sentence(make, said):
