@@ -36,7 +36,6 @@ import torch
 from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 from PIL import Image
 
-from arithmetic.dtypes import DTYPES
 from benchmarks import published
 from benchmarks.common import (
     Measured,
@@ -52,7 +51,7 @@ from benchmarks.common import (
 )
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
-from editors.machine import ATTENTIONS
+from editors.machine import ATTENTIONS, DTYPES
 from nein.engine.ahead import one_thread
 from nein.engine.environment import keep_freed_memory
 from nein.models.references import resolve
@@ -103,7 +102,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --size sd15 bfloat16")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--attention", choices=ATTENTIONS, default="auto")
+    parser.add_argument("--attention", choices=ATTENTIONS, default="sdpa")
     parser.add_argument("--compile", action="store_true", help="torch.compile, on our side only")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
     results(parser, "editing")

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 
 import metrics
-from arithmetic.dtypes import DTYPES
 from benchmarks import editing, image_metrics, judges, published
 from benchmarks.common import (
     Measured,
@@ -42,6 +41,7 @@ from benchmarks.common import (
     save,
     setup,
 )
+from editors.machine import DTYPES
 from metrics.base import MemoryFeatures, MemoryRecords
 from metrics.objects import spacy_model
 from nein.engine.environment import keep_freed_memory

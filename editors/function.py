@@ -365,10 +365,13 @@ def _tensors(value: Any) -> str:
         return hashlib.sha256(f"{value.shape}:{value.dtype}:".encode() + value.tobytes()).hexdigest()
     if torch is None or not isinstance(value, torch.nn.Module | torch.Tensor):
         return ""
-    from arithmetic.contents import tensor_digest
-
     try:
-        return tensor_digest({"": value} if isinstance(value, torch.Tensor) else value.state_dict())
+        tensors = {"": value} if isinstance(value, torch.Tensor) else value.state_dict()
+        total = hashlib.sha256()
+        for name, tensor in sorted(tensors.items()):
+            total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
+            total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()
     except (AttributeError, RuntimeError, TypeError):
         return ""
 

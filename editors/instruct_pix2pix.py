@@ -166,7 +166,7 @@ class InstructPix2Pix:
         return resized.shape, (request, resized)
 
     def _edit_batch(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
-        with torch.inference_mode(), self._machine.attending(self._unet):
+        with torch.inference_mode(), self._machine.attending():
             return self._edit_together(items)
 
     def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:

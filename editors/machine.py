@@ -6,21 +6,25 @@ None of it is meant to change a picture; all but the device and offloading may c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from arithmetic import attention, processor, products
-from arithmetic.dtypes import DTYPES
-from editors import doubling, gates, inplace
 from editors.base import EditorError
 
-# "sdpa" leaves the choice to torch's scaled_dot_product_attention, the last four are its kernels; "tiled" is
-# ours; "auto" is tiled where `attention.pays` says so and sdpa elsewhere.
-ATTENTIONS = ("auto", "sdpa", "tiled", "flash", "efficient", "cudnn", "math")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+#: "sdpa" leaves the choice to torch's scaled_dot_product_attention; the others are its kernels.
+ATTENTIONS = ("sdpa", *_KERNELS)
 OFFLOADS = ("none", "model", "sequential")
 
 
@@ -30,8 +34,7 @@ class Machine:
 
     device         Anything torch.device accepts.
     dtype          Key of `DTYPES`.
-    channels_last  Memory layout of convolutions; faster on some GPUs. On a CPU with a matrix unit bfloat16 is
-                   always laid out so.
+    channels_last  Memory layout of convolutions; faster on some GPUs.
     attention      Key of `ATTENTIONS`.
     compile        Pass the denoiser through torch.compile; the first batch of every size takes minutes.
     offload        "none"; "model": each part is on the device only while it works; "sequential": each layer
@@ -41,7 +44,7 @@ class Machine:
     device: torch.device
     dtype: str
     channels_last: bool = False
-    attention: str = "auto"
+    attention: str = "sdpa"
     compile: bool = False
     offload: str = "none"
 
@@ -76,14 +79,9 @@ class Machine:
 
     def place(self, module: Any) -> Any:
         """The module for inference, in the dtype and layout, on the device unless it is to be offloaded."""
-        last = self.channels_last
-        if self.device.type == "cpu" and self.dtype == "bfloat16":
-            last = last or processor.has_matrix_unit()
-        layout = torch.channels_last if last else torch.preserve_format
+        layout = torch.channels_last if self.channels_last else torch.preserve_format
         device = self.device if self.offload == "none" else "cpu"
         placed = module.to(device=device, dtype=self.torch_dtype, memory_format=layout).eval()
-        if not self.compile:  # which finds kernels of its own
-            products.install(placed, {**gates.KINDS, **doubling.KINDS, **inplace.KINDS})
         return placed.requires_grad_(False)
 
     @contextmanager
@@ -98,22 +96,16 @@ class Machine:
         finally:
             module.to("cpu")
 
-    def attending(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
-        """The chosen attention kernel is in force inside, where `model` does most of the work."""
-        chosen = self.attention
-        if chosen == "auto":
-            tiles = not self.compile and attention.pays(self.device, self.torch_dtype, model)
-            chosen = "tiled" if tiles else "sdpa"
-        if chosen == "sdpa":
-            return nullcontext()
-        return attention.tiled() if chosen == "tiled" else _only_kernel(chosen)
+    def attending(self) -> AbstractContextManager[Any]:
+        """The chosen attention kernel is in force inside."""
+        return nullcontext() if self.attention == "sdpa" else _only_kernel(self.attention)
 
     def _check_kernel(self) -> None:
-        if self.attention in ("auto", "sdpa", "tiled"):
+        if self.attention == "sdpa":
             return
         probe = torch.zeros(1, 1, 8, 8, device=self.device, dtype=self.torch_dtype)
         try:
-            with _only_kernel(self.attention):
+            with self.attending():
                 torch.nn.functional.scaled_dot_product_attention(probe, probe, probe)
         except RuntimeError as error:
             raise EditorError(
@@ -122,50 +114,28 @@ class Machine:
             ) from error
 
 
-def _switches() -> dict[str, tuple[Callable[[], bool], Callable[[bool], None]]]:
-    """Kernel -> (is it allowed, allow it or not). They are one set per process."""
-    cuda = torch.backends.cuda
-    return {
-        "flash": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
-        "efficient": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
-        "cudnn": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
-        "math": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
-    }
-
-
-class _Users:
-    """The threads inside `_only_kernel` now, their kernel, and what was allowed before."""
-
-    lock = threading.Lock()
-    count = 0
-    kernel = ""
-    before: dict[str, bool]
+_lock = threading.Lock()
+_users: list[str] = []
+_switch = ExitStack()
 
 
 @contextmanager
 def _only_kernel(kernel: str) -> Iterator[None]:
-    """The first of several threads throws the switches, the last throws them back.
-
-    torch.nn.attention.sdpa_kernel would throw them back as soon as any thread is done.
-    """
-    switches = _switches()
-    with _Users.lock:
-        if _Users.count and _Users.kernel != kernel:
+    """`sdpa_kernel` for several threads: it switches the whole process, so the last one to leave switches
+    back."""
+    with _lock:
+        if _users and _users[0] != kernel:
             raise EditorError("two editors with different attention kernels cannot work at the same time")
-        if not _Users.count:
-            _Users.kernel = kernel
-            _Users.before = {name: allowed() for name, (allowed, _) in switches.items()}
-            for name, (_, allow) in switches.items():
-                allow(name == kernel)
-        _Users.count += 1
+        if not _users:
+            _switch.enter_context(sdpa_kernel(_KERNELS[kernel]))
+        _users.append(kernel)
     try:
         yield
     finally:
-        with _Users.lock:
-            _Users.count -= 1
-            if not _Users.count:
-                for name, (_, allow) in switches.items():
-                    allow(_Users.before[name])
+        with _lock:
+            _users.pop()
+            if not _users:
+                _switch.close()
 
 
 def usable_device(name: str) -> torch.device:

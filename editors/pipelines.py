@@ -170,8 +170,7 @@ class DiffusersPipeline:
             for request in requests
         ]
         devices = [self._machine.device] if self._machine.device.type == "cuda" else []
-        attending = self._machine.attending(getattr(self._pipeline, self._recipe.denoiser))
-        with self._lock, torch.random.fork_rng(devices=devices), attending:
+        with self._lock, torch.random.fork_rng(devices=devices), self._machine.attending():
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
             if self._recipe.reads == "object":

@@ -12,7 +12,6 @@ import torch
 from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 from PIL import Image
 
-from arithmetic import processor
 from editors import EditorError, EditRequest
 from editors.attention import word_weights
 from tests.editors.by_hand import edit_by_hand
@@ -328,20 +327,6 @@ def test_channels_last_changes_speed_not_pictures(tiny_editor, requests_of):
     assert other.describe()["channels_last"] is True
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_matrix_unit_decides_the_layout_of_bfloat16_and_nothing_else(
-    there: bool, tiny_editor, requests_of, monkeypatch
-):
-    monkeypatch.setattr(processor, "has_matrix_unit", lambda: there)
-    half, full = tiny_editor(dtype="bfloat16"), tiny_editor()
-    kernels = [part.weight for part in half._unet.modules() if isinstance(part, torch.nn.Conv2d)]
-    wide = [weight for weight in kernels if weight.shape[2] > 1 and weight.shape[1] > 1]
-    assert {weight.is_contiguous(memory_format=torch.channels_last) for weight in wide} == {there}
-    assert full._unet.conv_in.weight.is_contiguous()
-    assert half.describe() == {**full.describe(), "dtype": "bfloat16"}
-    assert all(result.error is None for result in half.edit(requests_of(2)))
-
-
 @pytest.mark.parametrize(
     "option, expected",
     [
@@ -359,7 +344,7 @@ def test_a_matrix_unit_decides_the_layout_of_bfloat16_and_nothing_else(
         ({"batch_size": 0}, "batch_size is 0"),
         ({"guidance": "cfg"}, "unknown guidance 'cfg'; choose one of: ip2p, instructdiffusion"),
         ({"output": "target"}, "unknown output 'target'; choose one of: resized, input"),
-        ({"attention": "fast"}, "unknown attention 'fast'; choose one of: auto, sdpa, tiled, flash"),
+        ({"attention": "fast"}, "unknown attention 'fast'; choose one of: sdpa, flash, efficient"),
         ({"attention": "cudnn"}, "attention 'cudnn' is not available on cpu in float32; use 'sdpa'"),
         ({"offload": "model"}, "offload is 'model', which needs a GPU"),
         ({"compile": "yes"}, "compile is 'yes'; expected true or false"),
