@@ -7,7 +7,7 @@ the share of absent ones it does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,19 +37,30 @@ class Rates:
 
     @property
     def youden(self) -> Estimate | None:
-        """sensitivity + specificity - 1, with a normal interval from `_smoothed` rates."""
+        """sensitivity + specificity - 1; its interval is `propagated` from theirs."""
         if self.sensitivity is None or self.specificity is None:
             return None
-        parts = [_smoothed(rate) for rate in (self.sensitivity, self.specificity)]
-        error = math.sqrt(sum(p * (1 - p) / n for p, n in parts))
-        value = self.sensitivity.value + self.specificity.value - 1
-        middle = sum(p for p, _ in parts) - 1
+        value, low, high = propagated(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
         n = self.sensitivity.n + self.specificity.n
-        clusters = min(self.sensitivity.clusters, self.specificity.clusters)
-        return Estimate(value, middle - _Z * error, middle + _Z * error, error, n, clusters)
+        return Estimate(value, low, high, None, n, min(self.sensitivity.clusters, self.specificity.clusters))
 
 
-_Z = 1.959963984540054
+def propagated(function: Callable[..., float], *parts: Estimate) -> tuple[float, float, float]:
+    """(value, low, high) of a function of independent estimates, from their own intervals (MOVER).
+
+    Each estimate is moved to either end of its interval; the distances of the function add up as squares. An
+    estimate without an interval counts as known. Source: Zou & Donner, Statistics in Medicine 27 (2008);
+    Newcombe, Communications in Statistics 40 (2011).
+    """
+    values = [part.value for part in parts]
+    value = function(*values)
+    down = up = 0.0
+    for place, part in enumerate(parts):
+        ends = [value if end is None else end for end in (part.low, part.high)]
+        moved = [function(*values[:place], end, *values[place + 1 :]) for end in ends]
+        down += max(0.0, value - min(moved)) ** 2
+        up += max(0.0, max(moved) - value) ** 2
+    return value, value - math.sqrt(down), value + math.sqrt(up)
 
 
 def rates(
@@ -85,25 +96,27 @@ def rates(
 
 @dataclass(frozen=True)
 class Corrected:
-    """A share corrected for the judge's errors; `value` is None where that is refused, with the reason."""
+    """A share corrected for the judge's errors; `value` is None where that is refused, with the reason.
+
+    n  Samples behind the correction, where that is not the number of the raw figure.
+    """
 
     value: float | None
     low: float | None
     high: float | None
     refused: str = ""
+    n: int | None = None
 
 
 def correct_removal(judged: Estimate, judge: Rates) -> Corrected:
     """The share of objects really gone, from the share the judge no longer sees (Rogan-Gladen).
 
-    With removal r as judged, sensitivity Se and specificity Sp: (r + Se - 1) / (Se + Sp - 1). The interval is
-    Lang & Reiczigel's, which contains the uncertainty of all three rates; each counts with its effective
-    sample size, so that clusters widen it. Refused when the lower end of the interval of Se + Sp - 1 is at or
+    With removal r as judged, sensitivity Se and specificity Sp: (r + Se - 1) / (Se + Sp - 1), the interval
+    `propagated` from those of all three. Refused when the lower end of the interval of Se + Sp - 1 is at or
     below `MIN_YOUDEN`: such a judge hardly tells present from absent.
 
-    Assumes that the judge errs on edited pictures as often as on those it was calibrated on. Sources: Rogan &
-    Gladen, American Journal of Epidemiology 107 (1978); Lang & Reiczigel, Preventive Veterinary Medicine 113
-    (2014).
+    Assumes that the judge errs on edited pictures as often as on those it was calibrated on. Source: Rogan &
+    Gladen, American Journal of Epidemiology 107 (1978).
     """
     return _rogan_gladen(judged, judge.specificity, judge.sensitivity, judge)
 
@@ -126,70 +139,51 @@ def _rogan_gladen(judged: Estimate, hit: Estimate | None, reject: Estimate | Non
     if hit is None or reject is None or youden is None or youden.low is None:
         return Corrected(None, None, None, "the calibration lacks present or absent objects")
     if youden.low <= MIN_YOUDEN:
-        return Corrected(
-            None,
-            None,
-            None,
-            f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}: "
-            "this judge hardly tells present from absent",
-        )
-    value = (judged.value + reject.value - 1) / (hit.value + reject.value - 1)
-    r_n = statistics.effective_size(judged)
-    r = (judged.value * r_n + _Z**2 / 2) / (r_n + _Z**2)
-    (se, se_n), (sp, sp_n) = _smoothed(hit), _smoothed(reject)
-    span = se + sp - 1
-    share = (r + sp - 1) / span
-    shift = 2 * _Z**2 * (share * se * (1 - se) / se_n - (1 - share) * sp * (1 - sp) / sp_n)
-    variance = (
-        r * (1 - r) / (r_n + _Z**2)
-        + share**2 * se * (1 - se) / se_n
-        + (1 - share) ** 2 * sp * (1 - sp) / sp_n
+        why = f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}"
+        return Corrected(None, None, None, f"{why}: this judge hardly tells present from absent")
+    return _in_range(
+        propagated(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject),
+        f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs otherwise on "
+        "these pictures than on those of the calibration",
     )
-    reach = _Z * math.sqrt(variance) / span
-    low, high = share + shift - reach, share + shift + reach
+
+
+def _in_range(found: tuple[float, float, float], impossible: str, n: int | None = None) -> Corrected:
+    """A share, cut to 0 and 1; refused where no part of its interval lies within."""
+    value, low, high = found
     if low > 1 or high < 0:
-        return Corrected(
-            None,
-            None,
-            None,
-            f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs "
-            "otherwise on these pictures than on those of the calibration",
-        )
-    low, high = max(0.0, low), min(1.0, high)
-    return Corrected(min(1.0, max(0.0, value)), low, high)
-
-
-def _smoothed(rate: Estimate) -> tuple[float, float]:
-    """(rate, size) with one success and one failure added to the effective sample."""
-    n = statistics.effective_size(rate)
-    return (n * rate.value + 1) / (n + 2), n + 2
+        return Corrected(None, None, None, impossible, n)
+    return Corrected(min(1.0, max(0.0, value)), max(0.0, low), min(1.0, high), "", n)
 
 
 def prediction_powered(
     judged: Mapping[str, float | None], labels: Mapping[str, float], cluster_of: Mapping[str, Hashable]
-) -> Estimate | None:
-    """The mean of the truth, from a judge's verdicts on all samples and people's labels on some.
+) -> Corrected:
+    """The mean of the truth, from a judge's verdicts on all samples and people's labels on some, all 0 or 1.
 
     mean of the verdicts + mean of (label - verdict) over the labelled samples; unbiased however bad the judge
-    is, where the labelled samples are a random part. None without a sample that has both. The interval is the
-    clustered one of `statistics.mean`, for the sum of the two means. Source: Angelopoulos et al.,
+    is, where the labelled samples are a random part. With w the labelled share of the samples this is
+    (1 - w) times the mean verdict of the others plus the mean of label - (1 - w) verdict; the interval is
+    `propagated` from theirs. Refused without a sample that has both. Source: Angelopoulos et al.,
     "Prediction-powered inference", Science 382 (2023), for the mean.
     """
-    scored = {key: float(value) for key, value in judged.items() if value is not None}
+    scored = {key: value for key, value in judged.items() if value is not None}
     both = [key for key in labels if key in scored]
     if not both:
-        return None
-    mean = sum(scored.values()) / len(scored)
-    shift = sum(labels[key] - scored[key] for key in both) / len(both)
-    pull = {key: (value - mean) / len(scored) for key, value in scored.items()}
-    for key in both:
-        pull[key] += (labels[key] - scored[key] - shift) / len(both)
-    n = len(pull)
-    moved = statistics.mean([n * value for value in pull.values()], [cluster_of[key] for key in pull])
-    assert moved is not None
-    centre = mean + shift
-    low, high = (None if end is None else end - moved.value + centre for end in (moved.low, moved.high))
-    return Estimate(centre, low, high, moved.standard_error, len(both), moved.clusters)
+        return Corrected(None, None, None, "no sample has both a label and a verdict", 0)
+    others = [key for key in scored if key not in labels]
+    rest = len(others) / len(scored)
+    shift = statistics.paired_difference(
+        {key: labels[key] for key in both}, {key: rest * scored[key] for key in both}, cluster_of
+    )
+    assert shift is not None
+    alone = statistics.bounded_mean([scored[key] for key in others], [cluster_of[key] for key in others])
+    parts = [shift, alone] if alone else [shift]
+    return _in_range(
+        propagated(lambda moved, mean=0.0: rest * mean + moved, *parts),
+        "the labels contradict the judge by more than there can be: are they a random part of the samples?",
+        len(both),
+    )
 
 
 @dataclass(frozen=True)

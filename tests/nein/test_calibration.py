@@ -110,30 +110,51 @@ def test_corrected_removal_covers_the_truth_with_clusters(
         assert naive / 400 < 0.8  # uncorrected, the interval is about another number
 
 
-def test_prediction_powered_removal_covers_the_truth_whatever_the_judge() -> None:
+@pytest.mark.parametrize("labelled", [150, None])
+def test_prediction_powered_removal_covers_the_truth_whatever_the_judge(labelled: int | None) -> None:
+    """150 samples with a label, or all of them."""
     rng = np.random.default_rng(2)
     hits, errors, plain = 0, [], []
-    for _ in range(400):
+    for _ in range(200):
         source = clusters(rng, 200)
         gone = rng.uniform(size=len(source)) < rng.beta(0.6, 1.4, 200)[source]
         said = ~judged(rng, ~gone, 0.6, 0.95)
         ids = [f"s{i}" for i in range(len(source))]
         where = dict(zip(ids, source.tolist(), strict=True))
-        labelled = rng.choice(ids, 150, replace=False)
-        labels = {name: float(gone[int(name[1:])]) for name in labelled}
-        found = calibration.prediction_powered(
-            dict(zip(ids, said.astype(float).tolist(), strict=True)), labels, where
-        )
-        assert found is not None
+        labels = {name: float(gone[int(name[1:])]) for name in rng.choice(ids, labelled or len(ids), False)}
+        verdicts = dict(zip(ids, said.astype(float).tolist(), strict=True))
+        found = calibration.prediction_powered(verdicts, labels, where)
+        assert found.value is not None
         assert found.low is not None
         assert found.high is not None
         hits += found.low <= 0.3 <= found.high
         errors.append(found.value - 0.3)
         plain.append(said.mean() - 0.3)
-    assert hits / 400 >= 0.93
+    assert hits / 200 >= 0.93
     assert abs(np.mean(errors)) < 0.01
     assert abs(np.mean(plain)) > 0.1
-    assert calibration.prediction_powered({"a": 1.0}, {}, {"a": 1}) is None
+
+
+@pytest.mark.parametrize("truths", [[1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
+def test_few_labels_keep_to_the_range_and_give_a_wide_interval(truths: list[float]) -> None:
+    """Two labels that agreed once gave 124.6 % [120.2, 129.0]."""
+    verdicts = {f"s{i}": float(i >= 60) for i in range(240)}  # 75 % are gone
+    where = {name: int(name[1:]) // 4 for name in verdicts}
+    plain = statistics.bounded_mean([*verdicts.values()], [*where.values()])
+    found = calibration.prediction_powered(
+        verdicts, {f"s{4 * i}": truth for i, truth in enumerate(truths)}, where
+    )
+    assert plain is not None
+    assert found.value is not None
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.high - found.low > 2 * (plain.high - plain.low)
+    assert found.n == len(truths)
+
+
+def test_without_a_label_of_a_scored_sample_there_is_a_reason_in_place_of_a_number() -> None:
+    found = calibration.prediction_powered({"a": 1.0, "b": None}, {"b": 1.0}, {"a": 1, "b": 2})
+    assert (found.value, found.low, found.high, found.n) == (None, None, None, 0)
+    assert "no sample has both" in found.refused
 
 
 def test_reliability_bins_and_their_error_by_hand() -> None:

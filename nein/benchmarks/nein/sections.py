@@ -322,7 +322,7 @@ CORRECTED = Table(
     ),
     {"task": "corrected"},
     "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. The "
-    "interval contains the uncertainty of the error rates (Lang & Reiczigel).",
+    "interval contains that of the raw figure and of both error rates.",
 )
 LABELLED = Table(
     "labelled",
@@ -332,6 +332,7 @@ LABELLED = Table(
         Column("as judged", {"statistic": "judged"}),
         Column("with labels", {"statistic": "labelled"}),
         Column("labels", {"statistic": "labelled"}, tables.count()),
+        Column("not given because", {"statistic": "labelled"}, tables.entry("refused")),
     ),
     {"task": "labelled"},
     "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are "

@@ -290,13 +290,14 @@ def labelled(
             raise UserError(f"The labels name '{strangers[0]}', which is no sample of {run.label}.")
         for metric in REMOVALS:
             entry = _judged(run, metric)
-            corrected_mean = calibration.prediction_powered(run.values(metric), of_run, run.sources)
-            if entry is None or corrected_mean is None:
+            if entry is None or not of_run:
                 continue
+            result = calibration.prediction_powered(run.values(metric), of_run, run.sources)
             what = {"benchmark": "nein", "task": "labelled", "metric": metric}
             what |= {"model": run.name, "variant": run.track}
-            for statistic, estimate in (("judged", entry), ("labelled", corrected_mean)):
-                rows.append({**figure(estimate, unit="%"), **what, "statistic": statistic})
+            ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
+            rows.append({**figure(entry, unit="%"), **what, "statistic": "judged"})
+            rows.append({**what, **ends, "unit": "%", "statistic": "labelled", "refused": result.refused})
     return rows
 
 
