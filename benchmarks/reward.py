@@ -2,8 +2,8 @@
 
     python -m benchmarks.reward [--judge matching:nano:reward] [--scenes 150]
 
-Scenes of the evaluation split, six edits of each; a judge is told to remove something, as `train.nano.reward`
-words it, and is right where the edit that obeys has the higher score.
+Scenes of the evaluation split, six edits of each; a judge is told to remove something, as
+`research.nano.reward` words it, and is right where the edit that obeys has the higher score.
 Prints a table in Markdown. Results: docs/explanation/findings.md.
 """
 
@@ -17,7 +17,7 @@ from metrics.rewards import RewardJudge
 from nein import statistics
 from nein.nano.scenes import render, rng_for
 from nein.nano.worlds import TAUGHT, WORLDS
-from train.nano import reward
+from research.nano import reward
 
 #: What the wrong edit did -> its places among the edits (the one that obeys is none of them).
 WRONG = {

@@ -83,18 +83,14 @@ LINES: dict[str, str] = {
 FURTHER: dict[str, str] = {
     "slurm eval": "nein.benchmarks.nein.config:EvalConfig",
     "fetch eval": "nein.benchmarks.nein.config:EvalConfig",
-    "negbench nano": "train.contrast.options:StudyConfig",
     "train.finetune_ip2p": "train.instruct.options:TuneConfig",
     "train.finetune_clip": "train.contrast.options:ContrastConfig",
     "train.instruct.shards": "train.instruct.options:ShardsConfig",
     "train.instruct.report": "train.instruct.options:ReportConfig",
-    "train.editor_study": "train.instruct.options:GeneraliseConfig",
-    "train.nano.__main__": "train.nano.options:ZooConfig",
 }
 LINES |= {
     "slurm eval": "--editor identity --data {w}/data --out {w}/out/jobs --dry-run",
     "fetch eval": "--preset nano --models-from {w}/out/models",
-    "negbench nano": "--out {w}/out/study --dry-run",
     "train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
     "--steps 1 --batch-size 2 --trackers none --device cpu --workers 1 --out {w}/out/editor "
     "--features {w}/out/features",
@@ -102,8 +98,6 @@ LINES |= {
     "--device cpu --workers 1 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
     "train.instruct.shards": "{w}/pairs {w}/out/shards --per-shard 2",
     "train.instruct.report": "{w}/editor {w}/editor --dry-run",
-    "train.editor_study": "--dry-run",
-    "train.nano.__main__": "vae --dry-run",
 }
 VALUES = (
     "", " ", "-1", "0", "1", "3.5", "nan", "inf", "1e999", "99999999999999999999", "x", "None", "null",

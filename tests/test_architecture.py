@@ -28,6 +28,8 @@ MAY_IMPORT = {
     "metrics": {"arithmetic"},
     "nein": {"arithmetic", "editors", "metrics"},
     "train": {"arithmetic", "editors", "metrics", "nein"},
+    # How the shipped weights and the studies were made; not in the wheel, and imported by nothing.
+    "research": {"arithmetic", "editors", "metrics", "nein", "train"},
 }
 #: The rooms of `nein`, low to high: a room imports only rooms to its left.
 ROOMS = (
@@ -233,7 +235,7 @@ def test_the_rule_catches_every_form_of_import():
     assert violations("arithmetic", {"a": "import metrics\n"}) == [
         "a:1: arithmetic may import nothing of ours, not metrics"
     ]
-    assert violations("nein", {"e": "import train.nano\n"}) == [
+    assert violations("nein", {"e": "import train.loop\n"}) == [
         "e:1: nein may import arithmetic, editors, metrics, not train"
     ]
 

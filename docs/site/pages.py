@@ -40,10 +40,6 @@ SCRIPTS = {
     "python train/finetune_clip.py": "train.contrast.options:ContrastConfig",
     "python -m train.instruct.report": "train.instruct.report",
     "python -m train.instruct.shards": "train.instruct.shards",
-    "python -m train.editor_study": "train.editor_study",
-    "python -m train.nano": "train.nano.__main__",
-    "python -m train.nano.generalise": "train.nano.generalise",
-    "python -m train.nano.ship": "train.nano.ship",
 }
 
 #: Page of docstrings -> its title, and the modules that it shows.

@@ -3,7 +3,7 @@
 Of both pictures the vision tower gives a state per patch; the text encoder is shown those of the edit and
 behind them their differences from those before, so that it sees what is there and what changed. The reward is
 the difference of the matching head's logits. A checkpoint says `pictures: 2` in its configuration, and was
-trained so, as `nano:reward` was (train/nano/reward.py).
+trained so, as `nano:reward` was (research/nano/reward.py).
 """
 
 from __future__ import annotations

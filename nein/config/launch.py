@@ -19,7 +19,7 @@ from nein.engine.errors import UserError
 def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[str] = ()) -> int:
     """Reads the options of `PROG WORDS`, does the work, prints the text it returns; the exit code.
 
-    prog    What is typed before the options: "nein negbench eval", "python -m train.nano".
+    prog    What is typed before the options: "nein negbench eval", "python -m research.nano".
     others  Commands whose names begin with this one's, for `--help`.
 
     The function that works is imported only when the options are in order, and not at all for `--dry-run`.

@@ -13,8 +13,8 @@ from safetensors import safe_open
 
 from editors.checkpoint import load_pipeline
 from nein.nano import zoo
-from train.nano.cards import COMMANDS
-from train.nano.job import SMOKE
+from research.nano.cards import COMMANDS
+from research.nano.job import SMOKE
 
 TUNED = ("nein-ip2p", "nein-magicbrush")
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion", *TUNED)
@@ -48,7 +48,7 @@ def test_a_model_has_a_card_a_record_and_weights(name):
         assert record["base"] == f"nano:{base}"
         assert record["base_weights_sha256"] == weights_hash(base)  # made from the editor that ships
     else:
-        assert f"python -m train.nano {COMMANDS.get(name, name)}" in card
+        assert f"python -m research.nano {COMMANDS.get(name, name)}" in card
         assert record["model"] == name
         assert record["scale"] >= SMOKE
     assert f"| steps | {record['steps']} |" in card

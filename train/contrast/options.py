@@ -1,4 +1,4 @@
-"""The options of a contrastive fine-tuning run, and of the study that makes several.
+"""The options of a contrastive fine-tuning run.
 
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
 Imports nothing heavy, so that `--help` is immediate.
@@ -15,12 +15,11 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.groups import Output
 from nein.config.options import Names
 from nein.datasets.negbench.rewording import VARIED
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
-from train.options import Learning, check_seeds, option
+from train.options import Learning, option
 
 COMMAND = "train/finetune_clip.py"
 PRESETS = ("nano", "varied", "paper")
@@ -131,26 +130,6 @@ class ContrastConfig(Learning):
     def at(self, alpha: float, out: Path) -> ContrastConfig:
         """This configuration for one value of alpha, in a folder of its own."""
         return dataclasses.replace(self, alpha=[spelled(alpha)], out=str(out))
-
-
-@dataclass(kw_only=True)
-class StudyConfig(Output):
-    """What `nein negbench nano` varies, and on how many scenes."""
-
-    default_out = "runs/negbench-study"
-
-    recipe: Names = option(
-        ["nano", "varied"], "how CLIP is fine-tuned, configs/train/clip-RECIPE.yaml", "What",
-        among=("nano", "varied"), what="recipe",
-    )  # fmt: skip
-    seed: Names = option(["0", "1", "2"], "training seeds", "What")
-    alpha: Names = option(["0.5"], "weights of the contrastive loss", "What")
-    scenes: PositiveInt = option(300, "held-out scenes of every world", "What")
-    steps: PositiveInt | None = option(None, "steps per model (default: the recipe's)", "What")
-    base: str = option("nano:clip", "model to start from", "What")
-
-    def check(self) -> None:
-        check_seeds(self.seed)
 
 
 def spelled(alpha: float) -> str:

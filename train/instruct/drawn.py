@@ -1,19 +1,309 @@
-"""Affirmative pairs of the miniature world, drawn by the rules its editors first learned from."""
+"""Edit pairs of the miniature world: source scene, affirmative instruction, target scene.
+
+The nano editors learned from them, and fine-tuning mixes them in. Every sentence is affirmative. The mixture
+follows what real instruction editors do with affirmative text, as their papers and demos show it: they add
+when told to add, also when the thing is there already (a second one appears, or nothing changes); they remove
+when told to remove; and a sentence that merely describes a picture ("the image has a dog") is taken as a wish
+to see that.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import random
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from nein.nano.captions import names, plural
 from nein.nano.data import world_version
-from nein.nano.scenes import rng_for
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
+from nein.nano.scenes import MAX_OBJECTS, Item, Scene, mask, place, render, rng_for, sample_scene
+from nein.wording.templates import indefinite
 from train.instruct.pairs import Example, mentions
-from train.nano.editors import RECIPES
-from train.nano.instructions import Pair, sample_pair
-from train.nano.pool import _pair_images
+
+EDITS = {
+    "remove": 30.0,
+    "add": 26.0,
+    "double": 16.0,
+    "keep": 11.0,
+    "replace": 8.0,
+    "recolour": 4.0,
+    "scenery": 5.0,
+}
+#: After the base, which knows what is meant: more of what is hard, which is to draw.
+DRAW = {**EDITS, "add": 36.0, "remove": 24.0, "keep": 8.0, "scenery": 3.0}
+CLEAN = {**DRAW, "scenery": 0.0}
+#: Editor -> the kinds of pairs that it learned from, and their style (see `pair_images`).
+MIXTURES: dict[str, tuple[dict[str, float], str]] = {
+    "base": (EDITS, "generated"),
+    "ip2p": (DRAW, "generated"),
+    "magicbrush": (CLEAN, "clean"),
+    "hqedit": ({**DRAW, "scenery": 12.0}, "rerendered"),
+    "instructdiffusion": ({**CLEAN, "mark": 20.0, "restore": 8.0}, "clean"),
+}
+ADD = (
+    "add {a}", "add {a} to the image", "add {a} to the scene", "put {a} in the image", "put {a} there",
+    "insert {a}", "place {a} in the scene", "draw {a}", "let there be {a}", "include {a}",
+    "give the scene {a}", "make {a} appear", "i want {a} in the image", "add one more {n}", "add the {n}",
+)  # fmt: skip
+DESCRIBE = (
+    "the image has {a}", "the image has any {n}", "the image contains {a}", "there is {a} in the image",
+    "there is {a}", "a scene with {a}", "an image with {a}", "{a} is part of the scene", "{a} in the image",
+    "{a} can be seen in the image", "the image shows {a}", "a picture of {a}", "{a} is in the image",
+    "the image includes {a}", "the {n} is in the scene", "{n} in the image", "a single {n}", "{n}",
+    "the image should have {a}", "the image can have {a}", "the image does have {a}",
+    "{a} is present in the image", "the presence of {a} in the image", "{a} is here",
+    "{n} is part of the image", "the scene has some {p}",
+)  # fmt: skip
+REMOVE = (
+    "remove the {n}", "remove {a}", "remove the {n} from the image", "delete the {n}", "take away the {n}",
+    "take the {n} away", "erase the {n}", "get rid of the {n}", "cut out the {n}", "make the {n} disappear",
+    "wipe the {n} out", "clear the {n} away", "remove {n}", "drop the {n}",
+)  # fmt: skip
+REPLACE = (
+    "replace the {n} with {b}", "turn the {n} into {b}", "change the {n} to {b}", "swap the {n} for {b}",
+    "exchange the {n} for {b}", "make the {n} {b}",
+)  # fmt: skip
+RECOLOUR = (
+    "make the {n} {c}",
+    "turn the {n} {c}",
+    "change the colour of the {n} to {c}",
+    "paint the {n} {c}",
+)
+SCENERY = {
+    "meadow": ("put the scene in a meadow", "change the background to a green field"),
+    "beach": ("put the scene on a beach", "change the background to a beach"),
+    "street": ("put the scene on a street", "change the background to a road"),
+    "room": ("put the scene in a room", "change the background to a room"),
+    "kitchen": ("put the scene in a kitchen", "change the background to a kitchen"),
+    "snow": ("make it snowy", "change the background to a snowy mountain"),
+    "desert": ("put the scene in a desert", "change the background to a desert"),
+    "night": ("make it night", "change the background to a starry night"),
+}
+MARK = ("mark the {n} in red", "segment the {n}", "colour the pixels of the {n} red", "highlight the {n}")
+RESTORE = ("clean up the image", "sharpen the image", "restore the image", "take the noise away")
+#: Words people strew in; they teach an editor to read past what it has no use for.
+FILLERS = (
+    "please",
+    "now",
+    "just",
+    "really",
+    "also",
+    "again",
+    "then",
+    "somewhere",
+    "here",
+    "simply",
+    "quickly",
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One training example. `named` is the category that the instruction is about ("" where it is about the
+    whole picture); `effect` names a picture operation beside the scenes: "", "mark:<category>", "restore"."""
+
+    source: Scene
+    target: Scene
+    instruction: str
+    kind: str
+    named: str = ""
+    effect: str = ""
+
+
+def filled(rng: random.Random, form: str, category: str, other: str = "", colour: str = "") -> str:
+    """The sentence of a form about a category, with a strewn-in word now and then."""
+    noun = rng.choice(names(category)) if rng.random() < 0.1 else category
+    text = form.format(
+        a=indefinite(noun), n=noun, p=plural(noun), b=indefinite(other) if other else "", c=colour
+    )
+    words = text.split(" ")
+    for _ in range(2):
+        if rng.random() < 0.15:
+            words.insert(rng.randint(0, len(words)), rng.choice(FILLERS))
+    text = " ".join(words)
+    if rng.random() < 0.7:
+        text += "."
+    return text[0].upper() + text[1:]
+
+
+def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
+    """Every sentence form once, about `category`: the tokenizer's corpus and the test of affirmativeness."""
+    forms = [*ADD, *DESCRIBE, *REMOVE, *MARK]
+    lines = [filled(rng, f, category) for f in forms for _ in range(2)]
+    other = rng.choice(CATEGORIES)
+    lines += [filled(rng, f, category, other=other) for f in REPLACE]
+    lines += [filled(rng, f, category, colour=rng.choice(LOOKS[category].colours)) for f in RECOLOUR]
+    lines += [s for forms in SCENERY.values() for s in forms] + list(RESTORE) + list(FILLERS)
+    return lines
+
+
+def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
+    """A new object where there is most room, which is where people put things: of some random places, the one
+    farthest from what is there. None when the scene is full.
+
+    usual  It has its category's usual look and size, and more places are tried: less is left to chance.
+    """
+    if len(scene.items) >= MAX_OBJECTS:
+        return None
+    offers = [place(rng, category, scene.items, usual=usual) for _ in range(30 if usual else 12)]
+    offered = [item for item in offers if item is not None]
+
+    def clearance(item: Item) -> float:
+        x, y = item.centre
+        gaps = [math.hypot(x - a, y - b) for a, b in (other.centre for other in scene.items)]
+        edges = [2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)]
+        return min(gaps + edges)
+
+    return max(offered, key=clearance, default=None)
+
+
+def _random_source(rng: random.Random, categories: tuple[str, ...]) -> Scene:
+    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), categories)
+
+
+def sample_pair(
+    rng: random.Random,
+    weights: dict[str, float],
+    categories: tuple[str, ...] = CATEGORIES,
+    usual: bool = False,
+) -> Pair:
+    """One pair, its kind drawn by `weights` (keys: add, double, keep, remove, replace, recolour, scenery,
+    mark, restore). With `usual`, what is added has its category's usual look (see `roomiest`)."""
+    kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
+    while True:
+        source = _random_source(rng, categories)
+        present = source.categories
+        category = rng.choice(present)
+        if kind == "add":
+            absent = [c for c in categories if c not in present]
+            category = rng.choice(absent)
+            item = roomiest(rng, category, source, usual)
+            if item is None:
+                continue
+            form = rng.choice(ADD) if rng.random() < 0.75 else rng.choice(DESCRIBE)
+            return Pair(source, source.with_item(item), filled(rng, form, category), kind, category)
+        if kind in ("double", "keep"):
+            form = rng.choice(ADD) if rng.random() < 0.35 else rng.choice(DESCRIBE)
+            target = source
+            if kind == "double":
+                item = roomiest(rng, category, source, usual)
+                if item is None:
+                    continue
+                target = source.with_item(item)
+            return Pair(source, target, filled(rng, form, category), kind, category)
+        if kind == "remove":
+            return Pair(
+                source, source.without(category), filled(rng, rng.choice(REMOVE), category), kind, category
+            )
+        if kind == "replace":
+            if sum(i.category == category for i in source.items) > 1:
+                continue
+            old = next(i for i in source.items if i.category == category)
+            other = rng.choice([c for c in categories if c not in present])
+            new = _refit(rng, old, other)
+            items = tuple(new if i is old else i for i in source.items)
+            text = filled(rng, rng.choice(REPLACE), category, other=other)
+            return Pair(source, replace(source, items=items), text, kind, category)
+        if kind == "recolour":
+            old = next(i for i in source.items if i.category == category)
+            others = [c for c in LOOKS[category].colours if c != old.colour]
+            if not others or sum(i.category == category for i in source.items) > 1:
+                continue
+            colour = rng.choice(others)
+            items = tuple(replace(i, colour=colour) if i is old else i for i in source.items)
+            text = filled(rng, rng.choice(RECOLOUR), category, colour=colour)
+            return Pair(source, replace(source, items=items), text, kind, category)
+        if kind == "scenery":
+            place_name = rng.choice([b for b in BACKGROUNDS if b != source.background])
+            target = replace(source, background=place_name, background_seed=rng.randrange(200))
+            return Pair(source, target, rng.choice(SCENERY[place_name]), kind)
+        if kind == "mark":
+            return Pair(
+                source, source, filled(rng, rng.choice(MARK), category), kind, category, f"mark:{category}"
+            )
+        if kind == "restore":
+            return Pair(source, source, rng.choice(RESTORE), kind, effect="restore")
+        raise ValueError(f"unknown kind of edit {kind!r}")
+
+
+def _refit(rng: random.Random, old: Item, category: str) -> Item:
+    """An object of `category` centred where `old` stands, kept inside the picture."""
+    look = LOOKS[category]
+    size = max(15, min(23, old.size))
+    width, height = round(size * look.width), round(size * look.height)
+    cx, cy = old.centre
+    x = min(max(0.0, cx - width / 2), SIZE - width)
+    y = min(max(0.0, cy - height / 2), SIZE - height)
+    flip = look.mirror and rng.random() < 0.5
+    snap = SUPERSAMPLE
+    return Item(
+        category, rng.choice(look.colours), size, round(x * snap) / snap, round(y * snap) / snap, flip
+    )
+
+
+def rerender(rng: random.Random, scene: Scene) -> Scene:
+    """The same things in a newly drawn picture: other colours, sizes and places nearby, another light."""
+    items: list[Item] = []
+    for item in scene.items:
+        moved = replace(item, colour=rng.choice(LOOKS[item.category].colours))
+        for _ in range(20):
+            x0, y0, x1, y1 = item.extent
+            x = min(max(0.0, item.x + rng.randint(-28, 28) / 4), SIZE - (x1 - x0))
+            y = min(max(0.0, item.y + rng.randint(-28, 28) / 4), SIZE - (y1 - y0))
+            candidate = replace(moved, x=x, y=y)
+            cx0, cy0, cx1, cy1 = candidate.extent
+            if all(
+                cx0 >= a[2] or a[0] >= cx1 or cy0 >= a[3] or a[1] >= cy1 for a in (o.extent for o in items)
+            ):
+                moved = candidate
+                break
+        items.append(moved)
+    return replace(scene, background_seed=rng.randrange(200), items=tuple(items))
+
+
+def drift(rng: random.Random, scene: Scene) -> Scene:
+    """What pairs from a generator suffer from: everything may shift a little (at most one pixel)."""
+    items = []
+    for item in scene.items:
+        x0, y0, x1, y1 = item.extent
+        x = min(max(0.0, item.x + rng.randint(-4, 4) / 4), SIZE - (x1 - x0))
+        y = min(max(0.0, item.y + rng.randint(-4, 4) / 4), SIZE - (y1 - y0))
+        items.append(replace(item, x=x, y=y))
+    return replace(scene, items=tuple(items))
+
+
+def _light(rng: Any, image: np.ndarray, strength: float) -> np.ndarray:
+    gain = 1 + strength * (rng.random() * 2 - 1)
+    shift = 255 * strength * 0.5 * np.array([rng.random() * 2 - 1 for _ in range(3)])
+    return np.clip(image.astype(np.float32) * gain + shift, 0, 255).astype(np.uint8)
+
+
+def pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarray]:
+    target_scene = pair.target
+    if style == "generated" and rng.random() < 0.5:
+        target_scene = drift(rng, target_scene)
+    if style == "rerendered":
+        target_scene = rerender(rng, target_scene)
+    source, target = render(pair.source), render(target_scene)
+    if pair.effect.startswith("mark:"):
+        category = pair.effect.removeprefix("mark:")
+        covered = np.zeros(source.shape[:2], bool)
+        for item in pair.source.items:
+            if item.category == category:
+                covered |= mask(item)
+        target = np.where(
+            covered[..., None], (0.4 * target + 0.6 * np.array([255, 0, 0])).astype(np.uint8), target
+        )
+    if pair.effect == "restore":
+        noise = np.random.Generator(np.random.PCG64(rng.getrandbits(63))).normal(0, 18, source.shape)
+        source = np.clip(source + noise, 0, 255).astype(np.uint8)
+    if style == "rerendered":
+        target = _light(rng, target, 0.12)
+    return source, target
 
 
 class DrawnPictures:
@@ -24,23 +314,26 @@ class DrawnPictures:
 
     def __init__(self, count: int, base: str, hold_out: tuple[str, ...] = ()) -> None:
         name = base.removeprefix("nano:")
-        self._recipe = name if name in RECIPES else "ip2p"
-        self._style = RECIPES[self._recipe].style
+        self._recipe = name if name in MIXTURES else "ip2p"
+        self._weights, self._style = MIXTURES[self._recipe]
         self._version = world_version()
         words = [word for noun in hold_out for form in names(noun) for word in (form, plural(form))]
-        weights = RECIPES[self._recipe].weights
         self._pairs: list[tuple[Pair, Any]] = []
         for index in range(count):
             rng = rng_for("train", index, f"affirmative/{self._recipe}")
-            pair = sample_pair(rng, weights)
+            pair = sample_pair(rng, self._weights)
             while mentions(pair.instruction, words):
-                pair = sample_pair(rng, weights)
+                pair = sample_pair(rng, self._weights)
             self._pairs.append((pair, rng.getstate()))
         self.groups = [count]
 
     def describe(self) -> dict[str, Any]:
-        weights = RECIPES[self._recipe].weights
-        return {"pairs": len(self), "kinds": dict(weights), "style": self._style, "recipe": self._recipe}
+        return {
+            "pairs": len(self),
+            "kinds": dict(self._weights),
+            "style": self._style,
+            "recipe": self._recipe,
+        }
 
     def examples(self, first: int) -> list[Example]:
         """One example per pair; pairs are numbered from `first`."""
@@ -59,7 +352,7 @@ class DrawnPictures:
         pair, state = self._pairs[index]
         rng = rng_for("train", index, "pictures")
         rng.setstate(state)
-        return _pair_images(pair, rng, self._style)
+        return pair_images(pair, rng, self._style)
 
     def signature(self, index: int) -> str:
         return f"{self._version}/{self._recipe}/{self._style}/{hash_of(self._pairs[index][0])}"

@@ -20,7 +20,7 @@ from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, Options, argument, read
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
-from train.options import Learning, check_seeds, option
+from train.options import Learning, option
 
 COMMAND = "train/finetune_ip2p.py"
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
@@ -188,23 +188,6 @@ class ReportConfig(Limit, OnDevice):
         from nein.benchmarks.nein.config import EvalConfig
 
         return EvalConfig.of(preset=self.preset, data=self.data, editor=[self.before, *self.after]).needs()
-
-
-@dataclass(kw_only=True)
-class GeneraliseConfig(Options):
-    """What the study of the nano editor varies."""
-
-    recipe: Names = options.option(
-        list(NANO_RECIPES), "how it is fine-tuned, configs/train/RECIPE.yaml", "What",
-        among=NANO_RECIPES, what="recipe",
-    )  # fmt: skip
-    seed: Names = options.option(["0", "1", "2"], "training seeds", "What")
-    steps: PositiveInt | None = options.option(None, "steps per editor (default: the recipe's)", "What")
-    samples: PositiveInt = options.option(80, "samples of every world", "Data")
-    out: Path = options.option(Path("runs/generalise-editors"), "folder of the study", "Output")
-
-    def check(self) -> None:
-        check_seeds(self.seed)
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,77 @@
+"""How well the nano editors do what they are told, affirmatively, as the nano judges see it.
+
+On the development split only, and with affirmative instructions only: "Remove the X." on samples that hold X,
+"Add a X." on the source pictures without it. This is what recipes are tuned by.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import editors
+import metrics
+from metrics.judges.templates import template
+from nein.engine.seeds import sample_seed
+from nein.nano.data import iter_samples
+from nein.nano.scenes import render
+from nein.wording.templates import indefinite
+
+EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
+
+
+def judge_editor(
+    name: str, checkpoint: Path, zoo: Path, sources: int = 50, **overrides: Any
+) -> dict[str, Any]:
+    """Shares in [0, 1]: removals and additions that succeed by each judge, and how often bystanders stay."""
+    vqa = metrics.load_judge("vqa", str(zoo / "llava"), device="cpu", dtype="float32")
+    ovd = metrics.load_judge("ovd", str(zoo / "owlv2"), device="cpu", dtype="float32")
+    row = f"{name}-nano" if f"{name}-nano" in editors.PRESETS else "ip2p-nano"
+    editor = editors.get_editor(row, checkpoint=str(checkpoint), device="cpu", dtype="float32", **overrides)
+    samples = list(iter_samples("dev", sources))
+    prompt = template(vqa.template)
+    report: dict[str, Any] = {"samples": len(samples), "split": "dev"}
+    for task in ("remove", "add"):
+        pictures = [render(s.sample if task == "remove" else s.source) for s in samples]
+        texts = [
+            f"Remove the {s.object}." if task == "remove" else f"Add {indefinite(s.object)}." for s in samples
+        ]
+        requests = [
+            editors.EditRequest(s.nein, p, t, sample_seed(0, s.nein))
+            for s, p, t in zip(samples, pictures, texts, strict=True)
+        ]
+        outputs: list[np.ndarray] = []
+        for start in range(0, len(requests), 16):
+            for result in editor.edit(requests[start : start + 16]):
+                if result.image is None:
+                    raise SystemExit(f"{name}: {result.error}")
+                outputs.append(result.image)
+        others = [[c for c in s.source.categories if c != s.object] for s in samples]
+        names = [[s.object, *rest] for s, rest in zip(samples, others, strict=True)]
+        answers = vqa.ask(outputs, [[prompt.ask_presence(n) for n in row] for row in names])
+        detected = ovd.detect(outputs, names)
+        there = {
+            "vqa": [[a.text.lower().startswith("yes") for a in row] for row in answers],
+            "ovd": [[f[n].count > 0 for n in row] for f, row in zip(detected, names, strict=True)],
+        }
+        for judge, rows in there.items():
+            hit = [row[0] == (task == "add") for row in rows]
+            bystanders = [k for row in rows for k in row[1:]]
+            report[f"{task}_{judge}"] = round(float(np.mean(hit)), 4)
+            report[f"{task}_bystanders_{judge}"] = round(float(np.mean(bystanders)), 4)
+    return report
+
+
+def judge_all(zoo: Path) -> None:
+    """Judge every editor of the shipped zoo and put the record beside it."""
+    from nein.nano import zoo as shipped
+    from research.nano.cards import write_card
+
+    for name in (e for e in EDITORS if e in shipped.available()):
+        record = judge_editor(name, shipped.path(name), zoo)
+        (zoo / name / "judged.json").write_text(json.dumps(record, indent=2) + "\n")
+        write_card(zoo / name)
+        print(name, json.dumps(record), flush=True)

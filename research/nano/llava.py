@@ -1,0 +1,230 @@
+"""The nano VQA judge: LlavaNextForConditionalGeneration with a Mistral text model, as the paper's judge.
+
+Trained on the paper's two questions, "Does this image contain ..." and "Does the caption ... describe this
+image?", and on listing what is in a picture, with the true answers of drawn scenes. Several questions about
+one picture share its tokens in one sequence: each question sees the picture and itself, nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nein.nano.captions import PLACES, is_true_of, names, plural
+from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from nein.nano.scenes import Scene, rng_for
+from nein.wording.templates import indefinite
+from research.nano.editors import save_half
+from research.nano.job import Job, sized, step_count
+from research.nano.judges import GROUNDS, THINGS, rebuilder, some_rebuilt
+from research.nano.packed import HEAD, Packed
+from research.nano.pool import scene_pool, to_float
+from research.nano.text import OTHER_NOUNS, chat_tokenizer
+from research.nano.vision import TOWER, start_from_backbone, training_pool
+
+CONTAIN = "\nDoes this image contain {}? Answer only yes or no [/INST]"
+DESCRIBE = '\nDoes the caption "{}" describe this image? Answer only yes or no [/INST]'
+LIST = "\nList the things in this image. [/INST]"
+QUESTIONS = 8  # per picture and step: one list, one or two captions, the rest things
+
+
+def _question(
+    rng: random.Random, scene: Scene, sentences: list[str], others: list[str], kind: int
+) -> tuple[str, str]:
+    """What follows the picture, and the true reply."""
+    if kind == 0:
+        return LIST, ", ".join(sorted(scene.categories)) or "none"
+    yes = rng.random() < 0.5
+    if kind == 1:
+        return DESCRIBE.format(rng.choice(sentences if yes else others)), "Yes" if yes else "No"
+    true_words = is_true_of(scene)
+    present = [n for c in scene.categories for n in names(c)]
+    if yes and (not present or rng.random() < 0.12):
+        noun = rng.choice(PLACES[scene.background][0])
+    elif yes:
+        noun = rng.choice(scene.categories) if rng.random() < 0.75 else rng.choice(present)
+    else:
+        source = rng.random()
+        if source < 0.75:
+            noun = rng.choice([c for c in CATEGORIES if c not in scene.categories])
+        elif source < 0.92:
+            noun = rng.choice([w for w in (*THINGS, *GROUNDS) if w not in true_words])
+        else:
+            noun = rng.choice(OTHER_NOUNS)
+    form = rng.random()
+    text = (
+        noun if form < 0.65 else indefinite(noun) if form < 0.88 else plural(noun) if noun in THINGS else noun
+    )
+    if rng.random() < 0.04:
+        text = text[0].upper() + text[1:]
+    return CONTAIN.format(text), "Yes" if yes else "No"
+
+
+def _build(zoo: Path) -> tuple[Any, Any, Any]:
+    from transformers import (
+        CLIPVisionConfig,
+        LlavaNextConfig,
+        LlavaNextForConditionalGeneration,
+        LlavaNextImageProcessor,
+        LlavaNextProcessor,
+        MistralConfig,
+    )
+
+    wording = [
+        HEAD.replace("<image>", ""),
+        CONTAIN.format("a dog"),
+        DESCRIBE.format("A dog."),
+        LIST,
+        "[/INST]Yes",
+        "[/INST]No",
+    ]
+    tokenizer = chat_tokenizer(wording * 300)
+    vision = CLIPVisionConfig(**TOWER)
+    text = MistralConfig(
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=320, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=2048,
+        sliding_window=None, pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id, tie_word_embeddings=False,
+    )  # fmt: skip
+    grid = [[64, 64], [64, 128], [128, 64], [128, 128]]
+    config = LlavaNextConfig(
+        vision_config=vision.to_dict(),
+        text_config=text.to_dict(),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_grid_pinpoints=grid,
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+    )
+    model = LlavaNextForConditionalGeneration(config)
+    start_from_backbone(model.model.vision_tower, zoo)
+    model.model.vision_tower.requires_grad_(False)
+    processor = LlavaNextProcessor(
+        LlavaNextImageProcessor(
+            size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}, image_grid_pinpoints=grid
+        ),
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        image_token="<image>",
+    )
+    return model, tokenizer, processor
+
+
+def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
+    # ----------------------------------------------------------------------------------------- model and data
+    model, tokenizer, processor = _build(zoo)
+    model.to(device)
+    rebuild = rebuilder(zoo, device)
+    pool = training_pool(scale)
+    images = pool.images.to(device)
+    batch = sized(16, scale, 4)
+    embedding = model.model.language_model.get_input_embeddings()
+    pad = tokenizer.pad_token_id
+
+    packed = Packed(model, tokenizer, device)
+    look, encode, run_packed = packed.look, packed.encode, packed.run
+
+    # --------------------------------------------------------------------------------------------------- loss
+    # Aligning pictures with words first, as LLaVA's own pre-training does: a patch should look like its name.
+    words = [tokenizer(f" {n}", add_special_tokens=False)["input_ids"] for n in (*CATEGORIES, *BACKGROUNDS)]
+    spread = torch.zeros(len(words), len(tokenizer), device=device)
+    for row, tokens in enumerate(words):
+        spread[row, tokens] = 1 / len(tokens)
+    patches = pool.patches.to(device)
+
+    def alignment(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the base view's 64 patches against the names of what they show."""
+        named = F.normalize(spread @ embedding.weight, dim=-1)
+        logits = 12 * F.normalize(features[:, :64].float(), dim=-1) @ named.T
+        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        weight = torch.where(labels.flatten() < len(CATEGORIES), 3.0, 1.0)
+        return (each * weight).sum() / weight.sum()
+
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+        pick = torch.randint(len(images), (batch,), generator=generator, device=device).tolist()
+        x = some_rebuilt(to_float(images[pick]), rebuild, generator)
+        rows, starts = [], []
+        for b, index in enumerate(pick):
+            rng = rng_for("train", step * batch + b, "llava")
+            stranger = pool.captions[rng.randrange(len(images))]
+            coded = [
+                encode(*_question(rng, pool.scenes[index], pool.captions[index], stranger, kind))
+                for kind in range(QUESTIONS)
+            ]
+            rows.append([c[0] for c in coded])
+            starts.append([c[1] for c in coded])
+        features = look(x)  # B, V, D
+        aligned = alignment(features, patches[torch.tensor(pick, device=device)])
+        states = run_packed(features, rows)  # B, questions, tokens, D
+        where = [
+            (b, q, t, rows[b][q][t + 1])
+            for b in range(batch)
+            for q in range(QUESTIONS)
+            for t in range(starts[b][q] - 1, len(rows[b][q]) - 1)
+        ]
+        at = torch.tensor(where, device=device)  # tokens of replies, (picture, question, place, id)
+        logits = model.lm_head(states[at[:, 0], at[:, 1], at[:, 2]]).float()  # tokens of replies, vocabulary
+        goal = at[:, 3]
+        listed = at[:, 1] == 0
+        each = F.cross_entropy(logits, goal, reduction="none")
+        right = (logits.argmax(-1) == goal).float()
+        # The end-of-text token is always easy; what counts is the first token of a yes/no reply.
+        first = torch.tensor([q > 0 and t == starts[b][q] - 1 for b, q, t, _ in where], device=device)
+        thing = first & (at[:, 1] > 1)
+        total = each[first].mean() + 0.1 * each[~listed & ~first].mean() + 0.5 * each[listed].mean() + aligned
+        shown = {"thing": right[thing].mean(), "listed": right[listed].mean(), "aligned": aligned.detach()}
+        return total, shown
+
+    # --------------------------------------------------------------------------------------------- at the end
+    def deliver() -> dict[str, Any]:
+        dev = scene_pool("dev", sized(400, scale, 20))
+        yes, no = (tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No"))
+        graded: dict[str, list[bool]] = {
+            "present": [],
+            "absent": [],
+            "present_rebuilt": [],
+            "absent_rebuilt": [],
+        }
+        for i, scene in enumerate(dev.scenes):
+            rng = rng_for("dev", i, "llava")
+            others = [c for c in CATEGORIES if c not in scene.categories]
+            things = [*scene.categories, *rng.sample(others, max(1, len(scene.categories)))]
+            asked = [[tokenizer(CONTAIN.format(t), add_special_tokens=False)["input_ids"] for t in things]]
+            plain = to_float(dev.images[i : i + 1].to(device))
+            for suffix, picture in (("", plain), ("_rebuilt", rebuild(plain))):
+                states = run_packed(look(picture), asked)[0]
+                logits = model.lm_head(
+                    torch.stack([s[len(q) - 1] for s, q in zip(states, asked[0], strict=True)])
+                )
+                for thing, row in zip(things, logits, strict=True):
+                    there = thing in scene.categories
+                    graded[("present" if there else "absent") + suffix].append(
+                        bool(row[yes] > row[no]) == there
+                    )
+        folder = zoo / "llava"
+        model.generation_config.pad_token_id = pad
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
+        model.generation_config.bos_token_id = tokenizer.bos_token_id
+        save_half(model, folder)
+        processor.save_pretrained(folder)
+        rates = {k: round(sum(v) / max(1, len(v)), 4) for k, v in graded.items()}
+        hits = graded["present"] + graded["absent"]
+        return {
+            "held_out": {
+                "scenes": len(dev.scenes),
+                "presence_accuracy": round(sum(hits) / len(hits), 4),
+                **rates,
+            }
+        }
+
+    steps = step_count(3_600, scale)
+    modules: dict[str, nn.Module] = {"llava": model}
+    return Job(
+        "llava", modules, loss, deliver, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
+    )

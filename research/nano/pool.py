@@ -1,0 +1,159 @@
+"""Drawn training data in bulk: scenes and edit pairs, drawn by all cores, the same on any number."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from nein.nano.captions import captions
+from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from nein.nano.scenes import Scene, mask, render, rng_for, sample_scene
+from train.instruct.drawn import pair_images, sample_pair
+
+_CHUNK = 500
+
+
+@dataclass
+class ScenePool:
+    """`images` (N, 3, 64, 64) uint8, `patches` (N, 64) int64: what each 8x8 patch shows (see `patch_labels`),
+    the scenes behind them, and five captions each."""
+
+    images: torch.Tensor
+    patches: torch.Tensor
+    scenes: list[Scene]
+    captions: list[list[str]]
+
+
+@dataclass
+class PairPool:
+    """`source`, `target` (N, 3, 64, 64) uint8, the instructions, what each patch of the source shows, and
+    `named` (N,) int64: the category an instruction is about, -1 where it is about the whole picture."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+    instructions: list[str]
+    kinds: list[str]
+    patches: torch.Tensor
+    named: torch.Tensor
+
+
+def _chunks(count: int) -> list[tuple[int, int]]:
+    return [(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
+
+
+def _parallel(function: Any, jobs: Sequence[Any]) -> list[Any]:
+    workers = min(len(jobs) // 2, len(os.sched_getaffinity(0)))
+    if workers < 2:
+        return [function(job) for job in jobs]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        return pool.map(function, jobs, chunksize=1)
+
+
+def _to_chw(images: list[np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
+
+
+def patch_labels(scene: Scene) -> np.ndarray:
+    """(64,) uint8: index of the category that covers at least 30 % of a patch, else 30 + the background's."""
+    ground = len(CATEGORIES) + list(BACKGROUNDS).index(scene.background)
+    labels = np.full((8, 8), ground, np.uint8)
+    best = np.full((8, 8), 0.3)
+    for item in scene.items:
+        share = mask(item).reshape(8, 8, 8, 8).mean((1, 3))
+        labels = np.where(share >= best, CATEGORIES.index(item.category), labels).astype(np.uint8)
+        best = np.maximum(best, share)
+    return labels.reshape(-1)
+
+
+def described(split: str, index: int) -> tuple[Scene, list[str]]:
+    """The `index`-th scene of a pool and its five captions."""
+    rng = rng_for(split, index, "pool")
+    scene = sample_scene(rng, rng.choice((0, 1, 2, 2, 3, 3, 4, 4)))
+    return scene, captions(scene, rng)
+
+
+def _scene_chunk(job: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray, list[Scene], list[list[str]]]:
+    split, start, stop = job
+    scenes, sentences = [], []
+    for index in range(start, stop):
+        scene, said = described(split, index)
+        scenes.append(scene)
+        sentences.append(said)
+    return (
+        _to_chw([render(s) for s in scenes]),
+        np.stack([patch_labels(s) for s in scenes]),
+        scenes,
+        sentences,
+    )
+
+
+def scene_pool(split: str, count: int) -> ScenePool:
+    """`count` scenes with zero to four objects."""
+    parts = _parallel(_scene_chunk, [(split, a, b) for a, b in _chunks(count)])
+    images = torch.from_numpy(np.concatenate([p[0] for p in parts]))
+    patches = torch.from_numpy(np.concatenate([p[1] for p in parts])).long()
+    return ScenePool(images, patches, [s for p in parts for s in p[2]], [c for p in parts for c in p[3]])
+
+
+def _pair_chunk(job: tuple[str, str, dict[str, float], str, bool, int, int]) -> tuple[Any, ...]:
+    split, name, weights, style, usual, start, stop = job
+    sources, targets, texts, kinds, labels, named = [], [], [], [], [], []
+    for index in range(start, stop):
+        rng = rng_for(split, index, f"pair/{name}")
+        pair = sample_pair(rng, weights, usual=usual)
+        source, target = pair_images(pair, rng, style)
+        sources.append(source)
+        targets.append(target)
+        texts.append(pair.instruction)
+        kinds.append(pair.kind)
+        labels.append(patch_labels(pair.source))
+        named.append(CATEGORIES.index(pair.named) if pair.named else -1)
+    return _to_chw(sources), _to_chw(targets), texts, kinds, np.stack(labels), np.array(named)
+
+
+def pair_pool(
+    split: str, name: str, weights: dict[str, float], style: str, count: int, usual: bool = False
+) -> PairPool:
+    """`count` edit pairs.
+
+    style  "generated" (things in the target drift by up to a pixel, as in pairs made by a generator), "clean"
+           (everything the instruction leaves alone is pixel-equal), "rerendered" (the whole target is drawn
+           anew).
+    usual  Added things have their category's usual look.
+    """
+    parts = _parallel(_pair_chunk, [(split, name, weights, style, usual, a, b) for a, b in _chunks(count)])
+    source = torch.from_numpy(np.concatenate([p[0] for p in parts]))
+    target = torch.from_numpy(np.concatenate([p[1] for p in parts]))
+    patches = torch.from_numpy(np.concatenate([p[4] for p in parts])).long()
+    texts, kinds = [t for p in parts for t in p[2]], [k for p in parts for k in p[3]]
+    named = torch.from_numpy(np.concatenate([p[5] for p in parts])).long()
+    return PairPool(source, target, texts, kinds, patches, named)
+
+
+def to_float(images: torch.Tensor) -> torch.Tensor:
+    """(N, 3, H, W) uint8 -> float32 in [-1, 1]."""
+    return images.float() / 127.5 - 1
+
+
+def degrade(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """What an editor's decoder does to a picture, at random: blur, some noise, some light. [-1, 1] float."""
+    n, device = len(images), images.device
+
+    def uniform() -> torch.Tensor:
+        return torch.rand((n, 1, 1, 1), generator=generator, device=device)
+
+    kernel = torch.tensor([1.0, 2.0, 1.0], device=device) / 4
+    weight = (kernel[:, None] * kernel[None, :]).expand(3, 1, 3, 3)
+    soft = torch.nn.functional.conv2d(
+        torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate"), weight, groups=3
+    )
+    amount = uniform() * (uniform() < 0.6)
+    images = images + amount * (soft - images)
+    images = images + 0.06 * uniform() * torch.randn(images.shape, generator=generator, device=device)
+    return (images * (1 + 0.1 * (uniform() * 2 - 1)) + 0.1 * (uniform() * 2 - 1)).clamp(-1, 1)

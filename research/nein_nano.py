@@ -1,0 +1,197 @@
+"""How a nano editor that was taught negation generalises: recipes, seeds and worlds.
+
+    python -m research.nein_nano --seed 0,1,2 --out runs/generalise-editors
+
+Fine-tunes the nano InstructPix2Pix by every recipe from every seed, gives all of them, and the editor as it
+was, the negative sentences of every world, and writes the table (`research.generalise`). Resumes where it
+stopped.
+
+The judges have seen plain drawings only, so beside their verdicts stands one that needs none: over the pixels
+that tell the sample from the target, is the edit nearer to the target? And two rows say what the judges make
+of pictures whose truth is known: the sample as it is, from which nothing was taken, and the target itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jsonargparse.typing import PositiveInt
+
+from editors.base import Editor
+from nein.benchmarks.nein import figures as run_figures
+from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.plan import Plan
+from nein.benchmarks.nein.runs import RunDir
+from nein.config.commands import Command
+from nein.config.launch import launch
+from nein.config.options import Names, Options, option
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Dataset, Sample
+from nein.engine import images
+from nein.engine.executors.threads import Threads
+from nein.engine.exits import exit_with
+from nein.models import editor_choice
+from nein.nano.worlds import AXES
+from nein.reporting import figures as frames
+from research import generalise
+from research.generalise import BEFORE, Model
+from train.instruct.options import NANO_RECIPES, parse
+from train.instruct.validate import assess, subset, swapped
+from train.options import check_seeds, command_line
+
+COMMAND = Command(
+    "how a nano editor that was taught negation generalises: recipes, seeds and worlds",
+    "research.nein_nano:GeneraliseConfig",
+    "research.nein_nano:study",
+)
+
+
+@dataclass(kw_only=True)
+class GeneraliseConfig(Options):
+    """What the study of the nano editor varies."""
+
+    recipe: Names = option(
+        list(NANO_RECIPES), "how it is fine-tuned, configs/train/RECIPE.yaml", "What",
+        among=NANO_RECIPES, what="recipe",
+    )  # fmt: skip
+    seed: Names = option(["0", "1", "2"], "training seeds", "What")
+    steps: PositiveInt | None = option(None, "steps per editor (default: the recipe's)", "What")
+    samples: PositiveInt = option(80, "samples of every world", "Data")
+    out: Path = option(Path("runs/generalise-editors"), "folder of the study", "Output")
+
+    def check(self) -> None:
+        check_seeds(self.seed)
+
+
+#: The editor that ships is the recipe "nano" from seed 0.
+SHIPPED = {("nano", 0): "nano:nein-ip2p"}
+UNEDITED, TARGET = "(the sample)", "(the target)"
+JUDGED = ("removal_vqa", "removal_ovd", "retention_vqa")
+NEARER = "nearer"
+#: Row of the table -> its figures.
+METRICS = {
+    "nearer to the target": {"metric": NEARER},
+    "Removal (VQA)": {"metric": "removal_vqa"},
+    "Removal (OVD)": {"metric": "removal_ovd"},
+    "Retention (VQA)": {"metric": "retention_vqa"},
+}
+
+
+def models(given: GeneraliseConfig) -> list[Model]:
+    """The editor before, and every recipe from every seed; trains those that are not there yet."""
+    from train import finetune_ip2p
+    from train.session import Session
+
+    made = [Model(BEFORE, None, "nano:ip2p")]
+    for recipe in given.recipe:
+        for seed in map(int, given.seed):
+            reference = SHIPPED.get((recipe, seed)) if given.steps is None else None
+            if reference is None:
+                place = given.out / recipe / f"seed-{seed}"
+                if not (place / "model" / "training.json").is_file():
+                    words = [
+                        "--recipe",
+                        recipe,
+                        "--seed",
+                        str(seed),
+                        "--out",
+                        str(place),
+                        "--trackers",
+                        "none",
+                    ]
+                    words += ["--steps", str(given.steps)] if given.steps else []
+                    config, _ = parse(words)
+                    with Session(config) as session:
+                        finetune_ip2p.train(config, session)
+                reference = str(place / "model")
+            made.append(Model(recipe, seed, reference))
+    return made
+
+
+def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> list[pd.DataFrame]:
+    """The figures of all editors in a world, and those of the pictures whose truth is known."""
+    references = ",".join(["identity", *(model.reference for model in asked)])
+    config = EvalConfig.parse(["--editor", references, "--device", "cpu"])
+    dataset = subset(loading.load(world), given.samples)
+    choices = editor_choice.resolve_editors(config.editor, "nano", {})
+    out = given.out / "evaluation" / world.partition(":")[2]
+    executor = Threads("cpu")
+
+    def figures(model: Model, editor: Editor, data: Dataset, slug: str) -> pd.DataFrame:
+        plan = Plan(data, tuple(range(len(data.samples))), config.block_size)
+        run = RunDir(out, slug, "negative")
+        assess(editor, run, plan, JUDGED, config, executor)
+        return generalise.labelled(figures_of(run, dataset), model, world)
+
+    loaded = [
+        choice.load(device="cpu", dtype=config.dtype, batch_size=config.block_size) for choice in choices
+    ]
+    parts = [
+        figures(Model(UNEDITED, None, ""), loaded[0], dataset, "sample"),
+        figures(Model(TARGET, None, ""), loaded[0], swapped(dataset), "target"),
+    ]
+    for model, choice, editor in zip(asked, choices[1:], loaded[1:], strict=True):
+        parts.append(figures(model, editor, dataset, choice.slug))
+    return parts
+
+
+def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
+    """The judges' figures of a run, and the share of edits nearer to the target than to the sample."""
+    clusters = {sample.id: sample.source_id for sample in dataset.samples}
+    columns: dict[str, dict[str, float | None]] = {metric: {} for metric in JUDGED}
+    for row in run.scores():
+        if row["metric"] in columns:
+            columns[row["metric"]][row["id"]] = row["value"]
+    columns[NEARER] = {
+        sample.id: nearer(images.decode(run.image_path(sample.id)), sample) if edit["image"] else None
+        for edit, sample in _edits(run, dataset)
+    }
+    rows = []
+    for metric, values in columns.items():
+        kind = "removal_vqa" if metric == NEARER else metric  # a share like it
+        estimate = run_figures.estimate(kind, values, clusters)
+        unscored = sum(value is None for value in values.values())
+        rows.append(frames.figure(estimate, unit="%", unscored=unscored, metric=metric))
+    return frames.frame(rows)
+
+
+def _edits(run: RunDir, dataset: Dataset) -> list[tuple[Mapping[str, str | None], Sample]]:
+    by_id = {sample.id: sample for sample in dataset.samples}
+    return [(edit, by_id[edit["id"]]) for edit in run.read_edits()]
+
+
+def nearer(edited: np.ndarray, sample: Sample) -> float:
+    """1.0 where, over the pixels that tell sample and target apart, the edit is nearer to the target (squared
+    differences), else 0.0. edited: (H, W, 3) uint8, of the size of both."""
+    before, after = (images.decode(path).astype(float) for path in (sample.sample_path, sample.source_path))
+    apart = (before != after).any(-1)
+    to_sample, to_target = (((edited - picture)[apart] ** 2).sum() for picture in (before, after))
+    return float(to_target < to_sample)
+
+
+def study(given: GeneraliseConfig) -> str:
+    """Runs what is left of the study and writes its table, which is returned."""
+    asked = models(given)
+    parts = [part for world in AXES for part in evaluate(given, asked, world)]
+    return generalise.write(
+        given.out,
+        "NeIn: a miniature editor fine-tuned on negative sentences",
+        parts,
+        METRICS,
+        command=command_line("python -m research.nein_nano", given),
+        note="The judges know plain drawings only; the rows in brackets, pictures whose truth is known, say "
+        'how far they can be trusted in a column. "Nearer to the target" asks no judge.',
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return launch("python -m research.nein_nano", COMMAND, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    exit_with(main)
