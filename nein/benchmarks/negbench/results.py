@@ -46,7 +46,6 @@ def retrieval_rows(
     scale: float = 1.0,
     bias: float = 0.0,
     protocol: str = "fixed",
-    device: str = "cpu",
 ) -> Iterator[dict[str, Any]]:
     """One row per caption (text_to_image) and per picture (image_to_text), of either kind.
 
@@ -54,7 +53,6 @@ def retrieval_rows(
               once, so that original and negated captions search the same gallery even where a file lacks some
               pictures or has one in several rows. "paper": the rows of the caption's own file, as released.
               It also decides between ties (`retrieval.Ranks.recall`).
-    device    Where scores are worked out; it decides no value.
 
     A caption that occurs for two pictures is two captions.
     """
@@ -62,7 +60,7 @@ def retrieval_rows(
     for kind in (task.original, task.negated):
         items = [item for item in kind if item.image]
         gallery = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
-        yield from _one_kind(items, gallery, pictures, texts, scale, bias, protocol, device)
+        yield from _one_kind(items, gallery, pictures, texts, scale, bias, protocol)
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,6 @@ def _one_kind(
     scale: float,
     bias: float,
     protocol: str,
-    device: str,
 ) -> Iterator[dict[str, Any]]:
     readable = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
     column = {index: number for number, index in enumerate(readable)}
@@ -107,9 +104,7 @@ def _one_kind(
     to_text: _Values = _no_values
     if len(said):
         shown = np.array([pictures.rows[gallery.images[index]] for index in readable])
-        of_captions, of_pictures = retrieval.ranks(
-            texts.features, pictures.features, said, shown, place, device=device
-        )
+        of_captions, of_pictures = retrieval.ranks(texts.features, pictures.features, said, shown, place)
         by_words, by_picture = blind.alone(pictures.features, texts.features, said, shown)
         to_image = _values(of_captions, scale, bias, protocol, blind.of_captions(by_picture, place))
         to_text = _values(

@@ -330,7 +330,7 @@ def _scored(config: EvalConfig, run: ModelRun, folder: Folder) -> Iterator[tuple
             continue
         pictures, texts = features_of(config, run, task)
         if isinstance(task, RetrievalTask):
-            rows = results.retrieval_rows(task, pictures, texts, **how, device=run.identity["device"])
+            rows = results.retrieval_rows(task, pictures, texts, **how)
         else:
             rows = results.choice_rows(
                 task, pictures, texts, **how, features=config.features, seed=config.seed
