@@ -13,6 +13,7 @@ import json
 import os
 import re
 from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
 
 VARIABLE = "NEIN_ENDPOINT_CREDENTIALS"
 #: An address in a text: up to a blank, a quotation mark, or the next reference of a list.
@@ -20,6 +21,8 @@ _ADDRESS = re.compile(
     r"(?P<kind>(?:openai|vllm):)?(?P<scheme>https?)://(?P<rest>(?:(?!,\s*(?:[\w.+-]+:)*(?:openai|vllm):)[^\s'\"<>`])*)",
     re.IGNORECASE,
 )
+#: A header with a key or a password, as a server may quote it.
+QUOTED = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE)
 #: A name or number of a machine, with or without a port.
 _HOST = re.compile(r"(?:[^:@]*|\[[^\]]*\])(?::\d*)?")
 
@@ -61,6 +64,13 @@ def of(url: str, model: str) -> Credentials:
     """What was put aside for a model at an address."""
     stored = json.loads(os.environ.get(VARIABLE, "{}"))
     return Credentials(*stored.get(_key(url, model), ("", "")))
+
+
+def spellings(given: Credentials, *others: str) -> list[str]:
+    """Every form in which a server may quote them, longest first."""
+    parts = [given.user, given.query, *given.user.split(":"), *others]
+    parts += [value for _, value in parse_qsl(given.query)]
+    return sorted({*parts, *map(unquote, parts)} - {""}, key=len, reverse=True)
 
 
 def _replaced(match: re.Match[str], *, keep: bool) -> str:

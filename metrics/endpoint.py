@@ -148,6 +148,7 @@ class Endpoint:
         user, query = self._credentials
         name, _, password = user.partition(":")
         basic = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+        self._secrets = credentials.spellings(self._credentials, key or "", basic if user else "")
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
         self._client = openai.OpenAI(
@@ -171,7 +172,9 @@ class Endpoint:
 
         try:
             reply = self._client.with_options(max_retries=0).models.with_raw_response.list()
-            served = [str(item["id"]) for item in json.loads(reply.http_response.content)["data"]]
+            served = [
+                self._cleared(str(item["id"])) for item in json.loads(reply.http_response.content)["data"]
+            ]
         except openai.APIConnectionError as error:
             raise MetricError(f"Nobody answers at '{self.address}' ({_cause(error)}).") from None
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
@@ -217,7 +220,7 @@ class Endpoint:
             for dropped in range(len(parts) + 1):
                 more = {key: value for part in parts[dropped:] for key, value in part.items()}
                 try:
-                    said = _read(self._send({**body, **more}))
+                    said = _read(self._send({**body, **more}), self._cleared)
                 except NoAnswer as error:
                     if error.status in UNKNOWN_PART and dropped < len(parts):
                         continue
@@ -299,11 +302,16 @@ class Endpoint:
 
     def _excerpt(self, text: str) -> str:
         """The beginning of what a server says about a request, without the credentials that it may quote."""
-        user, query = self._credentials
-        parts = [user, query, *user.split(":"), *(value for _, value in parse_qsl(query))]
-        for secret in sorted({*parts, *map(unquote, parts)} - {""}, key=len, reverse=True):
-            text = text.replace(secret, "...")
+        text = credentials.QUOTED.sub(r"\1 ...", self._cleared(text, shortest=1))
         return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
+
+    def _cleared(self, text: str, shortest: int = 8) -> str:
+        """A text without the key and the credentials of this endpoint. shortest: in an answer, a password of
+        a few letters is an ordinary word."""
+        for secret in self._secrets:
+            if len(secret) >= shortest:
+                text = text.replace(secret, "...")
+        return text
 
 
 def side_by_side(
@@ -392,14 +400,17 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _read(reply: Any) -> Said:
-    """The first choice of a reply. Raises NoAnswer where it is no chat completion, or was withheld."""
+def _read(reply: Any, cleared: Callable[[str], str]) -> Said:
+    """The first choice of a reply, its texts `cleared`. Raises NoAnswer where it is no chat completion, or
+    was withheld."""
     try:
         choice = reply["choices"][0]
         message = choice["message"]
         text = message.get("content") or ""
         entries = (choice.get("logprobs") or {}).get("content") or [{}]
-        first = [(str(t["token"]), float(t["logprob"])) for t in entries[0].get("top_logprobs") or ()]
+        first = [
+            (cleared(str(t["token"])), float(t["logprob"])) for t in entries[0].get("top_logprobs") or ()
+        ]
         tokens = (reply.get("usage") or {}).get("completion_tokens")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError):
         raise NoAnswer("the reply has no choices; this is not a chat-completions endpoint") from None
@@ -410,13 +421,13 @@ def _read(reply: Any) -> Said:
     if not isinstance(text, str):
         raise NoAnswer("the answer is not a text")
     # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
-    text = text.encode("utf-8", "replace").decode()
+    text = cleared(text.encode("utf-8", "replace").decode())
     return Said(
         text,
         choice.get("finish_reason") != "length",
         tuple(first),
         tokens if isinstance(tokens, int) else None,
-        str(reply.get("system_fingerprint") or ""),
+        cleared(str(reply.get("system_fingerprint") or "")),
     )
 
 

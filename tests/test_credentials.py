@@ -86,6 +86,22 @@ def test_a_server_that_quotes_the_request_gives_nothing_away(server: Server) -> 
         assert word not in str(failed.value)
 
 
+def test_a_server_that_quotes_key_or_header_gives_nothing_away(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "sk-SECRETKEY123"
+    basic = base64.b64encode(f"{USER}:{PASSWORD}!".encode()).decode()
+    found = Endpoint(*split_endpoint(secret(server)), key=key, retries=0)
+    server.rule = lambda body, count: (400, {"error": f"key {key}: Basic {basic}, Bearer other-key-9"}, {})
+    with pytest.raises(RuntimeError, match="HTTP 400") as failed:
+        found.chat("Hello?")
+    server.rule = lambda body, count: (200, say(f"B, said {key} ({basic}). A basic answer."), {})
+    said = found.chat("Hello?").text
+    assert said == "B, said ... (...). A basic answer."
+    for word in (key, basic, "other-key-9"):
+        assert word not in str(failed.value)
+
+
 def secret(server: Server, model: str = "eye-7b") -> str:
     return f"openai:{server.url.replace('//', f'//{USER}:{PASSWORD}%21@')}?tok={TOKEN}#{model}"
 

@@ -62,6 +62,7 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     config, dry_run = options.read(configuration, slurm_words, prog=f"nein slurm {name}")
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
+    from metrics import credentials
     from nein.engine import atomic, jobs
 
     folder = config.out_dir / "slurm"
@@ -70,7 +71,7 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
         return 0
     file = (folder / "command.yaml").resolve()
     atomic.write_text(file, options.dump(dataclasses.replace(config, on=None)))
-    given = ("slurm", *name.split(), *words)
+    given = tuple(credentials.without(word) for word in ("slurm", *name.split(), *words))
     job = jobs.Whole((*name.split(), "--config", str(file)), given)
     submitted = jobs.submit([job] * config.slurm.array, config.slurm, folder)
     print(jobs.described(submitted, folder))

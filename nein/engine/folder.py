@@ -47,6 +47,7 @@ _NOTES: Mapping[str, Shape] = {
     "invocations": {
         "started": str,
         "command?": [str],
+        "directory?": str,
         "environment?": {"device?": (str, None), "device_name?": (str, None)},
     },
 }
@@ -222,6 +223,15 @@ class Folder:
             self.note("models", kind, {"fingerprint": fingerprint, **description})
 
     # --- blocks ----------------------------------------------------------------------------
+
+    def inside(self, path: Path) -> Path:
+        """`path`, which a file of this folder names. Raises UserError where it leads out of the folder, by
+        ".." or a link: a folder may come from anybody."""
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise UserError(
+                f"'{path}' leads out of '{self.path}'; nothing outside a run's folder is touched."
+            )
+        return path
 
     def block_path(self, output: str, number: int) -> Path:
         return self.path / output / f"{number // SEGMENT:03d}" / f"{number:06d}.jsonl"

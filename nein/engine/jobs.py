@@ -62,6 +62,7 @@ class Whole(Again):
 
 def submit(tasks: Sequence[Again], settings: Any, folder: Path, cluster: str = "slurm") -> list[Any]:
     """The jobs of an array, one for each task. Raises UserError with what Slurm says if it refuses them."""
+    _submitit()
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:

@@ -61,7 +61,13 @@ def merge(folders: Sequence[Path], out: Path) -> list[Merged]:
 
 
 def _check(parts: Sequence[Path]) -> None:
-    """Raises UserError where the parts of a run have different identities."""
+    """Raises UserError where the parts of a run have different identities, and for a link in one of them,
+    which may lead anywhere."""
+    for part in parts:
+        if (link := next((path for path in part.rglob("*") if path.is_symlink()), None)) is not None:
+            raise UserError(
+                f"'{link}' is a link; nein merge copies files only. Put what it names in its place."
+            )
     first = atomic.read_json(parts[0] / MANIFEST, {"identity": dict})
     for other in parts[1:]:
         identity = atomic.read_json(other / MANIFEST, {"identity": dict})["identity"]
@@ -141,7 +147,7 @@ def _take(part: Path, name: Path, target: Path, merged: Merged) -> None:
     if name.suffix == ".jsonl":
         for row in atomic.read_lines(part / name):
             picture = row.get("image")
-            if isinstance(picture, str) and (part / picture).is_file():
+            if isinstance(picture, str) and Folder(part).inside(part / picture).is_file():
                 _copy(part / picture, target / picture, again=True)
                 sheet = Path("maps", Path(picture).name)
                 if (part / sheet).is_file():

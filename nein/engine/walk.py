@@ -259,10 +259,11 @@ def try_again(folder: Folder) -> int:
     """Opens the blocks that were set aside, and what was made of them; how many they were."""
     notes = folder.notes(ASIDE)
     for name, note in notes.items():
+        paths = [folder.inside(folder.block_path(output, note["block"])) for output in note["outputs"]]
         forget_dead(folder.path, {(note["stage"], note["block"])})
-        for output in reversed(note["outputs"]):
-            folder.block_path(output, note["block"]).unlink(missing_ok=True)
-        (folder.path / "notes" / ASIDE / f"{name}.json").unlink(missing_ok=True)
+        for path in reversed(paths):
+            path.unlink(missing_ok=True)
+        folder.inside(folder.path / "notes" / ASIDE / f"{name}.json").unlink(missing_ok=True)
     return len(notes)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import subprocess
-import sys
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +29,25 @@ def status(config: StatusConfig) -> str:
     return "\n".join(line for folder in _folders(config.runs) for line in _lines(folder)) + "\n"
 
 
-def retry(config: RetryConfig) -> int:
-    """Opens again what was set aside, and gives the latest command of each run again; the worst exit code."""
-    commands: dict[tuple[str, ...], str] = {}
+def retry(config: RetryConfig) -> str:
+    """Opens again what was set aside; says so, and which commands make it. They are not run: a run's folder
+    may come from anybody."""
+    lines: list[str] = []
+    commands: dict[str, None] = {}
     for folder in _folders(config.runs):
         blocks = walk.try_again(folder)
-        print(f"{folder.path}: {blocks} block{'s' * (blocks != 1)} set aside, to be tried again.", flush=True)
-        if blocks:
-            latest = folder.manifest()["invocations"][-1]
-            commands[tuple(latest["command"])] = latest["directory"]
-    codes = [
-        subprocess.run([sys.executable, "-m", "nein", *words], cwd=directory, check=False).returncode
-        for words, directory in commands.items()
-    ]
-    return max(map(abs, codes), default=0)
+        lines.append(f"{folder.path}: {blocks} block{'s' * (blocks != 1)} set aside, to be tried again.")
+        for latest in folder.manifest()["invocations"][-1:] if blocks else ():
+            commands[_typed(latest.get("command", []), latest.get("directory", "."))] = None
+    if commands:
+        lines += ["They are made when the command of the run is given again:", *commands]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _typed(words: list[str], directory: str) -> str:
+    """A command to copy, with the folder that it was given in; no character of it moves the cursor."""
+    there = "" if Path(directory) == Path.cwd() else f"cd {shlex.quote(directory)} && "
+    return "".join(c if c.isprintable() else "?" for c in f"  {there}{shlex.join(['nein', *words])}")
 
 
 def _folders(paths: list[Path]) -> Iterator[Folder]:

@@ -6,14 +6,12 @@ import dataclasses
 import errno
 import fcntl
 import os
-import subprocess
-import sys
+import shlex
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +26,6 @@ from nein.engine.folder import Folder
 from nein.engine.stages import Stage, Step
 from nein.engine.walk import Order, Walk
 from nein.engine.worker import Worker
-from nein.reporting import status
 from tests.engine.squares import COUNT, SIZE, results, squares
 from tests.helpers import commands, killing
 from tests.nein.conftest import write_data
@@ -248,15 +245,9 @@ def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
     assert progress.states(folder, now)[0].rate is None  # nobody is at work
 
 
-def test_status_and_retry_on_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def in_a_fork(line: Sequence[str], cwd: str, check: bool) -> subprocess.CompletedProcess[str]:
-        assert line[:3] == [sys.executable, "-m", "nein"]
-        return commands.in_a_fork(*line[3:], cwd=Path(cwd))
-
-    monkeypatch.setattr(status, "subprocess", SimpleNamespace(run=in_a_fork))
-    assert commands.in_a_fork(*evaluation(tmp_path)).returncode == 0
+def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = evaluation(tmp_path)
+    assert commands.in_a_fork(*words).returncode == 0
     done = commands.outcome(capsys, "status", tmp_path / "out")
     assert done.code == 0
     assert "edit: 2 of 2 blocks, 0 running, 0 failed\n" in done.stdout
@@ -271,6 +262,33 @@ def test_status_and_retry_on_the_command_line(
     note = {"stage": "edit", "block": 1, "reason": "set aside", "outputs": outputs}
     folder.note(walk.ASIDE, "edit-000001", note)
     assert "edit, block 1: set aside; nein retry" in commands.outcome(capsys, "status", run).stdout
-    assert commands.outcome(capsys, "retry", run).code == 0
+    retried = commands.outcome(capsys, "retry", run)
+    assert retried.code == 0
+    assert f"nein {shlex.join(words)}\n" in retried.stdout
+    assert commands.in_a_fork(*words).returncode == 0
     assert (run / "scores.jsonl").read_bytes() == whole
     assert "0 failed" in commands.outcome(capsys, "status", run).stdout
+
+
+@pytest.mark.parametrize("output", ["../../../victim", "/tmp/victim", "linked"])
+def test_a_run_from_somebody_else_removes_nothing_elsewhere_and_runs_nothing(
+    folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    victim = tmp_path / "victim" / "000" / "000000.jsonl"
+    victim.parent.mkdir(parents=True)
+    victim.write_text("mine")
+    (folder.path / "linked").symlink_to(tmp_path / "victim")
+    note = {"stage": "edit", "block": 0, "reason": "x", "outputs": [output.replace("/tmp", str(tmp_path))]}
+    folder.note(walk.ASIDE, "edit-000000", note)
+    told = {"started": "now", "command": ["eval", "\x1b[2J"], "directory": str(folder.path)}
+    folder.note("invocations", "one", told)
+    refused = commands.outcome(capsys, "retry", folder.path)
+    assert refused.code == 2
+    assert "leads out of" in refused.stderr
+    assert victim.read_text() == "mine"
+    folder.note(walk.ASIDE, "edit-000000", {**note, "outputs": ["squares"]})
+    (folder.path / "nein").mkdir()
+    (folder.path / "nein" / "__main__.py").write_text("open('ran', 'w')")
+    shown = commands.outcome(capsys, "retry", folder.path)
+    assert shown.stdout.endswith(f"  cd {folder.path} && nein eval '?[2J'\n")
+    assert not list(tmp_path.rglob("ran"))

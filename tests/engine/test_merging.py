@@ -130,6 +130,27 @@ def test_a_merge_that_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert [(run / f"images/{n}.png").read_text() for n in range(3)] == ["a's", "b's", "c's"]
 
 
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda run: Folder(run).write("edit", 0, [{"id": "0", "image": "../../../../x"}]), "leads out of"),
+        (lambda run: Folder(run).write("edit", 0, [{"id": "0", "image": "/etc/passwd"}]), "leads out of"),
+        (lambda run: (run / "notes.txt").symlink_to("/etc/passwd"), "is a link"),
+        (lambda run: (run / "linked").symlink_to("/etc"), "is a link"),
+    ],
+)
+def test_a_run_from_somebody_else_writes_and_reads_nowhere_else(
+    tmp_path: Path, spoil: Any, said: str
+) -> None:
+    (tmp_path / "x").write_text("mine")
+    a = part(tmp_path / "parts" / "a", {0: rows(0)})
+    spoil(a / "editor" / "track")
+    with pytest.raises(UserError, match=said):
+        merging.merge([a], tmp_path / "out")
+    assert (tmp_path / "x").read_text() == "mine"
+    assert not list((tmp_path / "out").rglob("notes.txt"))
+
+
 def test_blocks_that_differ_are_counted_and_the_first_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

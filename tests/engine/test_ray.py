@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -136,6 +137,41 @@ def full(path: str, device: str) -> list[Step]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     return [Step(Folder(Path(path)), squares(Folder(Path(path)), work=work))]
+
+
+@pytest.mark.slow
+def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_terminated(
+    cluster: Any, tmp_path: Path
+) -> None:
+    words = ["negvqa", "--questions", "64", "--device", "cpu", "--out", str(tmp_path / "out")]
+    line = [sys.executable, "-m", "nein", *words, "--on", "ray", "--workers", "1"]
+    env = {name: value for name, value in commands.environment().items() if name != "RAY_ADDRESS"}
+    driver = subprocess.Popen(line, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("out/*/workers/*.json")) and driver.poll() is None:
+        time.sleep(0.05)
+    driver.terminate()
+    said = driver.communicate(timeout=120)[1]
+    assert "Traceback" not in said, said
+    assert driver.returncode == 143
+
+
+def test_workers_of_a_cluster_get_keys_and_no_runtime_environment_shows_them(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path / "run")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-SECRETKEY123")
+    one = executor(cluster, workers=1)
+    shown = str(one._ray.get_runtime_context().runtime_env)
+    with pytest.raises(UserError, match="this node has the key"):
+        one.compute(Planned(keyed, str(tmp_path / "run")))
+    one.close()
+    assert "sk-SECRETKEY123" not in shown
+
+
+def keyed(path: str, device: str) -> list[Step]:
+    if os.environ.get("OPENAI_API_KEY") == "sk-SECRETKEY123" and "ray" in sys.argv[0]:
+        raise UserError("this node has the key")
+    return steps((path, 0.0, -1), device)
 
 
 def test_without_ray_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,7 @@ def arguments(tmp_path: Path) -> list[str]:
         "slurm", "eval", "--partition", "gpu", "--gres", "gpu:1", "--array", "2", "--time", "1:30:00",
         "--options.account", "lab", "--editor", "identity", "--data", str(data), "--metrics", "l1",
         "--device", "cpu", "--batch-size", "2", "--out", str(tmp_path / "out"),
+        "--models.vqa", "openai:http://secretuser:secretpass@host/v1?tok=secrettoken#eye-7b",
     ]  # fmt: skip
 
 
@@ -181,6 +182,11 @@ def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(
     ]
     assert "edit: 2 of 2 blocks" in commands.outcome(capsys, "status", run).stdout
     command = Folder(run).manifest()["invocations"][0]["command"]
+    for script in (tmp_path / "out" / "slurm").glob("*.sh"):
+        assert "#SBATCH --signal=USR1@90\n" in script.read_text()  # what the jobs listen to
+        assert "SUBMITIT_PREEMPT_SIGNAL=USR1" in script.read_text()
+    for file in (tmp_path / "out").rglob("*"):  # jobs get credentials by their environment
+        assert not file.is_file() or b"secret" not in file.read_bytes(), file
     assert command[:4] == ["slurm", "eval", "--partition", "gpu"]  # what `nein retry` gives again
 
 

@@ -13,12 +13,15 @@ the shards, and the samples within a shard, so that a few shards in memory are e
 from __future__ import annotations
 
 import hashlib
+import http.client
 import io
 import json
+import re
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator, Sequence
+import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,31 +44,26 @@ COMMAND = Command(
 )
 FORMAT = 1
 #: What index.json holds, as far as it is read back.
-_INDEX = {"format": int, "shards": [{"name": str, "samples": int}]}
+_INDEX = {"format": int, "shards": [{"name": str, "samples": int, "sha256": str}]}
+#: The name of a shard: a plain file beside index.json.
+_NAME = re.compile(r"\w[\w.-]*\.tar")
 IN_MEMORY = 4  # shards held at once: two per stream of examples
-READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, KeyError, tarfile.TarError)
-
-
-def _webdataset() -> Any:
-    try:
-        import webdataset
-    except ImportError:
-        raise UserError("Shards need the package 'webdataset': pip install 'nein[train]'.") from None
-    return webdataset
 
 
 def write(dataset: loading.Dataset, out: Path, per_shard: int = 1000) -> int:
     """Writes shards, atomically one by one; returns their number. Those that are there are not made again."""
-    webdataset = _webdataset()
     atomic.make_folder(out)
     samples = dataset.samples
     entries = []
     for number, start in enumerate(range(0, len(samples), per_shard)):
         part = samples[start : start + per_shard]
         buffer = io.BytesIO()
-        with webdataset.TarWriter(buffer, encoder=False, mtime=0, user="nein", group="nein") as tar:
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
             for sample in part:
-                tar.write(_members(sample))
+                for suffix, content in sorted(_members(sample).items()):
+                    member = tarfile.TarInfo(f"{_key(sample)}.{suffix}")
+                    member.size, member.mode = len(content), 0o444
+                    tar.addfile(member, io.BytesIO(content))
         content = buffer.getvalue()
         digest = hashlib.sha256(content).hexdigest()
         file = out / f"shard-{number:06d}.tar"
@@ -82,9 +80,14 @@ def _record(sample: Sample) -> dict[str, str]:
     return dict(zip(FIELDS, values, strict=True))
 
 
-def _members(sample: Sample) -> dict[str, Any]:
+def _key(sample: Sample) -> str:
+    """The name of a sample's members, up to the first dot."""
+    return sample.id.replace(".", "_")
+
+
+def _members(sample: Sample) -> dict[str, bytes]:
+    """Suffix -> content."""
     return {
-        "__key__": sample.id.replace(".", "_"),
         f"sample{sample.sample_path.suffix}": sample.sample_path.read_bytes(),
         f"source{sample.source_path.suffix}": sample.source_path.read_bytes(),
         "json": json.dumps(_record(sample)).encode(),
@@ -102,6 +105,10 @@ class ShardPictures:
                 f"'{where}/index.json' is no index of shards; make it with `python -m train.instruct.shards`."
             )
         self._shards = index["shards"]
+        if odd := [entry["name"] for entry in self._shards if not _NAME.fullmatch(entry["name"])]:
+            raise UserError(
+                f"'{where}/index.json' names a shard '{odd[0]}'; a shard is a file beside it, NAME.tar."
+            )
         self.groups = [int(entry["samples"]) for entry in self._shards]
         records = self._read_json("records.json")
         if shapes.fault(records, [dict.fromkeys(FIELDS, str)]) or len(records) != sum(self.groups):
@@ -144,36 +151,50 @@ class ShardPictures:
             else:
                 while len(self._loaded) >= IN_MEMORY:
                     del self._loaded[next(iter(self._loaded))]
-                self._loaded[shard] = list(self._read_shard(shard))
+                self._loaded[shard] = self._read_shard(shard)
             return self._loaded[shard][inner]
 
-    def _read_shard(self, shard: int) -> Iterator[tuple[bytes, bytes]]:
+    def _read_shard(self, shard: int) -> list[tuple[bytes, bytes]]:
         entry = self._shards[shard]
+        content = self._read(entry["name"])
         url = f"{self._where}/{entry['name']}"
+        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            raise UserError(f"The shard '{url}' is not the file that index.json describes (SHA-256 differs).")
+        found: dict[str, dict[str, bytes]] = {}
         try:
-            members = list(_webdataset().WebDataset(url, shardshuffle=False, empty_check=False))
-        except READ_ERRORS as error:
-            raise UserError(f"The shard '{url}' cannot be read: {' '.join(str(error).split())}.") from None
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+                for member in tar:
+                    key, _, suffix = member.name.partition(".")
+                    file = tar.extractfile(member) if member.isreg() else None
+                    found.setdefault(key, {})[suffix.partition(".")[0]] = file.read() if file else b""
+        except tarfile.TarError as error:
+            raise UserError(f"The shard '{url}' cannot be read: {error}.") from None
         first = int(self._starts[shard])
-        wanted = [s.id.replace(".", "_") for s in self.samples[first : first + entry["samples"]]]
-        if [member["__key__"] for member in members] != wanted:
+        wanted = [_key(sample) for sample in self.samples[first : first + entry["samples"]]]
+        if list(found) != wanted:
             raise UserError(f"The shard '{url}' does not hold the samples that records.json lists for it.")
-        for member in members:
-            pair = [
-                next((value for key, value in member.items() if key.startswith(f"{role}.")), b"")
-                for role in ("sample", "source")
-            ]
-            yield pair[0], pair[1]
+        return [(found[key].get("sample", b""), found[key].get("source", b"")) for key in wanted]
 
     def _read_json(self, name: str) -> Any:
         if "://" not in self._where:
             return atomic.read_json(Path(self._where) / name)
-        url = f"{self._where}/{name}"
         try:
-            with _webdataset().gopen(url) as stream:
-                return json.loads(stream.read())
-        except READ_ERRORS as error:
-            raise UserError(f"'{url}' cannot be read: {' '.join(str(error).split())}.") from None
+            return json.loads(self._read(name))
+        except ValueError as error:
+            raise UserError(f"'{self._where}/{name}' is not valid JSON: {error}.") from None
+
+    def _read(self, name: str) -> bytes:
+        """A file of the folder, or of the http(s) address. Raises UserError."""
+        where = f"{self._where}/{name}"
+        try:
+            if "://" not in self._where:
+                return Path(where).read_bytes()
+            if not self._where.startswith(("https://", "http://")):
+                raise UserError(f"'{where}' is neither a folder nor an address of http or https.")
+            with urllib.request.urlopen(where, timeout=60) as reply:
+                return bytes(reply.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise UserError(f"'{where}' cannot be read: {' '.join(str(error).split())}.") from None
 
 
 def _sample(record: Any, where: str) -> Sample:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from metrics import credentials
 from nein.engine import environment
 from nein.engine.attendance import declare_dead, new_name
 from nein.engine.errors import UserError
@@ -25,6 +27,8 @@ from nein.engine.worker import Worker
 
 log = logging.getLogger(__name__)
 
+#: Variables that workers get, and that are written nowhere.
+SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", credentials.VARIABLE)
 TICK = 1.0  # seconds between two looks at the cluster
 #: Where the stages work that an actor is for: one with a GPU, one beside GPUs, and one where there are none.
 DEVICE, HOST = frozenset({"device"}), frozenset({"host", "remote"})
@@ -34,7 +38,8 @@ EVERYWHERE = DEVICE | HOST
 class Actor:
     """What runs on a node: a worker with the steps made again out of the configuration."""
 
-    def __init__(self, plan: Plan, device: str, name: str) -> None:
+    def __init__(self, plan: Plan, device: str, name: str, secrets: Mapping[str, str]) -> None:
+        os.environ.update(secrets)
         self._plan, self._device, self._name = plan, device, name
         self._worker: Worker | None = None
 
@@ -78,6 +83,8 @@ class Crew:
     ) -> None:
         self._ray, self._device, self._share, self._limit = ray, device, share, limit or 2**31
         self._plan, self._steps = ray.put(plan), steps
+        # An object of the cluster, which no log and no page shows; a runtime environment is in both.
+        self._secrets = ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
         self._hands: dict[Any, Hand] = {}  # by the reference to what is under way
         self._idle: list[Hand] = []
         self._retired: list[frozenset[str]] = []
@@ -148,7 +155,8 @@ class Crew:
         name = new_name()
         options = {"num_gpus": self._share, "num_cpus": 0} if places == DEVICE else {"num_cpus": 1}
         actor = self._ray.remote(Actor).options(max_restarts=0, **options)
-        return Hand(actor.remote(self._plan, "cuda" if places == DEVICE else "cpu", name), name, places)
+        device = "cuda" if places == DEVICE else "cpu"
+        return Hand(actor.remote(self._plan, device, name, self._secrets), name, places)
 
     def _lose(self, hand: Hand, error: Any) -> None:
         """A worker that is gone, or that cannot do what another may be able to."""

@@ -65,6 +65,8 @@ class Ray:
                 crew.grow()
                 crew.hand_out(walk)
                 crew.collect(walk, bars)
+        except SystemError as error:  # in it Ray wraps what a signal's handler raised
+            raise error.__cause__ or error from None
         finally:
             crew.close()
             bars.close()
@@ -89,7 +91,7 @@ def _connect(address: str | None) -> Any:
     if passed_on:
         options["runtime_env"] = {"env_vars": passed_on}
     if address is None:
-        _init(ray, num_cpus=cores.count(), include_dashboard=False, **options)
+        _init(ray, address="local", num_cpus=cores.count(), include_dashboard=False, **options)
         return ray
     try:
         host, _, port = address.rpartition(":")

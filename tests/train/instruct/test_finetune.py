@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
 import random
@@ -9,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 #: `python -c KILLER STEP ARGS...`: the training command, killed in the middle of its STEP-th step.
 KILLER = """
 import sys
+import threading
 from tests.helpers import killing
 from train import finetune_ip2p
 killing.make_deadly(killing.Call("train.instruct.objective:losses", int(sys.argv[1])))
@@ -350,7 +354,6 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_p
 
 
 def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
-    pytest.importorskip("webdataset")
     from train.instruct import data as loading
     from train.instruct import shards
 
@@ -364,8 +367,20 @@ def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
     for index in reversed(range(len(files.pictures))):
         for one, other in zip(packed.pictures.read(index), files.pictures.read(index), strict=True):
             assert np.array_equal(one, other)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "shards")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        streamed = loading.load(config(data=f"shards:http://127.0.0.1:{server.server_port}"))
+        assert np.array_equal(streamed.pictures.read(3)[0], packed.pictures.read(3)[0])
+        server.shutdown()
     run = tune(data=f"shards:{tmp_path / 'shards'}", mix_affirmative=0.4)
     assert len(losses_of(run)) == 6
+
+
+def rename_shard(folder, name):
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"][0]["name"] = name
+    (folder / "index.json").write_text(json.dumps(index))
 
 
 @pytest.mark.parametrize(
@@ -375,10 +390,12 @@ def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
         (lambda f: (f / "index.json").write_text("{}"), "is no index of shards"),
         (lambda f: (f / "records.json").write_text("[]"), "does not hold the"),
         (lambda f: (f / "shard-000000.tar").unlink(), "shard-000000.tar' cannot be read"),
-        (lambda f: (f / "shard-000000.tar").write_bytes(b"x" * 2000), "shard-000000.tar'"),
+        (lambda f: (f / "shard-000000.tar").write_bytes(b"x" * 2000), "SHA-256 differs"),
+        (lambda f: rename_shard(f, "shard-000000.tar::pipe:touch x"), "a shard is a file beside it"),
+        (lambda f: rename_shard(f, "../shard-000000.tar"), "a shard is a file beside it"),
     ],
 )
-def test_damaged_shards_are_one_sentence(spoil, said, tune, world, tmp_path):
+def test_damaged_and_hostile_shards_are_one_sentence(spoil, said, tune, world, tmp_path):
     from train.instruct import shards
 
     shards.main([str(world), str(tmp_path / "shards")])
