@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from jsonargparse.typing import PositiveInt
+from pydantic import PositiveInt
 
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import EvalConfig

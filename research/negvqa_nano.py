@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from jsonargparse.typing import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa.config import NegvqaConfig

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jsonargparse.typing import PositiveInt
+from pydantic import PositiveInt
 
 from editors.base import Editor
 from nein.benchmarks.nein import figures as run_figures

@@ -173,8 +173,7 @@ def _option(action: argparse.Action, presets: Mapping[str, Mapping[str, Any]]) -
         lines.append(
             "One of " + ", ".join(f"`{c}`" for c in str(action.metavar).strip("{}").split(",")) + "."
         )
-    values = {"default": action.default}
-    values |= {name: given[action.dest] for name, given in presets.items() if action.dest in given}
+    values = {name: given[action.dest] for name, given in presets.items() if action.dest in given}
     shown = [f"{name} `{_value(value)}`" for name, value in values.items() if _is_said(value)]
     if shown:
         lines.append(f"*({'; '.join(shown)})*")

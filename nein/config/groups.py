@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config.complaints import Device
-from nein.config.options import Names, Options, Paths, argument, option
+from nein.config.options import Device, Names, Options, Paths, argument, option
 from nein.engine.errors import UserError
 
 FORMATS = ("html", "md", "csv", "tex", "plots")

@@ -1,7 +1,6 @@
-"""From a dataclass to a command line: one parser for every command.
+"""From a dataclass to a command line: argparse reads the words, pydantic checks the values.
 
-Precedence: command line > `--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. Reading,
-merging and type checks are jsonargparse's; complaints become one sentence with a near match. A field is
+Precedence: command line > `--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. A field is
 declared by `option` or `argument`; a field that is itself a dataclass becomes a group of dotted options, its
 docstring the words above them. Groups that several commands share are in `nein.config.groups`.
 """
@@ -14,21 +13,20 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
-import jsonargparse
+import pydantic
 import yaml
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config.complaints import complaint
 from nein.engine import store
-from nein.engine.errors import UserError, chosen, unknown
+from nein.engine.errors import UserError, chosen, near_match, unknown
+from nein.engine.processes import DEVICES, DEVICES_SAID
 from nein.engine.store import Need
 
 PRESETS = ("nano", "paper")
-#: How jsonargparse reads values here: as YAML, but for a `#` at the start of a word, which is no comment.
-MODE = "words"
 #: Options that are typed often -> their second flag, in every command that has them.
 SHORT = {"out": "-o", "number": "-n"}
 
@@ -36,6 +34,23 @@ SHORT = {"out": "-o", "number": "-n"}
 Names = list[str]
 #: A list of files or folders, given in the same way.
 Paths = list[Path]
+UnitInterval = Annotated[float, Field(ge=0, le=1)]
+Device = Annotated[str, Field(pattern=f"^({DEVICES})$")]
+
+EXPECTED: dict[Any, str] = {
+    PositiveInt | Literal["auto"]: "a whole number above 0, or auto",
+    Device: DEVICES_SAID,
+    PositiveInt: "a whole number above 0",
+    NonNegativeInt: "a whole number, 0 or above",
+    int: "a whole number",
+    PositiveFloat: "a number above 0",
+    NonNegativeFloat: "a number, 0 or above",
+    UnitInterval: "a number from 0 to 1",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    Path: "a path",
+}
 
 
 class Options:
@@ -78,10 +93,26 @@ class Options:
     @classmethod
     def of(cls: type[Given], **values: Any) -> Given:
         """The checked options of a call in Python: what is None or not named comes from the preset."""
-        return read(cls, words(values))[0]
+        known = [key(cls, item) for item in fields(cls)]
+        given = _given(values)
+        for name in given:
+            if name not in known:
+                raise unknown("argument", name, known)
+        return _build(cls, _with_preset(cls, [given]))
 
 
 Given = TypeVar("Given", bound=Options)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not None of the values of a call, paths as text."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return _given(value)
+        return str(value) if isinstance(value, Path) else value
+
+    return {name: plain(value) for name, value in values.items() if value is not None}
 
 
 def _without_credentials(value: Any) -> Any:
@@ -105,8 +136,7 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
            class.
     group  The heading of `--help` under which it stands.
     more   Further metadata. `typed`: its name for who types it, where Python needs another. `negatable`:
-           --no-NAME is a flag too.
-           `among`: the words a list may hold, and `what` one of them is called in a complaint.
+           --no-NAME is a flag too. `among`: the words a list may hold, and `what` one of them is called.
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -119,25 +149,9 @@ def argument(metavar: str, text: str) -> Any:
     return dataclasses.field(metadata={"help": text, "metavar": metavar})
 
 
-def words(values: Mapping[str, Any], start: str = "--") -> list[str]:
-    """The command line that says the same as `values`; mappings are dotted options."""
-    line: list[str] = []
-    for name, value in values.items():
-        flag = f"{start}{name.replace('_', '-')}" if start == "--" else f"{start}{name}"
-        if isinstance(value, Mapping):
-            line += words(value, f"{flag}.")
-        elif isinstance(value, list | tuple | set):
-            line.append(f"{flag}={','.join(map(str, value)) or 'none'}")
-        elif value is True:
-            line.append(flag)
-        elif value is not None and value is not False:
-            line.append(f"{flag}={value}")
-    return line
-
-
 def names(value: Any) -> Names:
     """["a", "b"] from "a,b" or from a list; "none" and "" are the empty list."""
-    items = value if isinstance(value, list | tuple) else str(value).split(",")
+    items = value if isinstance(value, list | tuple | set) else str(value).split(",")
     words = [str(item).strip() for item in items if str(item).strip()]
     return [] if words == ["none"] else list(dict.fromkeys(words))
 
@@ -147,7 +161,7 @@ def paths(value: Any) -> Paths:
     return [Path(name) for name in names(value)]
 
 
-LISTS: dict[Any, Any] = {Names: names, Paths: paths}
+LISTS: dict[Any, Callable[[Any], Any]] = {Names: names, Paths: paths}
 
 
 def read(
@@ -167,50 +181,137 @@ def read(
 
     Raises UserError for anything wrong; prints and raises SystemExit(0) for `--help`.
     """
-    arguments, files = _files_first(cls, argv, prog)
-    parser = make_parser(cls, prog, description)
+    typed = _typed(cls, argv, prog)
+    files = [_read_yaml(Path(file)) for file in typed.pop("config", [])]
+    dry_run, wants_help = typed.pop("dry_run", False), typed.pop("help", False)
+    values = _with_preset(cls, [*files, typed])
+    if wants_help:
+        make_parser(cls, prog, description, values).print_help()
+        raise SystemExit(0)
+    return _build(cls, values, prog, to_fetch), dry_run
+
+
+def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]:
+    """What stands on the command line, by its key; dotted options are nested."""
+    parser = make_parser(cls, prog, "")
+    mappings = {f"--{name.replace('_', '-')}": name for name, hint in _types(cls).items() if _is_dict(hint)}
+    plain, typed = [], {}
+    items = list(argv)
+    while items:
+        flag, equals, value = items.pop(0).partition("=")
+        start, _, entry = flag.partition(".")
+        if start in mappings and entry:  # --editor-options.steps 3: any key
+            if not equals and (not items or items[0].startswith("--")):
+                raise UserError(f"{flag} needs a value; see {prog} --help.")
+            of_text = typing.get_args(_types(cls)[mappings[start]])[1:] == (str,)
+            text = value if equals else items.pop(0)
+            typed.setdefault(mappings[start], {})[entry] = text if of_text else _load(text, flag)
+        else:
+            plain.append(f"{flag}{equals}{value}")
+    for name, given in vars(parser.parse_args(plain)).items():
+        outer, _, inner = name.partition(".")
+        if isinstance(given, list) and _types(cls).get(name) in LISTS and name not in _places(cls):
+            given = ",".join(given)
+        if inner:
+            typed.setdefault(outer, {})[inner] = given
+        elif name in mappings.values():
+            typed[name] = {**_load(given, name), **typed.get(name, {})}
+        else:
+            typed[name] = given
+    return typed
+
+
+def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of the preset that the last of the sources names, and of the sources over it."""
+    values: dict[str, Any] = {}
     if cls.presets is not None:
-        preset = _preset_of(cls, arguments, files)
+        named = [source[cls.preset_option] for source in sources if source.get(cls.preset_option) is not None]
+        preset = named[-1] if named else cls.default_preset
+        if preset is not None and preset not in cls.preset_names:
+            raise unknown(cls.preset_option, str(preset), cls.preset_names)
         if preset is not None:
-            parser.set_defaults(_flat(_read_yaml(preset_file(preset, cls.presets)), _nested(cls)))
-    try:
-        parsed = parser.parse_args(arguments)
-    except argparse.ArgumentError as error:
-        raise _complaint(error, parser, cls, prog) from None
-    values = {key: _plain(value) for key, value in parsed.as_dict().items()}
-    nested = {name: kind(**values.pop(name)) for name, kind in _nested(cls).items()}
-    typed = {item.name: key(cls, item) for item in fields(cls)}
-    given = cls(**{name: values[word] for name, word in typed.items() if word in values}, **nested)
-    _check_lists(given)
-    folder = values.get("models_from")
-    if folder and not to_fetch:
+            values = _read_yaml(preset_file(preset, cls.presets))
+    for source in sources:
+        for name, value in source.items():
+            inner = values.get(name)
+            both = isinstance(inner, dict) and isinstance(value, dict)
+            values[name] = {**inner, **value} if both else value
+    return values
+
+
+def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_fetch: bool = False) -> Given:
+    """The checked options of these values, by their keys. Raises UserError."""
+    by_key = {key(cls, item): item for item in fields(cls)}
+    _check_keys(values, by_key, prog)
+    nested, types, made = _nested(cls), _types(cls), {}
+    for name, value in values.items():
+        field = by_key[name].name
+        if field in nested:
+            if not isinstance(value, Mapping):
+                raise UserError(f"{name} is '{value}'; it must hold 'key: value' lines.")
+            inner = _types(nested[field])
+            _check_keys(value, inner, prog, f"{name}.")
+            value = {one: _checked(inner[one], given, f"{name}.{one}") for one, given in value.items()}
+            made[field] = nested[field](**value)
+        else:
+            made[field] = _checked(types[field], value, name)
+    places = {item.name: item.metadata["metavar"] for item in fields(cls) if "metavar" in item.metadata}
+    if missing := [metavar for name, metavar in places.items() if not made.get(name)]:
+        raise UserError(f"{prog} needs {' and '.join(missing)}; see {prog} --help.")
+    given = cls(**made)
+    for item in fields(cls):  # words of a list as they are written in `among`
+        if "among" in (facts := metadata(cls, item)):
+            words = [chosen(facts["what"], name, facts["among"]) for name in getattr(given, item.name)]
+            setattr(given, item.name, list(dict.fromkeys(words)))
+    folder = None if to_fetch else getattr(given, "models_from", None)
+    if folder:
         store.use(folder)
     if not to_fetch:
         given.check()
-    if folder and not to_fetch:
+    if folder:
         store.check(folder, given.needs())
-    return given, values["dry_run"]
+    return given
 
 
-def _complaint(
-    error: argparse.ArgumentError, parser: argparse.ArgumentParser, cls: type[Options], prog: str
-) -> UserError:
-    actions = parser._actions
-    if missing := re.search(r"arguments are required: (.*)", str(error)):
-        shown = {action.dest: str(action.metavar) for action in actions}
-        needed = " and ".join(shown.get(dest, dest) for dest in missing.group(1).split(", "))
-        return UserError(f"{prog} needs {needed}; see {prog} --help.")
-    flags = [flag for action in actions for flag in action.option_strings if flag.startswith("--")]
-    return complaint(error, flags, hints(cls), prog)
+def _check_keys(values: Mapping[str, Any], allowed: Mapping[str, Any], prog: str, start: str = "") -> None:
+    for name in values:
+        if name not in allowed:
+            near = near_match(str(name), allowed)
+            guess = f"; did you mean '{start}{near}'?" if near else f"; see {prog} --help for the keys."
+            raise UserError(f"Unknown key '{start}{name}' in the configuration file{guess}")
 
 
-def _check_lists(given: Options) -> None:
-    """Puts the words of a list as they are written in `among`. Raises UserError for one that is not there."""
-    for item in fields(type(given)):
-        facts = metadata(type(given), item)
-        if "among" in facts:
-            words = [chosen(facts["what"], name, facts["among"]) for name in getattr(given, item.name)]
-            setattr(given, item.name, list(dict.fromkeys(words)))
+def _checked(hint: Any, value: Any, name: str) -> Any:
+    """The value as its type has it: numbers and switches may be given as text. Raises UserError."""
+    if hint in LISTS:
+        return LISTS[hint](value)
+    optional = type(None) in typing.get_args(hint)
+    if optional and (value is None or value == "null"):
+        return None
+    try:
+        if isinstance(value, bool) and bool not in (hint, *typing.get_args(hint)):
+            raise ValueError
+        return _adapter(hint).validate_python(value)
+    except ValueError:  # pydantic's own is one
+        flag = "--" + (name if "." in name else name.replace("_", "-"))
+        raise UserError(f"{flag} is '{value}'; it must be {_expected(hint, str(value))}") from None
+
+
+@functools.cache
+def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(hint)
+
+
+def _expected(hint: Any, value: str) -> str:
+    if hint in EXPECTED:
+        return f"{EXPECTED[hint]}."
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    if typing.get_origin(hint) is Literal:
+        near = near_match(value, parts)
+        return f"one of {', '.join(parts)}" + (f" (did you mean '{near}'?)" if near else ".")
+    if _is_dict(hint):
+        return "a mapping."
+    return _expected(parts[0], value) if len(parts) == 1 else f"{hint}."  # the first of `kind | None`
 
 
 def dump(config: Options) -> str:
@@ -251,154 +352,137 @@ def key(cls: type, item: dataclasses.Field[Any]) -> str:
     return str(metadata(cls, item).get("typed", item.name))
 
 
-def _load(text: str) -> Any:
-    """A value or a file as YAML; what is one comment in YAML, "#112233" say, is a text."""
-    return text if re.fullmatch(r"\s*#.*", text) else jsonargparse.get_loader("yaml")(text)
+class _Parser(argparse.ArgumentParser):
+    """Raises complaints as sentences in place of printing usage."""
+
+    def error(self, message: str) -> NoReturn:
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        if match := re.search(r"unrecognized arguments: (\S+)", message):
+            word = match.group(1).partition("=")[0]
+            near = near_match(word.replace("_", "-"), flags)
+            raise UserError(
+                f"Unknown option {word}"
+                + (f"; did you mean {near}?" if near else f"; see {self.prog} --help.")
+            )
+        if match := re.search(r"argument (\S+?)(?:/-\w)?: expected", message):
+            raise UserError(f"{match.group(1)} needs a value; see {self.prog} --help.")
+        raise UserError(f"{message}; see {self.prog} --help.")
 
 
-jsonargparse.set_loader(MODE, _load, (yaml.YAMLError,))
-
-
-class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that shows a default where there is one, lists as they are typed."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text, default = action.help or "", action.default
-        if default is None or default is False or default == argparse.SUPPRESS or default in ([], {}, ""):
-            return text
-        return f"{text} (default: {','.join(default) if isinstance(default, list) else default})"
-
-
-def make_parser(cls: type[Options], prog: str, description: str) -> jsonargparse.ArgumentParser:
-    """The parser of a command, without the values of a preset."""
-    outer, nested = _types(cls), _nested(cls)
-    places = [item for item in fields(cls) if "metavar" in item.metadata]
+def make_parser(
+    cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] | None = None
+) -> argparse.ArgumentParser:
+    """The parser of a command; `--help` shows the values of a preset as defaults."""
     source = "--config, then the preset" if cls.presets is not None else "--config"
-    parser = jsonargparse.ArgumentParser(
+    places = [item.metadata["metavar"] for item in fields(cls) if "metavar" in item.metadata]
+    parser = _Parser(
         prog=prog,
-        usage=" ".join(["%(prog)s", *(item.metadata["metavar"] for item in places), "[OPTIONS]"]),
-        formatter_class=Help,
-        print_config=None,  # --dry-run does that, and checks more
-        parser_mode=MODE,
+        usage=" ".join(["%(prog)s", *places, "[OPTIONS]"]),
         description=description,
         epilog=f"{cls.epilog} Precedence: command line, then {source}. Documentation: README.md.".strip(),
-        exit_on_error=False,
+        argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
+        add_help=False,
     )
-    parser.add_argument(
-        "--config", action=jsonargparse.ActionConfigFile, help="YAML file with any of these options"
-    )
+    add_options(parser, cls, preset or {})
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, cls: type[Options], preset: Mapping[str, Any]) -> None:
+    """Adds every option of a command, and --help, --config and --dry-run."""
+    parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
+    parser.add_argument("--config", action="append", help="YAML file with any of these options")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and stop")
-    groups: dict[str, Any] = {}
+    nested, types = _nested(cls), _types(cls)
+    groups: dict[str, Any] = {"": parser}
     for item in fields(cls):
         if item.name not in nested:
             title = metadata(cls, item).get("group", "")
             if title not in groups:
-                groups[title] = parser.add_argument_group(title) if title else parser
-            _add(groups[title], cls, key(cls, item).replace("_", "-"), item, outer[item.name])
+                groups[title] = parser.add_argument_group(title)
+            _add(groups[title], cls, key(cls, item), item, types[item.name], preset)
     for name, kind in nested.items():
-        inner = _types(kind)
         group = parser.add_argument_group(name.capitalize(), " ".join((kind.__doc__ or "").split()))
         for item in dataclasses.fields(kind):
-            _add(group, kind, f"{name}.{item.name}", item, inner[item.name])
-    return parser
+            _add(group, kind, f"{name}.{item.name}", item, _types(kind)[item.name], preset.get(name, {}))
 
 
-def _add(group: Any, cls: type, flag: str, item: dataclasses.Field[Any], hint: Any) -> None:
+def _add(
+    group: Any, cls: type, name: str, item: dataclasses.Field[Any], hint: Any, preset: Mapping[str, Any]
+) -> None:
     facts = metadata(cls, item)
     text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m.group(1)), facts["help"])
     if "metavar" in facts:
-        many = {"nargs": "+", "type": Path if hint == Paths else str} if hint in LISTS else {"type": hint}
-        group.add_argument(item.name, metavar=facts["metavar"], help=text, **many)
+        group.add_argument(
+            item.name, metavar=facts["metavar"], help=text, nargs="*" if hint in LISTS else "?"
+        )
         return
-    flags = [f"--{flag}", *([SHORT[flag]] if flag in SHORT else [])]
+    flag = name if "." in name else name.replace("_", "-")
+    more: dict[str, Any] = {"metavar": _metavar(hint, name)}
+    if facts.get("negatable") or hint == bool | None:
+        more = {"action": argparse.BooleanOptionalAction}
+    elif hint is bool:
+        more = {"action": "store_true"}
+    elif hint in LISTS:
+        more["action"] = "append"
     factory = item.default_factory
     default = item.default if factory is dataclasses.MISSING else factory()
-    if facts.get("negatable"):
-        yes_no: Any = jsonargparse.ActionYesNo(no_prefix="no-")
-        group.add_argument(*flags, action=yes_no, default=default, help=text)
-    elif hint is bool:
-        group.add_argument(*flags, action="store_true", default=default, help=text)
-    elif hint == bool | None:
-        group.add_argument(*flags, action=argparse.BooleanOptionalAction, default=default, help=text)
-    else:
-        group.add_argument(*flags, type=LISTS.get(hint, hint), default=default, help=text)
+    default = preset.get(name.rpartition(".")[2], default)
+    if default not in (None, False, [], {}, ""):
+        shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+        text += f" (default: {shown.replace('%', '%%')})"
+    group.add_argument(f"--{flag}", *([SHORT[flag]] if flag in SHORT else []), dest=name, help=text, **more)
 
 
-def _types(cls: Any) -> Mapping[str, Any]:
-    return _worked_out(cls)
+def _metavar(hint: Any, name: str) -> str:
+    words = literals(hint)
+    return f"{{{','.join(words)}}}" if words else name.rpartition(".")[2].upper()
 
 
-_worked_out = functools.cache(typing.get_type_hints)
+def literals(hint: Any) -> list[str]:
+    """The words that a value may be, where its type is a choice of them alone."""
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    if typing.get_origin(hint) is Literal:
+        return [str(word) for word in typing.get_args(hint)]
+    return literals(parts[0]) if len(parts) == 1 else []
+
+
+_types = functools.cache(functools.partial(typing.get_type_hints, include_extras=True))
+
+
+def hints(cls: type) -> dict[str, Any]:
+    """Type of every option, dotted names included."""
+    inner = {
+        f"{name}.{key}": hint for name, kind in _nested(cls).items() for key, hint in _types(kind).items()
+    }
+    return {**_types(cls), **inner}
 
 
 def _nested(cls: type) -> dict[str, Any]:
     return {name: hint for name, hint in _types(cls).items() if dataclasses.is_dataclass(hint)}
 
 
-def hints(cls: type) -> dict[str, Any]:
-    """Type of every option, dotted names included."""
-    types = dict(_types(cls))
-    for name, kind in _nested(cls).items():
-        types |= {f"{name}.{key}": hint for key, hint in _types(kind).items()}
-    return types
+def _places(cls: type) -> set[str]:
+    return {item.name for item in fields(cls) if "metavar" in item.metadata}
 
 
-def _flat(values: dict[str, Any], nested: dict[str, Any]) -> dict[str, Any]:
-    inner = {f"{n}.{key}": value for n in nested for key, value in values.pop(n, {}).items()}
-    return {**values, **inner}
+def _is_dict(hint: Any) -> bool:
+    return typing.get_origin(hint) is dict
 
 
-def _files_first(cls: type[Options], argv: Sequence[str], prog: str) -> tuple[list[str], list[Path]]:
-    """Moves `--config` in front of everything else, and joins repeated `--editor a --editor b`.
-
-    jsonargparse applies options in the order they stand; here a flag beats a file wherever it stands.
-    """
-    listed = {f"--{n.replace('_', '-')}" for n, hint in _types(cls).items() if hint in LISTS.keys()}
-    front: list[str] = []
-    rest: list[str] = []
-    lists: dict[str, list[str]] = {}
-    items = list(argv)
-    while items:
-        item = items.pop(0)
-        flag, equals, value = item.partition("=")
-        if flag == "--config" or flag in listed:
-            if not equals:
-                if not items or items[0].startswith("--"):
-                    raise UserError(f"{flag} needs a value; see {prog} --help.")
-                value = items.pop(0)
-            if flag == "--config":
-                front.append(value)
-            else:
-                lists.setdefault(flag, []).append(value)
-        else:
-            rest.append(item)
-    joined = [f"{flag}={','.join(values)}" for flag, values in lists.items()]
-    for value in front:
-        if not Path(value).is_file():
-            raise UserError(f"There is no configuration file '{value}'.")
-    return [part for value in front for part in ("--config", value)] + rest + joined, [Path(p) for p in front]
-
-
-def _preset_of(cls: type[Options], arguments: Sequence[str], files: Sequence[Path]) -> str | None:
-    """The preset named on the command line, else by the last configuration file that names one, else the
-    default."""
-    flag, preset = f"--{cls.preset_option}", cls.default_preset
-    for file in files:
-        preset = _read_yaml(file).get(cls.preset_option) or preset
-    for index, item in enumerate(arguments):
-        if item.startswith(f"{flag}="):
-            preset = item.partition("=")[2]
-        elif item == flag:
-            if index + 1 == len(arguments):
-                raise UserError(f"{flag} needs a value: {', '.join(cls.preset_names)}.")
-            preset = arguments[index + 1]
-    if preset is not None and preset not in cls.preset_names:
-        raise unknown(cls.preset_option, str(preset), cls.preset_names)
-    return preset
+def _load(text: str, name: str) -> Any:
+    """An entry of a mapping as YAML, where that is no text: in "house #3" nothing is a comment."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        flag = f"--{name.lstrip('-').replace('_', '-')}"
+        raise UserError(f"{flag} is '{text}', which is not valid YAML.") from None
+    return text if isinstance(value, str) or text.lstrip().startswith("#") else value
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise UserError(f"There is no configuration file '{file}'.")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -407,16 +491,6 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     if content is not None and not isinstance(content, dict):
         raise UserError(f"The configuration file '{file}' must hold 'key: value' lines.")
     return content or {}
-
-
-def _plain(value: Any) -> Any:
-    """jsonargparse's restricted numbers and words as Python's own, which YAML and JSON can write."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
 
 
 def _written(value: Any) -> Any:

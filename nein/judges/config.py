@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse.typing import PositiveInt
+from pydantic import PositiveInt
 
-from nein.config.complaints import Device
 from nein.config.groups import Batches, Limit, OnDevice, Seed, Typed
-from nein.config.options import Names, argument, option
+from nein.config.options import Device, Names, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 

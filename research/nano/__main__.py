@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse.typing import NonNegativeInt, PositiveFloat
+from pydantic import NonNegativeInt, PositiveFloat
 
 from nein.config.commands import Command
 from nein.config.groups import OnDevice, Seed

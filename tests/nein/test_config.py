@@ -79,7 +79,7 @@ def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
         (["--guidance-scale", "abc"], "--guidance-scale is 'abc'; it must be a number above 0."),
         (["--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
         (["--editor"], "--editor needs a value"),
-        (["--limit"], "expected one argument"),
+        (["--limit"], "--limit needs a value; see nein --help."),
         (["stray"], "Unknown option stray"),
         (["--preset", "paper"], "The paper preset needs NeIn's data: --data FOLDER"),
         (["--config", "no.yaml"], "There is no configuration file 'no.yaml'."),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import PositiveInt
+from pydantic import PositiveInt
 
 from metrics.letters import Rule
 from nein.config.groups import (

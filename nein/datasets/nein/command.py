@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jsonargparse.typing import PositiveInt
+from pydantic import PositiveInt
 
 from nein.config.options import Options, argument, option
 from nein.engine.errors import Problems, UserError

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import ClosedUnitInterval, PositiveInt
+from pydantic import PositiveInt
 
 from nein.config.groups import Limit, Machine, Output, Preset, Seed
-from nein.config.options import Names, option
+from nein.config.options import Names, UnitInterval, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 from nein.models.llm.options import LlmOptions
@@ -67,7 +67,7 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     )
     detector: str = option("nano:owlv2", "nano:NAME, a hub id or a folder: OWL-ViT, OWLv2", "Concepts")
     query: str = option("{object}", "what the detector is asked for", "Concepts")
-    threshold: ClosedUnitInterval = option(0.1, "an object is there at this score and above", "Concepts")
+    threshold: UnitInterval = option(0.1, "an object is there at this score and above", "Concepts")
 
     validate: bool = option(
         False,

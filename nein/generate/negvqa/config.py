@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from nein.config.groups import Limit, OnDevice, Output, Preset, Seed
 from nein.config.options import Options, Paths, argument, option

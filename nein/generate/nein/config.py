@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from nein.config.groups import Dtype, Limit, Machine, Output, Preset, Sampler, Seed
-from nein.config.options import Names, Options, Paths, argument, option
+from nein.config.options import Names, Options, Paths, UnitInterval, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 from nein.wording.families import FAMILIES
@@ -63,7 +63,7 @@ class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "wording, seeds and reading of answers: the released code, or mended", "How"
     )
-    evaluation_share: ClosedUnitInterval = option(
+    evaluation_share: UnitInterval = option(
         0.0659, "share of the source images whose samples go to val.json", "Output"
     )
     formats: Names = option(

@@ -104,7 +104,7 @@ def test_a_wrong_option_is_one_sentence_that_helps(words, said):
             "learnin_rate: 1\n",
             "Unknown key 'learnin_rate' in the configuration file; did you mean 'learning_rate'?",
         ),
-        ("precompute: 7\nsteps: 1\n", "A switch in the configuration file is '7'; it must be true or false"),
+        ("precompute: 7\nsteps: 1\n", "--precompute is '7'; it must be true or false."),
         ("a: [", "'{}' is not valid YAML"),
         ("- a\n", "'{}' must hold 'key: value' lines"),
     ],
