@@ -159,6 +159,18 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("cut", ["0,This image feat", '0,"This image'])
+def test_half_a_row_at_the_end_costs_that_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: str
+) -> None:
+    (tmp_path / "a.csv").write_text(MCQ + cut)
+    assert len(official.read_questions(tmp_path / "a.csv")) == 3
+    assert "ends in half a row, which is left out. " in caplog.text
+    (tmp_path / "a.csv").write_text(MCQ + cut + "\n" + MCQ.partition("\n")[2])
+    with pytest.raises(UserError, match=r"line \d"):
+        official.read_questions(tmp_path / "a.csv")
+
+
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"filepath,captions\n\xff\xfe,[]\n")
     with pytest.raises(UserError, match="not UTF-8"):

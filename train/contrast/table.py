@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from nein.datasets.negbench import official
+from nein.datasets.negbench.official import Records, parse
 from nein.datasets.negbench.records import (
     Option,
     Question,
@@ -25,7 +26,6 @@ from nein.datasets.negbench.records import (
     check_items,
     check_questions,
 )
-from nein.datasets.negbench.rows import Records, parse
 from nein.engine import atomic, user_cache
 from nein.engine.errors import UserError
 

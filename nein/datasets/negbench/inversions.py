@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nein.datasets.negbench import official
-from nein.datasets.negbench.rows import Records
+from nein.datasets.negbench.official import Records
 from nein.engine.errors import UserError
 from nein.wording import denials
 from nein.wording.nouns import with_article

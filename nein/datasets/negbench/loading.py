@@ -12,29 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nein.datasets.negbench import official, other_tests
+from nein.datasets.negbench import official, other_tests, registry
 from nein.datasets.negbench.media import Files
-from nein.datasets.negbench.records import (
-    NEGATED,
-    ORIGINAL,
-    ChoiceTask,
-    Media,
-    RetrievalTask,
-    Task,
-)
-from nein.datasets.negbench.registry import (
-    AFFIRMED,
-    BINARY,
-    CSV_FILES,
-    NANO,
-    RETRIEVAL,
-    ROWS,
-    SCOPE,
-    Part,
-    Row,
-)
+from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Media, RetrievalTask, Task
+from nein.datasets.negbench.registry import AFFIRMED, BINARY, MCQ, NANO, RETRIEVAL, ROWS, Part, Row
 from nein.engine.errors import UserError, unknown
-from nein.nano.worlds import World, is_nano, world
+from nein.nano import worlds
+from nein.nano.worlds import is_nano
 
 log = logging.getLogger(__name__)
 #: Pictures, by name, among which SimpleNeg's captions search (steer.py of its release).
@@ -90,51 +74,49 @@ def load(
     Raises UserError, one sentence, for a set that is not there (with where to get it) and for wrong files.
     """
     if is_nano(data):
-        return [
-            _twin(name, data, scenes, split, protocol)
-            if name in ROWS
-            else _nano(world(data), scenes, split, seed)
-            for name in dict.fromkeys(NANO if name == "all" else name for name in names)
-        ]
+        wanted = dict.fromkeys(NANO if name == "all" else name for name in names)
+        return [_drawn(name, data, scenes, split, seed, protocol) for name in wanted]
     folder = Path(data).expanduser()
     if not folder.exists():
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
         )
-    if folder.is_file() and names_of(folder) is None:
+    if folder.is_file() and not _known(folder) & _released():
         raise UserError(
             f"'{data}' has none of the names by which files are known; give it the released name, "
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
     roots = _roots(image_roots)
     named = [name for name in dict.fromkeys(names) if name != "all"]
-    wanted = [n for n in ROWS if n in named or not ROWS[n].by_name] if "all" in names else named
-    for name in wanted:
+    for name in named:
         if name not in ROWS:
             raise unknown("data set", name, ROWS)
-    parts_of = {name: _parts(ROWS[name], folder) for name in wanted}
-    if "all" in names:
-        parts_of = {name: parts for name, parts in parts_of.items() if parts or name in named}
-        if not parts_of:
-            raise UserError(f"'{data}' has none of NegBench's files; {CSV_FILES}.")
-    for name, parts in parts_of.items():
-        if not parts:
-            files = ", ".join(dict.fromkeys(part.files[0] for part in ROWS[name].parts))
+    wanted = [n for n in ROWS if n in named or not ROWS[n].by_name] if "all" in names else named
+    found = []
+    for row in map(ROWS.__getitem__, wanted):
+        parts = _parts(row, folder)
+        if parts:
+            found.append(_dataset(row, parts, roots, protocol))
+        elif row.name in named:
+            files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
+            where = row.files_at if row.files_at.startswith("the ") else f"they are {row.files_at}"
             raise UserError(
-                f"'{data}' has none of the files of {ROWS[name].title} ({files}); {_at(ROWS[name])}, "
-                f"the pictures are {ROWS[name].pictures}."
+                f"'{data}' has none of the files of {row.title} ({files}); {where}, the pictures are "
+                f"{row.pictures}."
             )
-    return [_dataset(ROWS[name], parts, roots, folder, protocol) for name, parts in parts_of.items()]
+    if not found:
+        raise UserError(f"'{data}' has none of NegBench's files; {registry.CSV_FILES}.")
+    return found
 
 
 def select(tasks: Iterable[Task], wanted: Sequence[str], variants: Sequence[str]) -> list[Task]:
     """The tasks whose kind ("retrieval", "mcq", ...) and variant are asked for; "all" is every one."""
-    chosen = []
-    for task in tasks:
-        kind = task.name.partition("/")[2]
-        if ("all" in wanted or kind in wanted) and ("all" in variants or task.variant in variants):
-            chosen.append(task)
-    return chosen
+    return [
+        task
+        for task in tasks
+        if ("all" in wanted or task.name.partition("/")[2] in wanted)
+        and ("all" in variants or task.variant in variants)
+    ]
 
 
 def check_pictures(data: DataSet) -> None:
@@ -173,39 +155,23 @@ def asks(task: Task) -> bool:
     return bool(task.questions if isinstance(task, ChoiceTask) else task.original or task.negated)
 
 
-def names_of(path: Path) -> str | None:
-    """The row that a file belongs to by its name, or None."""
-    for row in ROWS.values():
-        for part in row.parts:
-            if _named(path) & {*part.files, *part.negated}:
-                return row.name
-    return None
+def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
+    """NegBench over the miniature world, or the drawn twin of another test: files in exactly its form."""
+    from nein.datasets.negbench import drawn, drawn_tests
 
-
-def _nano(world: World, scenes: int | None, split: str, seed: int) -> DataSet:
-    from nein.datasets.negbench import drawn
-
-    tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
-    return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
-
-
-def _twin(name: str, data: str, scenes: int | None, split: str, protocol: str) -> DataSet:
-    """A drawn twin of another test: files in exactly its form, read as they are."""
-    from nein.datasets.negbench import drawn_tests
-
+    if name not in ROWS:
+        world = worlds.world(data)
+        tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
+        return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
     if data != NANO or name not in drawn_tests.WRITERS:
         raise UserError(
             f"'{name}' is not drawn in '{data}'; --data nano has twins of {', '.join(drawn_tests.WRITERS)}. "
             "For the published one give --data FOLDER."
         )
     folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
-    made = _dataset(row, _parts(row, folder), {"": folder}, folder, protocol)
-    title = row.title if name in SCOPE else f"{row.title} (drawn twin)"
+    made = _dataset(replace(row, sizes={}), _parts(row, folder), {"": folder}, protocol)
+    title = row.title if name in registry.SCOPE else f"{row.title} (drawn twin)"
     return replace(made, name=f"{NANO}-{name}", title=title)
-
-
-def _at(row: Row) -> str:
-    return row.files_at if row.files_at.startswith("the ") else f"they are {row.files_at}"
 
 
 def _roots(given: Sequence[str]) -> dict[str, Path]:
@@ -225,23 +191,24 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
 
 def _parts(row: Row, folder: Path) -> list[tuple[Part, list[Path | None]]]:
     """The parts of a data set that are there, each with its files: [original, negated] or [file]."""
-    present = []
-    for part in row.parts:
-        files = [_find(folder, part.files)]
-        if part.task == RETRIEVAL:
-            files.append(_find(folder, part.negated))
-            if files[1] is None and any(p.task == RETRIEVAL and _find(folder, p.negated) for p in row.parts):
-                continue  # the original captions are read with the negated ones that are there
+    there = [(part, [_find(folder, part.files)]) for part in row.parts]
+    negated = {part: _find(folder, part.negated) for part in row.parts if part.task == RETRIEVAL}
+    present, alone = [], False
+    for part, files in there:
+        if part in negated:
+            files.append(negated[part])
+            if files[1] is None:  # original captions alone: once, and only where no negated ones are there
+                if any(negated.values()) or alone:
+                    continue
+                alone = files[0] is not None
         if any(files):
             present.append((part, files))
-    retrievals = [item for item in present if item[0].task == RETRIEVAL]
-    extra = [item for item in retrievals if item[1][1] is None][1:]  # originals alone: once
-    return [item for item in present if item not in extra]
+    return present
 
 
 def _find(folder: Path, names: Sequence[str]) -> Path | None:
     if folder.is_file():
-        return folder if _named(folder) & set(names) else None
+        return folder if _known(folder) & set(names) else None
     files = _listing(folder)
     for name in names:
         places = files.get(name, [])
@@ -256,16 +223,16 @@ def _find(folder: Path, names: Sequence[str]) -> Path | None:
 
 @lru_cache(maxsize=4)
 def _listing(folder: Path) -> dict[str, list[Path]]:
+    """Released name -> files below the folder that are known by it."""
     places: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            for known in _named(path) & _released():
+        for path in (Path(place, name) for name in names):
+            for known in _known(path) & _released():
                 places.setdefault(known, []).append(path)
     return places
 
 
-def _named(path: Path) -> set[str]:
+def _known(path: Path) -> set[str]:
     """What a file may be known by: its name, or for names that many files have, also that of its folder."""
     return {path.name, f"{path.absolute().parent.name}/{path.name}"}
 
@@ -280,37 +247,44 @@ def _dataset(
     row: Row,
     parts: Sequence[tuple[Part, list[Path | None]]],
     roots: Mapping[str, Path],
-    folder: Path,
     protocol: str,
 ) -> DataSet:
-    root = roots.get(row.name, roots.get(""))
-    beside = folder.parent if folder.is_file() else folder
-    media = Files(root, beside=_beside(parts) or beside)
-    tasks: list[Task] = []
-    for part, files in parts:
-        name = f"{row.name}/{part.task}"
-        origin = {"files": {path.name: _check_sum(row, path) for path in files if path is not None}}
-        if part.judged:
-            assert files[0] is not None
-            gallery, queries = tuple(media.listing()[:GALLERY]), other_tests.simpleneg(files[0])
-            tasks.append(RetrievalTask(name, (), queries, media, part.variant, origin, gallery))
-        elif part.reader:
-            assert files[0] is not None
-            questions = other_tests.read(part.reader, files[0], protocol)
-            tasks.append(ChoiceTask(name, questions, media, part.variant, origin=origin))
-        elif part.task == RETRIEVAL:
-            original, negated = (
-                official.read_retrieval(path, kind, allow_empty=True) if path is not None else ()
-                for path, kind in zip(files, (ORIGINAL, NEGATED), strict=True)
-            )
-            tasks.append(RetrievalTask(name, original, negated, media, part.variant, origin))
-        else:
-            assert files[0] is not None
-            control = part.task.endswith(AFFIRMED)
-            questions = official.read_questions(files[0], "control" if control else row.layout)
-            kind = BINARY if part.task.removesuffix(AFFIRMED) == BINARY else "mcq"
-            tasks.append(ChoiceTask(name, questions, media, part.variant, kind, origin))
+    given = [path for _, files in parts for path in files if path is not None]
+    media = Files(roots.get(row.name, roots.get("")), beside=given[0].parent)
+    tasks = [_task(row, part, files, media, protocol) for part, files in parts]
     return DataSet(row.name, row.title, tuple(_same_names(tasks)), media)
+
+
+def _task(row: Row, part: Part, files: Sequence[Path | None], media: Files, protocol: str) -> Task:
+    name = f"{row.name}/{part.task}"
+    origin = {"files": {path.name: _sha256(path) for path in files if path is not None}}
+    if part.task == RETRIEVAL and not part.judged:
+        original, negated = (
+            official.read_retrieval(path, kind, allow_empty=True) if path is not None else ()
+            for path, kind in zip(files, (ORIGINAL, NEGATED), strict=True)
+        )
+        for path, items in zip(files, (original, negated), strict=True):
+            _count(row, part, path, len(items))
+        return RetrievalTask(name, original, negated, media, part.variant, origin)
+    path = files[0]
+    assert path is not None
+    if part.judged:
+        gallery, queries = tuple(media.listing()[:GALLERY]), other_tests.simpleneg(path)
+        return RetrievalTask(name, (), queries, media, part.variant, origin, gallery)
+    if part.reader:
+        questions = other_tests.read(part.reader, path, protocol)
+        return ChoiceTask(name, questions, media, part.variant, origin=origin)
+    kind, control = part.task.removesuffix(AFFIRMED), part.task.endswith(AFFIRMED)
+    questions = official.read_questions(path, "control" if control else row.layout)
+    _count(row, part, path, len(questions))
+    return ChoiceTask(name, questions, media, part.variant, BINARY if kind == BINARY else MCQ, origin)
+
+
+def _count(row: Row, part: Part, path: Path | None, rows: int) -> None:
+    """A warning where a file has not the number of rows that was published."""
+    published = row.sizes.get(part.task, rows)
+    if path is not None and rows != published:
+        log.warning("'%s' has %d rows; as published it has %d", path, rows, published)
 
 
 def _same_names(tasks: Sequence[Task]) -> list[Task]:
@@ -318,14 +292,13 @@ def _same_names(tasks: Sequence[Task]) -> list[Task]:
 
     References with the same file name become the first of them, unless a file uses a name for two pictures.
     """
-    for task in tasks:
-        names = [official.file_name(reference) for reference in task.references]
-        if len(set(names)) < len(names):
-            return list(tasks)
     first: dict[str, str] = {}
     for task in tasks:
-        for reference in task.references:
-            first.setdefault(official.file_name(reference), reference)
+        names = {reference: official.file_name(reference) for reference in task.references}
+        if len(set(names.values())) < len(names):
+            return list(tasks)
+        for reference, name in names.items():
+            first.setdefault(name, reference)
 
     def renamed(records: Sequence[Any]) -> tuple[Any, ...]:
         names = (first.get(official.file_name(r.image), r.image) for r in records)
@@ -333,25 +306,16 @@ def _same_names(tasks: Sequence[Task]) -> list[Task]:
             r if r.image == name else replace(r, image=name) for r, name in zip(records, names, strict=True)
         )
 
-    same: list[Task] = []
-    for task in tasks:
-        if isinstance(task, RetrievalTask):
-            same.append(replace(task, original=renamed(task.original), negated=renamed(task.negated)))
-        else:
-            same.append(replace(task, questions=renamed(task.questions)))
-    return same
+    return [
+        replace(task, original=renamed(task.original), negated=renamed(task.negated))
+        if isinstance(task, RetrievalTask)
+        else replace(task, questions=renamed(task.questions))
+        for task in tasks
+    ]
 
 
-def _beside(parts: Sequence[tuple[Part, list[Path | None]]]) -> Path | None:
-    return next((path.parent for _, files in parts for path in files if path is not None), None)
-
-
-def _check_sum(row: Row, path: Path) -> str:
-    """The file's SHA-256; a warning where that of the released file is known and another."""
+def _sha256(path: Path) -> str:
     try:
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    if sha256 != row.sha256.get(path.name, sha256):
-        log.warning("'%s' is not the released file (its SHA-256 differs)", path)
-    return sha256

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from nein.datasets.negbench.concepts import Concepts, with_negatives
-from nein.datasets.negbench.rows import Records, Row
+from nein.datasets.negbench.official import Records, Row
 from nein.engine.errors import UserError
 
 #: CheXpert's columns of findings but "No Finding", which is none.

@@ -13,12 +13,17 @@ released code ignores: `id`, `source`, `template_0` .. (each option's own templa
 from __future__ import annotations
 
 import ast
+import codecs
 import csv
+import hashlib
 import io
+import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from sys import intern
+from typing import IO, Any
 
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -33,10 +38,11 @@ from nein.datasets.negbench.records import (
     check_items,
     check_questions,
 )
-from nein.datasets.negbench.rows import Records
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, near_match
 
+log = logging.getLogger(__name__)
+LIMIT = 10_000_000  # characters a cell may hold
 #: The file's word for a template -> ours; the last one is for a training image that shows one object only.
 MODIFIED = "modified_positive"
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
@@ -54,6 +60,106 @@ POSITIONS: Mapping[str, tuple[str | None, ...]] = {
 }
 
 
+# --- rows of a file ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record: the line it ends in, its cells by column, its first byte and the one behind it."""
+
+    line: int
+    cells: dict[str, str]
+    start: int
+    end: int
+
+
+class Records:
+    """The records of a CSV file with the columns `needed`, read as they are asked for; with its place in the
+    file each can be read again alone (`parse`). Half a record at a file's end is left out with a warning.
+
+    Raises UserError, naming file and line, for what is no such file. `sha256` is over everything read so far.
+    """
+
+    def __init__(self, path: Path, needed: Sequence[str], delimiter: str = ",") -> None:
+        self.path, self.needed, self.delimiter = path, needed, delimiter
+        self.columns: list[str] = []
+        self._digest = hashlib.sha256()
+        self._place = 0
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def __iter__(self) -> Iterator[Row]:
+        csv.field_size_limit(LIMIT)
+        try:
+            with self.path.open("rb") as raw:
+                self._place = len(codecs.BOM_UTF8) if raw.read(3) == codecs.BOM_UTF8 else 0
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                yield from self._records(file)
+        except FileNotFoundError:
+            raise UserError(f"There is no file '{self.path}'.") from None
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"'{self.path}' is not UTF-8 text ({error.reason} after byte {self._place})."
+            ) from None
+        except OSError as error:
+            raise UserError(f"'{self.path}' cannot be read: {error.strerror or error}.") from None
+
+    def _records(self, file: IO[str]) -> Iterator[Row]:
+        reader = csv.reader(self._lines(file), strict=True, delimiter=self.delimiter)
+        good, cut = 0, ""  # line of the last good record; what is wrong with a record that may be cut off
+        try:
+            self.columns = next(reader, [])
+            self._check()
+            start, count = self._place, len(self.columns)
+            for cells in reader:
+                where = f"'{self.path}', line {reader.line_num}: the row has"
+                if cut or len(cells) > count:
+                    raise UserError(cut or f"{where} more cells than the header's {count}.")
+                if len(cells) == count:
+                    good = reader.line_num
+                    yield Row(good, dict(zip(self.columns, cells, strict=True)), start, self._place)
+                elif cells:  # a blank line is no record
+                    cut = f"{where} fewer cells than the header's {count}."
+                start = self._place
+        except csv.Error as error:
+            cut = f"'{self.path}' is not valid CSV: {error} at line {reader.line_num}."
+            if reader.line_num != good + 1:
+                raise UserError(cut) from None
+        if not good:
+            raise UserError(cut or f"'{self.path}' has a header and no rows.")
+        if cut:
+            log.warning("The file ends in half a row, which is left out. %s", cut)
+
+    def _lines(self, file: IO[str]) -> Iterator[str]:
+        for line in file:
+            data = line.encode()
+            self._digest.update(data)
+            self._place += len(data)
+            yield line
+
+    def _check(self) -> None:
+        missing = [name for name in self.needed if name not in self.columns]
+        if missing:
+            near = near_match(missing[0], self.columns)
+            guess = f" (is '{near}' meant?)" if near else ""
+            raise UserError(
+                f"'{self.path}' has no column '{missing[0]}'{guess}; it needs {', '.join(self.needed)} "
+                f"and has {', '.join(self.columns) or 'none'}."
+            )
+
+
+def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str, str]:
+    """The cells of a record read again from its bytes, which may begin with other records."""
+    text = io.StringIO(data.decode(), newline="")
+    *_, cells = (cells for cells in csv.reader(text, strict=True, delimiter=delimiter) if cells)
+    return dict(zip(columns, cells, strict=True))
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
 def read_retrieval(
     path: Path, kind: str = ORIGINAL, *, allow_empty: bool = False
 ) -> tuple[RetrievalItem, ...]:
@@ -62,25 +168,21 @@ def read_retrieval(
     allow_empty  Take items without a caption, or with an empty one. The released script for paraphrasing
                  leaves a caption out of its list when the language model's answer cannot be read.
     """
-    rows = _rows(path, ("filepath", "captions"))
-    names = short_names(cell(row, "filepath", path, line) for line, row in rows)
-    seen: Counter[str] = Counter()
-    items, same = [], Shared()
-    for line, row in rows:
-        image = cell(row, "filepath", path, line)
-        items.append(
-            RetrievalItem(
-                id=intern(row.get("id") or _name(names[image], seen)),
-                image=intern(image),
-                captions=strings(row["captions"], f"{path}, line {line}, captions"),
-                kind=kind,
-                positives=same(_optional(row, "positive_objects", path, line)),
-                negatives=same(_optional(row, "negative_objects", path, line)),
-                source=intern(row.get("source", names[image])),
-            )
+    same = Shared()
+    items = tuple(
+        RetrievalItem(
+            id=name,
+            image=image,
+            captions=strings(row["captions"], f"{where}, captions"),
+            kind=kind,
+            positives=same(_optional(row, "positive_objects", where)),
+            negatives=same(_optional(row, "negative_objects", where)),
+            source=intern(row.get("source", source)),
         )
+        for where, row, image, name, source in _rows(path, ("filepath", "captions"))
+    )
     check_items(items, str(path), allow_empty=allow_empty)
-    return tuple(items)
+    return items
 
 
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
@@ -89,53 +191,66 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     layout  Which of `POSITIONS` ("real", "synthetic", "control") says how the wrong options were made, where
             the file has no columns `template_0` .. of its own. Binary files say nothing about templates.
     """
-    rows = _rows(path, ("correct_answer", "caption_0", "caption_1", "image_path"))
-    names = short_names(cell(row, "image_path", path, line) for line, row in rows)
-    seen: Counter[str] = Counter()
     questions, same = [], Shared()
-    for line, row in rows:
-        image = cell(row, "image_path", path, line)
+    for where, row, image, name, source in _rows(
+        path, ("image_path", "correct_answer", "caption_0", "caption_1")
+    ):
         texts = option_texts(row)
-        correct = correct_index(row["correct_answer"], len(texts), f"{path}, line {line}, correct_answer")
-        type_ = _template(row.get("correct_answer_template", ""), f"{path}, line {line}")
-        templates = _templates(row, len(texts), correct, type_, layout, f"{path}, line {line}")
+        correct = correct_index(row["correct_answer"], len(texts), f"{where}, correct_answer")
+        type_ = _template(row.get("correct_answer_template", ""), where)
+        templates = _templates(row, len(texts), correct, type_, layout, where)
         questions.append(
             Question(
-                id=intern(row.get("id") or _name(names[image], seen)),
-                image=intern(image),
+                id=name,
+                image=image,
                 options=tuple(same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True)),
                 correct=correct,
                 type=type_,
-                positives=same(_optional(row, "positive_objects", path, line)),
-                negatives=same(_optional(row, "negative_objects", path, line)),
-                source=intern(row.get("source") or names[image]),
+                positives=same(_optional(row, "positive_objects", where)),
+                negatives=same(_optional(row, "negative_objects", where)),
+                source=intern(row.get("source") or source),
             )
         )
     check_questions(questions, str(path))
     return tuple(questions)
 
 
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], str, str, str]]:
+    """(file and line, cells, image, id, source) of every record; `needed` begins with the image's column.
+
+    An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2".
+    """
+    rows = [
+        (row.line, row.cells, cell(row.cells, needed[0], path, row.line)) for row in Records(path, needed)
+    ]
+    names, seen = short_names(image for _, _, image in rows), Counter[str]()
+    for line, row, image in rows:
+        name = names[image]
+        seen[name] += 1
+        own = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        yield f"{path}, line {line}", row, intern(image), intern(row.get("id") or own), name
+
+
 def write_retrieval(path: Path, items: Sequence[RetrievalItem]) -> None:
     """Writes items of one kind, atomically; `read_retrieval` gives them back."""
     check_items(items, str(path))
-    columns = ["filepath", "captions", "id", "source", "positive_objects", "negative_objects"]
-    _write(path, columns, ([i.image, repr(list(i.captions)), i.id, i.source, *_objects(i)] for i in items))
+    rows = ({**_facts(i), "filepath": i.image, "captions": repr(list(i.captions))} for i in items)
+    _write(path, ["filepath", "captions", *_FACTS], rows)
 
 
 def write_captions(path: Path, items: Sequence[RetrievalItem]) -> None:
-    """Writes items of training captions, one caption per row, atomically.
+    """Writes items of training captions, one caption per row (`ID/c0`, `ID/c1`, ..), atomically.
 
     The released training code reads it with `--csv-img-key filepath --csv-caption-key caption
-    --csv-separator ,`. A row is `ID/c0`, `ID/c1`, .. of its item.
+    --csv-separator ,`.
     """
     check_items(items, str(path))
-    columns = ["filepath", "caption", "id", "source", "positive_objects", "negative_objects"]
     rows = (
-        [item.image, text, f"{item.id}/c{k}", item.source, *_objects(item)]
+        {**_facts(item), "filepath": item.image, "caption": text, "id": f"{item.id}/c{k}"}
         for item in items
         for k, text in enumerate(item.captions)
     )
-    _write(path, columns, rows)
+    _write(path, ["filepath", "caption", *_FACTS], rows)
 
 
 def write_training_questions(path: Path, questions: Sequence[Question]) -> None:
@@ -150,30 +265,42 @@ def write_questions(path: Path, questions: Sequence[Question], *, single: str = 
     """
     check_questions(questions, str(path))
     count = max((len(question.options) for question in questions), default=2)
-    numbers = range(count)
-    columns = [
-        "correct_answer", *(f"caption_{k}" for k in numbers), "correct_answer_template", "image_path",
-        "id", "source", *(f"template_{k}" for k in numbers), "positive_objects", "negative_objects",
-    ]  # fmt: skip
+    captions, made_as = ([f"{name}_{k}" for k in range(count)] for name in ("caption", "template"))
+    name, source, *objects = _FACTS
+    columns = ["correct_answer", *captions, "correct_answer_template", "image_path", name, source, *made_as]
 
-    def cells(question: Question) -> list[object]:
-        blank = [""] * (count - len(question.options))
-        return [
-            question.correct,
-            *(option.text for option in question.options),
-            *blank,
-            single
-            if question.type == AFFIRMATION and question.positives is not None and len(question.positives) < 2
-            else THEIRS.get(question.type or "", ""),
-            question.image,
-            question.id,
-            question.source,
-            *(THEIRS.get(option.template or "", "") for option in question.options),
-            *blank,
-            *_objects(question),
-        ]
+    def row(question: Question) -> dict[str, Any]:
+        alone = question.positives is not None and len(question.positives) < 2
+        word = single if question.type == AFFIRMATION and alone else THEIRS.get(question.type or "", "")
+        return {
+            **_facts(question),
+            **dict(zip(captions, (option.text for option in question.options), strict=False)),
+            **{f"template_{k}": THEIRS.get(o.template or "", "") for k, o in enumerate(question.options)},
+            "correct_answer": question.correct,
+            "correct_answer_template": word,
+            "image_path": question.image,
+        }
 
-    _write(path, columns, map(cells, questions))
+    _write(path, [*columns, *objects], map(row, questions))
+
+
+_FACTS = ("id", "source", "positive_objects", "negative_objects")
+
+
+def _facts(record: RetrievalItem | Question) -> dict[str, str]:
+    objects = ("" if names is None else repr(list(names)) for names in (record.positives, record.negatives))
+    return dict(zip(_FACTS, (record.id, record.source, *objects), strict=True))
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    atomic.write_text(path, buffer.getvalue())
+
+
+# --- cells -------------------------------------------------------------------------------------
 
 
 def file_name(reference: str) -> str:
@@ -210,22 +337,11 @@ def _path_parts(reference: str) -> tuple[str, ...]:
     return path.parts[1:] if path.anchor else path.parts
 
 
-def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """(line, row) of every record; the columns `needed` are there."""
-    return [(row.line, row.cells) for row in Records(path, needed)]
-
-
 def cell(row: Mapping[str, str], column: str, path: Path, line: int | str) -> str:
     """A cell that must not be empty, without white space around it."""
     if not row[column].strip():
         raise UserError(f"'{path}', line {line}: the column '{column}' is empty.")
     return row[column].strip()
-
-
-def _name(name: str, seen: Counter[str]) -> str:
-    """An id from a picture's name: "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
-    seen[name] += 1
-    return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
 def option_texts(row: Mapping[str, str]) -> list[str]:
@@ -300,9 +416,9 @@ def _templates(
     return [type_ if k == correct else by_position[k] for k in range(count)]
 
 
-def _optional(row: Mapping[str, str], column: str, path: Path, line: int) -> tuple[str, ...] | None:
+def _optional(row: Mapping[str, str], column: str, where: str) -> tuple[str, ...] | None:
     text = row.get(column, "")
-    return strings(text, f"{path}, line {line}, {column}") if text.strip() else None
+    return strings(text, f"{where}, {column}") if text.strip() else None
 
 
 def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
@@ -320,15 +436,3 @@ def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
         return tuple(value)
     shown = text if len(text) <= 60 else f"{text[:57]}..."
     raise UserError(f"{where}: {shown!r} is not a list of strings, such as ['a dog', 'a cat'].")
-
-
-def _objects(record: RetrievalItem | Question) -> tuple[str, str]:
-    return tuple("" if names is None else repr(list(names)) for names in (record.positives, record.negatives))  # type: ignore[return-value]
-
-
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    atomic.write_text(path, buffer.getvalue())

@@ -28,6 +28,7 @@ from typing import Any
 
 from nein.datasets.negbench import official, pairs
 from nein.datasets.negbench.media import region
+from nein.datasets.negbench.official import Records
 from nein.datasets.negbench.pairs import ALL_FOUR, NO, ONE_PICTURE, ONE_QUESTION, YES, Pair
 from nein.datasets.negbench.polarity import denies
 from nein.datasets.negbench.records import (
@@ -40,7 +41,6 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
     check_questions,
 )
-from nein.datasets.negbench.rows import Records
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape

@@ -7,6 +7,7 @@ the repositories that their rows name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nein.wording.languages import LANGUAGES
@@ -24,6 +25,7 @@ RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
 CAPTION, REGION, PAIRS, YES_NO = "caption", "region", "pairs", "yes-no"
 AFFIRMED = "-control"  # tasks of the same form without any negation: the control of the medical sets
 TEMPLATED, REPHRASED, PUBLISHED = "templated", "rephrased", "published"
+NANO = "nano"
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class Row:
     title     As tables show it.
     pictures  Where its pictures or videos come from.
     layout    "real" or "synthetic" (`official.POSITIONS`).
+    sizes     Task -> rows of each of its files, as published.
     files_at  Where to get the files. `suite`: what they are a part of.
     licence   Of the files; pictures have their own.
-    sha256    File name -> SHA-256 of the released file, where known.
     by_name   Whether it is read only where it is asked for by name: others' files are called so, too.
     """
 
@@ -69,253 +71,192 @@ class Row:
     pictures: str
     parts: tuple[Part, ...]
     layout: str = "real"
+    sizes: Mapping[str, int] = field(default_factory=dict)
     files_at: str = CSV_FILES
     suite: str = NEGBENCH
     licence: str = "see there"
-    sha256: dict[str, str] = field(default_factory=dict)
     by_name: bool = False
 
 
 _COCO = "val2017.zip of https://cocodataset.org/#download"
-_VOC = "http://host.robots.ox.ac.uk/pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar"
 _VTT = "the MSR-VTT videos, https://www.mediafire.com/folder/h14iarbs62e7p/shared"
-_XRAY = "CheXpert, on request, https://stanfordmlgroup.github.io/competitions/chexpert"
-_SKIN = "HAM10000, https://doi.org/10.7910/DVN/DBW86T"
 _NEAT_COCO = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
 _NEAT_VTT = "msr_vtt_retrieval_rephrased_llama_logic_inversion.csv"
+_NEIN = ("val.json", "train.json", "dev.json")
 
-ROWS: dict[str, Row] = {
-    row.name: row
-    for row in (
-        Row(
-            "coco",
-            "COCO",
-            _COCO,
-            (
-                Part(RETRIEVAL, TEMPLATED, ("COCO_val_retrieval.csv",), ("COCO_val_negated_retrieval.csv",)),
-                Part(
-                    RETRIEVAL,
-                    REPHRASED,
-                    ("COCO_val_retrieval.csv",),
-                    ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv", _NEAT_COCO),
-                ),
-                Part(MCQ, TEMPLATED, ("COCO_val_mcq.csv",)),
-                Part(MCQ, REPHRASED, ("COCO_val_mcq_llama3.1_rephrased.csv",)),
+
+def _pair(task: str, name: str, rephrased: str) -> tuple[Part, Part]:
+    """A task in both wordings."""
+    return Part(task, TEMPLATED, (name,)), Part(task, REPHRASED, (rephrased,))
+
+
+def _retrieval(name: str, templated: tuple[str, ...], rephrased: tuple[str, ...] = ()) -> tuple[Part, ...]:
+    """Retrieval in one or both wordings, whose original captions are the same."""
+    wordings = ((TEMPLATED, templated), (REPHRASED, rephrased))
+    return tuple(Part(RETRIEVAL, variant, (name,), negated) for variant, negated in wordings if negated)
+
+
+_TABLE = (
+    Row(
+        "coco", "COCO", _COCO,
+        (
+            *_retrieval(
+                "COCO_val_retrieval.csv", ("COCO_val_negated_retrieval.csv",),
+                ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv", _NEAT_COCO),
             ),
+            *_pair(MCQ, "COCO_val_mcq.csv", "COCO_val_mcq_llama3.1_rephrased.csv"),
         ),
-        Row(
-            "voc2007",
-            "VOC2007",
-            _VOC,
-            (
-                Part(MCQ, TEMPLATED, ("VOC2007_mcq.csv",)),
-                Part(MCQ, REPHRASED, ("VOC2007_mcq_llama3.1_rephrased.csv",)),
+        sizes={RETRIEVAL: 5000, MCQ: 5914},
+    ),
+    Row(
+        "voc2007", "VOC2007",
+        "http://host.robots.ox.ac.uk/pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar",
+        _pair(MCQ, "VOC2007_mcq.csv", "VOC2007_mcq_llama3.1_rephrased.csv"),
+        sizes={MCQ: 5032},
+    ),
+    Row(
+        "hardneg-syn", "HardNeg-Syn",
+        "the pictures of HardNeg-Syn, not released so far; `nein negbench generate` makes such pairs",
+        (
+            *_retrieval("synthetic_retrieval_v1.csv", ("synthetic_retrieval_v2.csv",)),
+            *_pair(MCQ, "synthetic_mcq.csv", "synthetic_mcq_llama3.1_rephrased.csv"),
+        ),
+        "synthetic", {RETRIEVAL: 10_000, MCQ: 10_000},
+    ),
+    Row(
+        "msr-vtt", "MSR-VTT", _VTT,
+        (
+            *_retrieval(
+                "msr_vtt_retrieval.csv",
+                ("msr_vtt_retrieval_templated_llama.csv", "msr_vtt_retrieval_templated.csv"),
+                ("msr_vtt_retrieval_rephrased_llama.csv", "msr_vtt_retrieval_rephrased.csv", _NEAT_VTT),
             ),
+            Part(MCQ, TEMPLATED, ("msr_vtt_mcq_templated_llama.csv", "msr_vtt_mcq_templated.csv")),
+            Part(MCQ, REPHRASED, ("msr_vtt_mcq_rephrased_llama.csv", "msr_vtt_mcq_rephrased.csv")),
         ),
-        Row(
-            "hardneg-syn",
-            "HardNeg-Syn",
-            "the pictures of HardNeg-Syn, not released so far; `nein negbench generate` makes such pairs",
-            (
-                Part(RETRIEVAL, TEMPLATED, ("synthetic_retrieval_v1.csv",), ("synthetic_retrieval_v2.csv",)),
-                Part(MCQ, TEMPLATED, ("synthetic_mcq.csv",)),
-                Part(MCQ, REPHRASED, ("synthetic_mcq_llama3.1_rephrased.csv",)),
-            ),
-            "synthetic",
-        ),
-        Row(
-            "msr-vtt",
-            "MSR-VTT",
-            _VTT,
-            (
-                Part(
-                    RETRIEVAL,
-                    TEMPLATED,
-                    ("msr_vtt_retrieval.csv",),
-                    ("msr_vtt_retrieval_templated_llama.csv", "msr_vtt_retrieval_templated.csv"),
-                ),
-                Part(
-                    RETRIEVAL,
-                    REPHRASED,
-                    ("msr_vtt_retrieval.csv",),
-                    (
-                        "msr_vtt_retrieval_rephrased_llama.csv",
-                        "msr_vtt_retrieval_rephrased.csv",
-                        _NEAT_VTT,
-                    ),
-                ),
-                Part(MCQ, TEMPLATED, ("msr_vtt_mcq_templated_llama.csv", "msr_vtt_mcq_templated.csv")),
-                Part(MCQ, REPHRASED, ("msr_vtt_mcq_rephrased_llama.csv", "msr_vtt_mcq_rephrased.csv")),
-            ),
-        ),
-        Row(
-            "chexpert",
-            "CheXpert",
-            _XRAY,
-            (
-                Part(MCQ, TEMPLATED, ("chexpert_mcq.csv",)),
-                Part(MCQ + AFFIRMED, TEMPLATED, ("chexpert_mcq_no_negation.csv",)),
-                Part(BINARY, TEMPLATED, ("chexpert_binary_mcq.csv", "chexpert_binary_mcq_random.csv")),
-                Part(
-                    BINARY + AFFIRMED,
-                    TEMPLATED,
-                    (
-                        "chexpert_binary_mcq_control.csv",
-                        "chexpert_binary_mcq_no_negation.csv",
-                        "chexpert_binary_mcq_no_negation_random.csv",
-                    ),
-                ),
-            ),
-        ),
-        Row(
-            "ham10000",
-            "HAM10000",
-            _SKIN,
-            (
-                Part(MCQ, TEMPLATED, ("ham10000_mcq.csv",)),
-                Part(MCQ + AFFIRMED, TEMPLATED, ("ham10000_mcq_no_negation.csv",)),
-            ),
-        ),
-        Row(
-            "own",
-            "own data",
-            "wherever the set was built (`nein negbench generate` keeps them beside the files)",
-            (
-                Part(RETRIEVAL, TEMPLATED, ("retrieval.csv",), ("negated_retrieval.csv",)),
-                Part(RETRIEVAL, REPHRASED, ("retrieval.csv",), ("negated_retrieval_rephrased.csv",)),
-                Part(MCQ, TEMPLATED, ("mcq.csv",)),
-                Part(MCQ, REPHRASED, ("mcq_rephrased.csv",)),
-                Part(MCQ + AFFIRMED, TEMPLATED, ("mcq_control.csv",)),
-                Part(BINARY, TEMPLATED, ("binary_mcq.csv",)),
-                Part(BINARY + AFFIRMED, TEMPLATED, ("binary_mcq_control.csv",)),
-            ),
-        ),
-        Row(
-            "valse",
-            "VALSE existence",
-            "Visual7W, http://ai.stanford.edu/~yukez/visual7w",
-            (Part(CAPTION, PUBLISHED, ("existence.json",), reader="valse"),),
-            files_at="data/existence.json of github.com/Heidelberg-NLP/VALSE",
-            suite="Parcalabescu et al., ACL 2022",
-            licence="MIT",
-        ),
-        Row(
-            "cc-neg",
-            "CC-Neg",
-            "ccneg_images.zip, linked from github.com/jaisidhsingh/CoN-CLIP (ccneg_dataset/README.md)",
-            (Part(CAPTION, PUBLISHED, ("ccneg_preprocessed.pt",), reader="cc-neg"),),
-            files_at="ccneg_preprocessed.pt, linked from github.com/jaisidhsingh/CoN-CLIP",
-            suite="Singh et al., WACV 2025",
-            licence="MIT",
-        ),
-        Row(
-            "sugarcrepe",
-            "SugarCrepe, negation",
-            _COCO,
-            (Part(CAPTION, PUBLISHED, ("replace_rel.json",), reader="sugarcrepe"),),
-            files_at="data/replace_rel.json of github.com/RAIVNLab/sugar-crepe",
-            suite="Hsieh et al., NeurIPS 2023",
-            licence="MIT",
-        ),
-        Row(
-            "negrefcocog",
-            "NegRefCOCOg",
-            "train2014.zip of https://cocodataset.org/#download",
-            (Part(REGION, PUBLISHED, ("NegRefCOCOg.json",), reader="negrefcocog"),),
-            files_at="NegRefCOCOg/NegRefCOCOg.json of github.com/parkquasar/NegationCLIP",
-            suite="Park et al., ICCV 2025",
-            licence="MIT",
-        ),
-        Row(
-            "neat-coco",
-            "COCO, inverted",
-            _COCO,
-            (Part(CAPTION, REPHRASED, (_NEAT_COCO,), reader="neat"),),
-            files_at="raw_data/images of github.com/hhc1997/NEAT",
-            suite="Han et al., arXiv:2507.19064",
-        ),
-        Row(
-            "neat-msr-vtt",
-            "MSR-VTT, inverted",
-            _VTT,
-            (Part(CAPTION, REPHRASED, (_NEAT_VTT,), reader="neat"),),
-            files_at="raw_data/videos of github.com/hhc1997/NEAT",
-            suite="Han et al., arXiv:2507.19064",
-        ),
-        Row(
-            "beaf",
-            "BEAF",
-            "the original and manipulated images, linked from github.com/postech-ami/BEAF",
-            (
-                Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),
-                Part(PAIRS, TEMPLATED, ("beaf_qna.json",), reader="beaf-pairs"),
-                Part(YES_NO, TEMPLATED, ("beaf_qna.json",), reader="beaf-asked"),
-            ),
-            files_at="beaf_qna.json of github.com/postech-ami/BEAF",
-            suite="Ye-Bin et al., ECCV 2024",
-            licence="none stated",
-        ),
-        Row(
-            "naturalbench",
-            "NaturalBench, negation",
-            "NaturalBench-Retrieval.zip and the images of huggingface.co/datasets/BaiqiL/NaturalBench",
-            (
-                Part(
-                    YES_NO,
-                    PUBLISHED,
-                    ("dataset_split_for_finetuning/test_set.json",),
-                    reader="naturalbench",
-                ),
-                Part(
-                    PAIRS,
-                    PUBLISHED,
-                    ("NaturalBench-Retrieval/metadata.json",),
-                    reader="naturalbench-retrieval",
-                ),
-            ),
-            files_at="github.com/Baiqi-Li/NaturalBench and huggingface.co/datasets/BaiqiL/NaturalBench",
-            suite="Li et al., NeurIPS 2024",
-            licence="Apache-2.0",
-        ),
-        Row(
-            "nein",
-            "NeIn pairs",
-            "the folders beside it",
-            (
-                Part(PAIRS, TEMPLATED, ("val.json", "train.json", "dev.json"), reader="nein"),
-                Part(YES_NO, TEMPLATED, ("val.json", "train.json", "dev.json"), reader="nein-asked"),
-            ),
-            files_at="linked from github.com/tanbuinhat/NeIn",
-            suite="Bui et al., CVPRW 2025",
-            by_name=True,
-        ),
-        Row(
-            "simpleneg",
-            "SimpleNeg",
-            "any folder of pictures; published with the first 25,000 of COCO's val2014.zip",
-            (Part(RETRIEVAL, PUBLISHED, ("simpleneg.json",), reader="simpleneg"),),
-            files_at="data/simpleneg.json of github.com/fawazsammani/negation-steering",
-            suite="Sammani et al., CVPR Workshops 2026",
-            licence="none stated",
-            by_name=True,
-        ),
-        *(
-            Row(
-                name,
-                f"negation in scope, {LANGUAGES[code].title}",
-                "drawn on first use",
+        sizes={RETRIEVAL: 1000, MCQ: 1000},
+    ),
+    Row(
+        "chexpert", "CheXpert",
+        "CheXpert, on request, https://stanfordmlgroup.github.io/competitions/chexpert",
+        (
+            Part(MCQ, TEMPLATED, ("chexpert_mcq.csv",)),
+            Part(MCQ + AFFIRMED, TEMPLATED, ("chexpert_mcq_no_negation.csv",)),
+            Part(BINARY, TEMPLATED, ("chexpert_binary_mcq.csv", "chexpert_binary_mcq_random.csv")),
+            Part(
+                BINARY + AFFIRMED, TEMPLATED,
                 (
-                    Part(PAIRS, TEMPLATED, ("scope.json",), reader="scope"),
-                    Part(YES_NO, TEMPLATED, ("scope.json",), reader="scope-asked"),
+                    "chexpert_binary_mcq_control.csv", "chexpert_binary_mcq_no_negation.csv",
+                    "chexpert_binary_mcq_no_negation_random.csv",
                 ),
-                files_at="drawn on first use: --data nano",
-                suite="with known truth",
-                licence="Apache-2.0",
-            )
-            for name, code in SCOPE.items()
+            ),
         ),
-    )
-}
+        sizes={MCQ: 1587, MCQ + AFFIRMED: 690, BINARY: 690, BINARY + AFFIRMED: 690},
+    ),
+    Row(
+        "ham10000", "HAM10000", "HAM10000, https://doi.org/10.7910/DVN/DBW86T",
+        (
+            Part(MCQ, TEMPLATED, ("ham10000_mcq.csv",)),
+            Part(MCQ + AFFIRMED, TEMPLATED, ("ham10000_mcq_no_negation.csv",)),
+        ),
+    ),
+    Row(
+        "own", "own data",
+        "wherever the set was built (`nein negbench generate` keeps them beside the files)",
+        (
+            *_retrieval("retrieval.csv", ("negated_retrieval.csv",), ("negated_retrieval_rephrased.csv",)),
+            *_pair(MCQ, "mcq.csv", "mcq_rephrased.csv"),
+            Part(MCQ + AFFIRMED, TEMPLATED, ("mcq_control.csv",)),
+            Part(BINARY, TEMPLATED, ("binary_mcq.csv",)),
+            Part(BINARY + AFFIRMED, TEMPLATED, ("binary_mcq_control.csv",)),
+        ),
+    ),
+    Row(
+        "valse", "VALSE existence", "Visual7W, http://ai.stanford.edu/~yukez/visual7w",
+        (Part(CAPTION, PUBLISHED, ("existence.json",), reader="valse"),),
+        files_at="data/existence.json of github.com/Heidelberg-NLP/VALSE",
+        suite="Parcalabescu et al., ACL 2022", licence="MIT",
+    ),
+    Row(
+        "cc-neg", "CC-Neg",
+        "ccneg_images.zip, linked from github.com/jaisidhsingh/CoN-CLIP (ccneg_dataset/README.md)",
+        (Part(CAPTION, PUBLISHED, ("ccneg_preprocessed.pt",), reader="cc-neg"),),
+        files_at="ccneg_preprocessed.pt, linked from github.com/jaisidhsingh/CoN-CLIP",
+        suite="Singh et al., WACV 2025", licence="MIT",
+    ),
+    Row(
+        "sugarcrepe", "SugarCrepe, negation", _COCO,
+        (Part(CAPTION, PUBLISHED, ("replace_rel.json",), reader="sugarcrepe"),),
+        files_at="data/replace_rel.json of github.com/RAIVNLab/sugar-crepe",
+        suite="Hsieh et al., NeurIPS 2023", licence="MIT",
+    ),
+    Row(
+        "negrefcocog", "NegRefCOCOg", "train2014.zip of https://cocodataset.org/#download",
+        (Part(REGION, PUBLISHED, ("NegRefCOCOg.json",), reader="negrefcocog"),),
+        files_at="NegRefCOCOg/NegRefCOCOg.json of github.com/parkquasar/NegationCLIP",
+        suite="Park et al., ICCV 2025", licence="MIT",
+    ),
+    *(
+        Row(
+            f"neat-{name}", f"{title}, inverted", pictures,
+            (Part(CAPTION, REPHRASED, (file,), reader="neat"),),
+            files_at=f"raw_data/{folder} of github.com/hhc1997/NEAT", suite="Han et al., arXiv:2507.19064",
+        )
+        for name, title, pictures, file, folder in (
+            ("coco", "COCO", _COCO, _NEAT_COCO, "images"), ("msr-vtt", "MSR-VTT", _VTT, _NEAT_VTT, "videos"),
+        )
+    ),
+    Row(
+        "beaf", "BEAF", "the original and manipulated images, linked from github.com/postech-ami/BEAF",
+        (
+            Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),
+            Part(PAIRS, TEMPLATED, ("beaf_qna.json",), reader="beaf-pairs"),
+            Part(YES_NO, TEMPLATED, ("beaf_qna.json",), reader="beaf-asked"),
+        ),
+        files_at="beaf_qna.json of github.com/postech-ami/BEAF",
+        suite="Ye-Bin et al., ECCV 2024", licence="none stated",
+    ),
+    Row(
+        "naturalbench", "NaturalBench, negation",
+        "NaturalBench-Retrieval.zip and the images of huggingface.co/datasets/BaiqiL/NaturalBench",
+        (
+            Part(
+                YES_NO, PUBLISHED, ("dataset_split_for_finetuning/test_set.json",), reader="naturalbench"
+            ),
+            Part(
+                PAIRS, PUBLISHED, ("NaturalBench-Retrieval/metadata.json",), reader="naturalbench-retrieval"
+            ),
+        ),
+        files_at="github.com/Baiqi-Li/NaturalBench and huggingface.co/datasets/BaiqiL/NaturalBench",
+        suite="Li et al., NeurIPS 2024", licence="Apache-2.0",
+    ),
+    Row(
+        "nein", "NeIn pairs", "the folders beside it",
+        (
+            Part(PAIRS, TEMPLATED, _NEIN, reader="nein"),
+            Part(YES_NO, TEMPLATED, _NEIN, reader="nein-asked"),
+        ),
+        files_at="linked from github.com/tanbuinhat/NeIn", suite="Bui et al., CVPRW 2025", by_name=True,
+    ),
+    Row(
+        "simpleneg", "SimpleNeg",
+        "any folder of pictures; published with the first 25,000 of COCO's val2014.zip",
+        (Part(RETRIEVAL, PUBLISHED, ("simpleneg.json",), reader="simpleneg"),),
+        files_at="data/simpleneg.json of github.com/fawazsammani/negation-steering",
+        suite="Sammani et al., CVPR Workshops 2026", licence="none stated", by_name=True,
+    ),
+    *(
+        Row(
+            name, f"negation in scope, {LANGUAGES[code].title}", "drawn on first use",
+            (
+                Part(PAIRS, TEMPLATED, ("scope.json",), reader="scope"),
+                Part(YES_NO, TEMPLATED, ("scope.json",), reader="scope-asked"),
+            ),
+            files_at="drawn on first use: --data nano", suite="with known truth", licence="Apache-2.0",
+        )
+        for name, code in SCOPE.items()
+    ),
+)  # fmt: skip
+ROWS = {row.name: row for row in _TABLE}
 TASKS = (RETRIEVAL, MCQ, MCQ + AFFIRMED, BINARY, BINARY + AFFIRMED, CAPTION, REGION, PAIRS, YES_NO)
 VARIANTS = (TEMPLATED, REPHRASED, PUBLISHED)
-NANO = "nano"
