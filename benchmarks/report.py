@@ -120,10 +120,9 @@ def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Gen
     edited = (target + 0.3 + rng.normal(size=target.shape)).astype(np.float32)
     for number, start in enumerate(range(0, len(records), BLOCK)):
         rows = slice(start, start + BLOCK)
-        texts = {
-            "ids": "\n".join(row["NeIn"] for row in records[rows]),
-            "target_keys": ",".join(sources[rows]),
-        }
+        ids = [row["NeIn"] for row in records[rows]]
+        about = {"block": number, "track": run.track, "ids": ids, "target_keys": sources[rows]}
+        texts = {"about": json.dumps(about)}
         run.write(scores_of("fid"), number, [])
         file = safetensors.numpy.save({"edited": edited[rows], "target": target[rows]}, metadata=texts)
         run.feature_path("fid", number).write_bytes(file)

@@ -93,14 +93,6 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     return count
 
 
-def holds_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether `path` is there and is what `write_lines` would write."""
-    try:
-        return path.read_bytes() == b"".join(map(_line, rows))
-    except FileNotFoundError:
-        return False
-
-
 def _line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 

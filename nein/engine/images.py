@@ -8,24 +8,25 @@ ignored, as in the official NeIn evaluation; no colour management.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, PngImagePlugin, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
 
 RULE = "rgb8-alpha-on-white-no-exif-v1"
-#: Longer side in pixels of the thumbnail that a PNG carries where it is asked to, and the chunk it is in.
-THUMBNAIL, CHUNK = 128, b"neIN"
-#: How a PNG begins, where its first chunk after the header is, how it ends; what is read of it at first.
-_PNG, _FIRST, _END, _AHEAD = b"\x89PNG\r\n\x1a\n", 33, b"\0\0\0\0IEND\xaeB`\x82", 8192
+#: What is opened, whatever a file is called. Others of Pillow's plugins start programs (EPS).
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+#: Pixels that a picture may have, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another limit.
+MAX_PIXELS = 50_000_000
 PNG_LEVEL = 1  # zlib level: the default (6) costs more than the decode for a few per cent of size
 
 
@@ -38,12 +39,9 @@ def decode(path: Path | BinaryIO, label: str | None = None) -> np.ndarray:
 
     Raises ImageError for a missing, truncated, empty or unknown file.
     """
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return np.array(_to_rgb(image))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{label or path}: {_why(error)}") from None
+    with _opened(path, str(label or path)) as image:
+        image.load()
+        return np.array(_to_rgb(image))
 
 
 def thumbnail(picture: np.ndarray, side: int) -> bytes:
@@ -52,19 +50,11 @@ def thumbnail(picture: np.ndarray, side: int) -> bytes:
 
 
 def thumbnail_of(path: Path, side: int) -> bytes:
-    """The same of a file, by `RULE`: the one that it carries, or one that is made now.
-
-    Of a large JPEG no more is decoded than that takes. Raises ImageError as `decode` does.
-    """
-    try:
-        if carried := _carried(path, side):
-            return carried
-        with Image.open(path) as image:
-            image.draft("RGB", (2 * side, 2 * side))
-            image.load()
-            return _thumbnail(_to_rgb(image), side)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{path}: {_why(error)}") from None
+    """The same of a file, by `RULE`; a large JPEG is decoded at a smaller scale. Raises ImageError."""
+    with _opened(path, str(path)) as image:
+        image.draft("RGB", (2 * side, 2 * side))
+        image.load()
+        return _thumbnail(_to_rgb(image), side)
 
 
 def _thumbnail(image: Image.Image, side: int) -> bytes:
@@ -75,49 +65,40 @@ def _thumbnail(image: Image.Image, side: int) -> bytes:
     return buffer.getvalue()
 
 
-def _carried(path: Path, side: int) -> bytes | None:
-    """The thumbnail in a PNG that `encode_png` wrote with one; None where there is none of this side, or the
-    file is not whole."""
-    with path.open("rb", buffering=0) as file:
-        start = file.read(_AHEAD)
-        size = int.from_bytes(start[_FIRST : _FIRST + 4], "big")
-        if side != THUMBNAIL or start[_FIRST + 4 : _FIRST + 8] != CHUNK or not start.startswith(_PNG):
-            return None
-        end = _FIRST + 8 + size
-        if len(start) < end + 4:
-            start += file.read(end + 4 - len(start))
-        file.seek(-len(_END), os.SEEK_END)
-        whole = file.read(len(_END)) == _END
-    sum_is = zlib.crc32(start[_FIRST + 4 : end]).to_bytes(4, "big")
-    return start[_FIRST + 8 : end] if whole and start[end : end + 4] == sum_is else None
-
-
 def probe(path: Path) -> tuple[int, int]:
     """(width, height) from the header alone; the pixels are not decoded. Raises ImageError."""
+    with _opened(path, str(path)) as image:
+        return image.size
+
+
+@contextlib.contextmanager
+def _opened(path: Path | BinaryIO, label: str) -> Iterator[Image.Image]:
+    """A file with its header read. Raises ImageError for what Pillow finds, also later, and for too many
+    pixels."""
     try:
-        with Image.open(path) as image:
-            return image.size
+        with Image.open(path, formats=FORMATS) as image:
+            most = int(os.environ.get("NEIN_MAX_PIXELS", MAX_PIXELS))
+            if image.width * image.height > most:
+                size = f"{image.width} x {image.height} pixels, more than {most:,}"
+                raise ImageError(f"{label}: the image has {size}; NEIN_MAX_PIXELS allows more")
+            yield image
+    except ImageError:
+        raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{path}: {_why(error)}") from None
+        raise ImageError(f"{label}: {_why(error)}") from None
 
 
-def encode_png(image: np.ndarray, carries: bool = False) -> bytes:
-    """Lossless PNG bytes of an (H, W, 3) uint8 RGB picture; the same pixels give the same bytes.
-
-    carries  Its thumbnail as well, in a chunk that other programs pass over (PNG specification, 5.4: private,
-             and dropped by whoever changes the pixels).
-    """
+def encode_png(image: np.ndarray) -> bytes:
+    """Lossless PNG bytes of an (H, W, 3) uint8 RGB picture; the same pixels give the same bytes."""
     check(image)
-    buffer, chunks = io.BytesIO(), PngImagePlugin.PngInfo()
-    if carries:
-        chunks.add(CHUNK, thumbnail(image, THUMBNAIL))
-    Image.fromarray(image).save(buffer, format="PNG", compress_level=PNG_LEVEL, pnginfo=chunks)
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, format="PNG", compress_level=PNG_LEVEL)
     return buffer.getvalue()
 
 
-def write_png(path: Path, image: np.ndarray, carries: bool = False) -> None:
-    """Writes a PNG atomically (temporary file, fsync, rename). carries: as of `encode_png`."""
-    atomic.write_bytes(path, encode_png(image, carries))
+def write_png(path: Path, image: np.ndarray) -> None:
+    """Writes a PNG atomically (temporary file, fsync, rename)."""
+    atomic.write_bytes(path, encode_png(image))
 
 
 def write_jpeg(path: Path, image: np.ndarray) -> None:

@@ -190,11 +190,9 @@ def made_elsewhere(folder: Folder, task: Task) -> bool:
 
 
 def put(step: Step, number: int, rows: Mapping[str, Rows], outputs: Sequence[str]) -> None:
-    """Writes outputs of a block. First goes what was made of it when it had other rows, and where it is no
-    longer there."""
+    """Writes outputs of a block. First goes what was made of it before: of other rows, or of pictures that
+    had vanished."""
     folder = step.folder
-    paths = {output: folder.block_path(output, number) for output in outputs}
-    if not all(atomic.holds_lines(path, rows[output]) for output, path in paths.items()):
-        for output in step.stage.feeds:
-            folder.forget(output, number)
+    for output in step.stage.feeds:
+        folder.forget(output, number)
     atomic.side_by_side(lambda output: folder.write(output, number, rows[output]), outputs)

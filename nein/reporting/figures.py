@@ -39,7 +39,7 @@ TRAILING = (
     "n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "reasons",
 )  # fmt: skip
 NUMBERS = (*ESTIMATE, *TESTS, *COUNTS)
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "|", "\t", "\r")
 
 #: A row of the frame as plain values: None where there is no number.
 Figure = Mapping[str, Any]

@@ -136,6 +136,23 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(
         questions.load(f"hub:{tmp_path / 'nowhere'}")
 
 
+@pytest.mark.parametrize("name", ["../secret.png", "/etc/secret.png", "inside.png"])
+def test_a_data_set_of_the_hub_names_no_file_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    rows = [{**record, "image": name} for record in records(1)]
+    monkeypatch.setattr(questions.hub, "read", lambda *given: rows)
+    with pytest.raises(UserError, match="is a file's name, which is not on the hub"):
+        questions.load("hub:some/body")
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    if name == "inside.png":
+        assert questions.load("hub:some/body", pictures=str(folder)).items[0].picture == folder / name
+        (folder / name).symlink_to("/etc/passwd")
+    with pytest.raises(UserError, match="lies outside the folder of the pictures"):
+        questions.load("hub:some/body", pictures=str(folder))
+
+
 @pytest.mark.parametrize(
     "change, sentence",
     [

@@ -141,9 +141,25 @@ def test_fid_survives_an_interruption_with_the_same_bytes(
         assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 130
     assert not (tmp_path / "cut/identity/negative/corpus.json").exists()
     assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 0
-    for name in ("corpus.json", "scores.jsonl"):
-        files = [tmp_path / out / "identity/negative" / name for out in ("whole", "cut")]
-        assert files[0].read_bytes() == files[1].read_bytes()
+    blocks = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.safetensors")]
+    assert blocks
+    for name in ("identity/negative/corpus.json", "identity/negative/scores.jsonl", *blocks):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+    one, other = (
+        tmp_path / "cut" / name
+        for name in sorted(set(blocks) - {b for b in blocks if "cache" in b.parts})[:2]
+    )
+    for spoiled, said in (
+        (one.read_bytes()[:50], "is damaged"),
+        (other.read_bytes(), "belongs to another block"),
+    ):
+        one.write_bytes(spoiled)
+        refused = evaluate("--editor", "identity", *options(data, tmp_path / "cut"))
+        assert refused.code == 2
+        assert said in refused.stderr
+    one.unlink()
+    assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 0
+    assert one.read_bytes() == (tmp_path / "whole" / one.relative_to(tmp_path / "cut")).read_bytes()
 
 
 def test_the_distance_is_not_worked_out_again_for_the_same_samples(

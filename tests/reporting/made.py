@@ -131,10 +131,13 @@ def _features(
     target = np.stack([targets[sources.index(rows[index]["COCO"])] for index in kept]).astype(np.float32)
     edited = (target + 0.1 * len(run.editor) + rng.normal(size=target.shape)).astype(np.float32)
     about = {
-        "ids": "\n".join(rows[i]["NeIn"] for i in kept),
-        "target_keys": ",".join(rows[i]["COCO"] for i in kept),
+        "block": 0,
+        "track": run.track,
+        "ids": [rows[i]["NeIn"] for i in kept],
+        "target_keys": [rows[i]["COCO"] for i in kept],
     }
-    file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=about)
+    told = {"about": json.dumps(about)}
+    file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=told)
     atomic.write_bytes(run.feature_path("fid", 0), file)
     run.write(scores_of("fid"), 0, [])
     found = jackknife_interval(edited, target, [rows[index]["COCO"] for index in kept])

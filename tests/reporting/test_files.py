@@ -111,9 +111,10 @@ def test_tables_escape_what_their_format_would_obey() -> None:
     assert tables.latex_text("50% _{}^~\\$#&") == (
         r"50\% \_\{\}\textasciicircum{}\textasciitilde{}\textbackslash{}\$\#\&"
     )
-    frame = figures.frame([figures.number(-0.5, unit="", metric="=1+1")])
+    frame = figures.frame([figures.number(-0.5, unit="", metric="=1+1", model="|x")])
     [row] = csv.DictReader(io.StringIO(figures.to_csv(frame)))
     assert (row["metric"], row["value"], row["low"]) == ("'=1+1", "-0.5", "")
+    assert row["model"] == "'|x"
 
 
 def test_latex_of_a_long_table_goes_over_pages() -> None:

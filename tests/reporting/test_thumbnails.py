@@ -25,7 +25,7 @@ def samples(tmp_path: Path) -> list[list[Place]]:
     made: list[list[Place]] = []
     for number in range(12):
         path = tmp_path / f"a\n{number}é.png"
-        images.write_png(path, np.full((9, 8, 3), 20 * number, np.uint8), carries=number % 2 == 0)
+        images.write_png(path, np.full((9, 8, 3), 20 * number, np.uint8))
         made.append([str(path), str(tmp_path / "a\n0é.png"), str(broken), {"none": "failed: <b>é</b>\n"}])
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import safetensors
 from metrics import METRICS, MetricError
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, identity_hash, scores_of
+from nein.engine.errors import UserError
 
 if TYPE_CHECKING:
     from metrics.fid import FidInterval
@@ -55,13 +57,8 @@ def of_blocks(
     ids: list[str] = []
     edited, target, keys = [], [], []
     for number in blocks:
-        with safetensors.safe_open(run.feature_path(metric, number), framework="numpy") as file:
-            tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
-            metadata = file.metadata() or {}
-        names = [name for name in metadata.get("ids", "").split("\n") if name]
-        for index, (name, key) in enumerate(
-            zip(names, metadata.get("target_keys", "").split(","), strict=False)
-        ):
+        tensors, about = _block(run, metric, number)
+        for index, (name, key) in enumerate(zip(about["ids"], about["target_keys"], strict=True)):
             if name in source_of:
                 ids.append(name)
                 edited.append(tensors["edited"][index])
@@ -88,10 +85,26 @@ def figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequenc
     return {**_figure(metric, run, plan, protocol, reasons), "seal": seal}
 
 
-def _content(run: RunDir, metric: str, number: int) -> dict[str, str]:
+def _content(run: RunDir, metric: str, number: int) -> dict[str, Any]:
     """Which samples and targets a block has features of, and the hash of those of the edits."""
-    with safetensors.safe_open(run.feature_path(metric, number), framework="numpy") as file:
-        return file.metadata() or {}
+    return _block(run, metric, number)[1]
+
+
+def _block(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The features of a block, and what its file says of them. Raises UserError for a file that is damaged or
+    of another block."""
+    path = run.feature_path(metric, number)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
+            about = json.loads((file.metadata() or {})["about"])
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+        raise UserError(
+            f"'{path}' is damaged ({error}); remove it and give the same command again."
+        ) from None
+    if (about.get("block"), about.get("track")) != (number, run.track):
+        raise UserError(f"'{path}' belongs to another block; remove it and give the same command again.")
+    return tensors, about
 
 
 def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.engine.seeds import sample_seed
 from nein.engine.stages import Model, Stage, usage_of
+
+UNUSABLE = "the NeIn image is unusable"
 
 
 def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False) -> Stage:
@@ -35,13 +38,17 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
         return {EDIT: [{**row, "error": reason} for row in rows]}
 
     def usable(output: str, rows: list[Row]) -> bool:
-        """Whether every picture is on disk, and every sheet of maps; a block that lacks one is made once
-        more, to the same bytes."""
+        """Whether every picture is on disk, and every sheet of maps, and no picture of the data set that
+        could not be read can be read now. Otherwise the block is made once more."""
+        unread = [of_sample()[row["id"]] for row in rows if (row["error"] or "").startswith(UNUSABLE)]
+        if not rows or any(not isinstance(_decode(sample), str) for sample in unread):
+            return False
         made = [row["id"] for row in rows if row["image"] is not None]
         return all(run.image_path(name).exists() for name in made) and not (
             maps and any(not run.sheet_path(name).exists() for name in made)
         )
 
+    of_sample = functools.cache(lambda: {sample.id: sample for sample in plan.dataset.samples})
     return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, feeds=(SCORES,))
 
 
@@ -82,7 +89,7 @@ def edit_block(
         raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
     by_id = {result.id: result for result in results}
     made = [(run.image_path(result.id), result.image) for result in results if result.image is not None]
-    atomic.side_by_side(lambda one: images.write_png(*one, carries=True), made)
+    atomic.side_by_side(lambda one: images.write_png(*one), made)
     rows = []
     for sample, image in members:
         row = _row(sample, run.track, run_seed)
@@ -128,4 +135,4 @@ def _decode(sample: Sample) -> np.ndarray | str:
     try:
         return images.decode(sample.sample_path)
     except images.ImageError as error:
-        return f"the NeIn image is unusable: {error}"
+        return f"{UNUSABLE}: {error}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockAnswers
+from nein.engine.errors import UserError
 from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
@@ -115,7 +117,13 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
     needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
 
     def read(number: int) -> tuple[int, list[metrics.Item]]:
-        edits = {row["id"]: row for row in run.rows(EDIT, [number])}
+        rows = list(run.rows(EDIT, [number]))
+        edits = {row["id"]: row for row in rows}
+        if [row["id"] for row in rows] != [sample.id for sample in plan.members(number)]:
+            raise UserError(
+                f"'{run.block_path(EDIT, number)}' does not hold the samples of its block; remove it and "
+                "give the same command again."
+            )
         original = functools.cache(_original)  # of a block: several samples share a picture
         return number, [
             _item(run, sample, edits[sample.id], needed, original) for sample in plan.members(number)
@@ -127,24 +135,38 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
         made = {}
         for name, scores in loaded.score(items, wanted, names).items():
             if metrics.METRICS[name].kind == "corpus":
-                _write_features(run.feature_path(name, number), items, scores)
+                _write_features(run, name, number, items, scores)
             made[scores_of(name)] = [_row(item, one) for item, one in zip(items, scores, strict=True)]
         return made
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         for name in names:
             if metrics.METRICS[name].kind == "corpus" and scores_of(name) in missing:
-                _write_features(run.feature_path(name, number), [], [])
+                _write_features(run, name, number, [], [])
         row: Row = {"value": None, "reason": reason, "detail": {}}
         return {output: [{"id": sample.id, **row} for sample in plan.members(number)] for output in missing}
 
     outputs = tuple(map(scores_of, names))
-    usable = _is_answered if served else None
+    of_sample = functools.cache(lambda: {sample.id: sample for sample in plan.dataset.samples})
+
+    def usable(output: str, rows: Sequence[Row]) -> bool:
+        """Whether nothing is worth another try: an endpoint's answer, a picture that is there now."""
+        for row in rows:
+            role = row["reason"].removeprefix("the ").partition(" image is unusable")[0]
+            sample = of_sample().get(row["id"]) if row["value"] is None and role in _ROLES else None
+            if sample is not None and not isinstance(_read(_ROLES[role](run, sample), role), str):
+                return False
+        return not (served and any(row.get(AGAIN) for row in rows))
+
     return Stage("score", outputs, plan.blocks, read, work, lost, scorer, usable, needs=EDIT)
 
 
-def _is_answered(output: str, rows: Sequence[Row]) -> bool:
-    return not any(row.get(AGAIN) for row in rows)
+#: Whose pictures a score is made of -> where they are.
+_ROLES: Mapping[str, Callable[[RunDir, Sample], Path]] = {
+    "edited": lambda run, sample: run.image_path(sample.id),
+    "COCO": lambda run, sample: sample.source_path,
+    "NeIn": lambda run, sample: sample.sample_path,
+}
 
 
 def _forget_without_features(run: RunDir, names: Sequence[str]) -> None:
@@ -208,7 +230,9 @@ def _read(path: Path, role: str) -> np.ndarray | str:
         return f"the {role} image is unusable: {error}"
 
 
-def _write_features(path: Path, items: Sequence[metrics.Item], scores: Sequence[metrics.Score]) -> None:
+def _write_features(
+    run: RunDir, metric: str, number: int, items: Sequence[metrics.Item], scores: Sequence[metrics.Score]
+) -> None:
     """One file per block: rows of edited pictures and of targets, for the samples that have both."""
     rows = [(item, s.features) for item, s in zip(items, scores, strict=True) if s.features is not None]
     width = rows[0][1][0].shape[0] if rows else 0
@@ -216,9 +240,13 @@ def _write_features(path: Path, items: Sequence[metrics.Item], scores: Sequence[
         name: np.asarray([features[side] for _, features in rows], np.float32).reshape(len(rows), width)
         for side, name in enumerate(("edited", "target"))
     }
-    metadata = {
-        "ids": "\n".join(item.id for item, _ in rows),
-        "target_keys": ",".join(item.target_key for item, _ in rows),
+    about = {
+        "block": number,
+        "track": run.track,
+        "ids": [item.id for item, _ in rows],
+        "target_keys": [item.target_key for item, _ in rows],
         "edited_sha256": hashlib.sha256(tensors["edited"].tobytes()).hexdigest(),
     }
-    atomic.write_bytes(path, safetensors.numpy.save(tensors, metadata=metadata))
+    # One key: the format writes several in a random order.
+    content = safetensors.numpy.save(tensors, metadata={"about": json.dumps(about, sort_keys=True)})
+    atomic.write_bytes(run.feature_path(metric, number), content)

@@ -106,7 +106,7 @@ def load(
         rows: Iterable[Mapping[str, Any]] = atomic.checked_lines(folder / drawn.FILE)
         origin: dict[str, Any] = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
-        folder, rows = Path(), hub.read(reference, split)
+        folder, rows = None, hub.read(reference, split)
         origin = {"kind": "hub", **reference._asdict(), "split": split}
     else:
         file = Path(source).expanduser()
@@ -124,8 +124,9 @@ def load(
         origin["columns"] = dict(columns)
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
+    within = bool(hub.reference(source))
     folder = Path(pictures).expanduser() if pictures else folder
-    items = _items(rows, names, letters, folder, f"'{source}'")
+    items = _items(rows, names, letters, folder, within, f"'{source}'")
     return Questions(items, origin, _hash(items))
 
 
@@ -138,7 +139,8 @@ def _items(
     rows: Iterable[Mapping[str, Any]],
     names: Mapping[str, str],
     possible: Sequence[str],
-    folder: Path,
+    folder: Path | None,
+    within: bool,
     where: str,
 ) -> tuple[Item, ...]:
     items: dict[str, Item] = {}
@@ -166,7 +168,7 @@ def _items(
             problems.add(f"with an {names['index']} that occurs twice", identity)
         else:
             try:
-                picture = read_picture(row[names["image"]], folder)
+                picture = read_picture(row[names["image"]], folder, within=within)
             except ValueError as error:
                 problems.add(str(error), f"record {number}")
                 continue
@@ -197,10 +199,19 @@ def _source(picture: Path, cell: Any) -> str:
     return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def read_picture(cell: Any, folder: Path) -> Path:
+def read_picture(cell: Any, folder: Path | None, *, within: bool) -> Path:
     """A file below `folder`, or one of the user's cache with the bytes that a record holds. Raises ValueError
-    saying what is wrong."""
+    saying what is wrong.
+
+    within  No file elsewhere, by "..", from the root or by a link: of data from the hub.
+    """
     if (name := _named(cell)) is not None:
+        if folder is None:
+            raise ValueError(
+                "whose picture is a file's name, which is not on the hub; say where its folder is"
+            )
+        if within and not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise ValueError("whose picture lies outside the folder of the pictures")
         return folder / name
     data = cell.get("bytes") if isinstance(cell, Mapping) else cell
     if isinstance(data, str):

@@ -101,7 +101,7 @@ def load(
         rows = atomic.checked_lines(folder / drawn.FILE)
         origin = {"kind": "nano", "questions": questions}
     elif reference := hub.reference(source):
-        folder, rows = Path(), hub.read(reference, split)
+        folder, rows = None, hub.read(reference, split)
         origin = {"kind": "hub", **reference._asdict(), "split": split}
     else:
         file = Path(source).expanduser()
@@ -115,7 +115,7 @@ def load(
         folder = Path(pictures).expanduser()
         if not folder.is_dir():
             raise UserError(f"--images '{pictures}' is not a folder.")
-    items = tuple(_items(rows, names, folder))
+    items = tuple(_items(rows, names, folder, within=bool(hub.reference(source))))
     if all(item.problem for item in items):
         why = f" ({items[0].problem} in the first record)" if items else ""
         raise UserError(
@@ -125,7 +125,9 @@ def load(
     return Choices(items, origin, _hash(items))
 
 
-def _items(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path) -> Iterator[Choice]:
+def _items(
+    rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path | None, *, within: bool
+) -> Iterator[Choice]:
     taken: set[str] = set()
     for number, row in enumerate(rows, start=1):
         cell = {key: row.get(name) for key, name in names.items()}
@@ -146,7 +148,7 @@ def _items(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: 
             problem = f"an {names['index']} that occurs twice"
         else:
             try:
-                picture = data.read_picture(cell["image"], folder)
+                picture = data.read_picture(cell["image"], folder, within=within)
             except ValueError as error:
                 problem = str(error).removeprefix("whose ")
             if picture is not None and not picture.is_file():
